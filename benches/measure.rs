@@ -68,8 +68,8 @@ pub(crate) fn start(stage: &Stage, cloud: &Cloud, flags: &[&str]) -> Result<Ccm>
     Ccm::start(&launch)
 }
 
-/// Waits until no call was made for a while.
-pub(crate) async fn quiet(cloud: &Cloud) -> Result<()> {
+/// Waits until no call was made for a while, and returns when the last one was seen.
+pub(crate) async fn quiet(cloud: &Cloud) -> Result<Instant> {
     let (mut calls, mut last) = (cloud.calls()?, Instant::now());
     while last.elapsed() < QUIET {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -78,7 +78,7 @@ pub(crate) async fn quiet(cloud: &Cloud) -> Result<()> {
             (calls, last) = (now, Instant::now());
         }
     }
-    Ok(())
+    Ok(last)
 }
 
 /// Keeps load balancers from a node.

@@ -242,6 +242,16 @@ impl Account<'_> {
         self.run("dump", json!({"lbs_of": names})).await
     }
 
+    /// Creates the objects of a recording, a result of [`Self::dump`] with names in place of ids. `words`: names and their
+    /// values. Returns the values of further names: ids of the account, and host names of the load balancers.
+    ///
+    /// # Errors
+    /// When moto refuses one of them.
+    pub async fn rebuild(&self, objects: &Value, words: &Value) -> Result<Value> {
+        self.run("rebuild", json!({"cloud": objects, "words": words}))
+            .await
+    }
+
     /// Deletes load balancers, target groups and the rules and groups that were added.
     ///
     /// # Errors

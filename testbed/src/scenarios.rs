@@ -54,10 +54,6 @@ impl Kind {
         Self::Release,
     ];
 
-    /// Those that every cloud can play.
-    pub const ON_EVERY_CLOUD: [Self; 5] =
-        [Self::Join, Self::Leave, Self::Serve, Self::Reshape, Self::Release];
-
     /// The scenario with this many nodes on a simulated OpenStack. None if the program cannot do it.
     ///
     /// # Errors
@@ -68,10 +64,6 @@ impl Kind {
             Self::Readdress => {
                 let site = Arc::new(Site::set(program, Arc::clone(&cloud) as _).await?);
                 Ok(Some(Box::new(Readdress::new(site, cloud, nodes))))
-            }
-            Self::Routes => {
-                let site = Arc::new(Site::set(program, Arc::clone(&cloud) as _).await?);
-                Ok(Some(Box::new(Routes::new(site, cloud, nodes).await?)))
             }
             _ => self.set_on(program, cloud, nodes).await,
         }
@@ -96,7 +88,11 @@ impl Kind {
             Self::Serve => Some(services(Turn::Serve)),
             Self::Reshape => Some(services(Turn::Reshape)),
             Self::Release => Some(services(Turn::Release)),
-            Self::Leave | Self::Readdress | Self::Routes => None,
+            Self::Routes => {
+                let routes = Routes::new(site, nodes).await?;
+                routes.map(|routes| Box::new(routes) as _)
+            }
+            Self::Leave | Self::Readdress => None,
         })
     }
 }

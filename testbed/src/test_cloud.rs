@@ -75,6 +75,37 @@ pub trait TestCloud: Debug + Send + Sync {
 
     /// The load balancers and whom they lead to.
     async fn load_balancers(&self) -> Result<LoadBalancers>;
+
+    /// The routes to Pods, if the cloud has routes.
+    fn routes(&self) -> Option<&dyn TestRoutes> {
+        None
+    }
+}
+
+/// The routes of a cloud, past the program under test. A route is the network of its destination and the machine that it leads
+/// to.
+#[async_trait]
+pub trait TestRoutes: Send + Sync {
+    /// Creates the route table. Returns what the program's config says of it.
+    async fn create_table(&self) -> Result<String>;
+
+    /// Makes these the only routes. No machine forwards packets for Pods, except that the guest forwards for this network and
+    /// for another one that is not the cluster's business.
+    async fn reset(
+        &self,
+        routes: &[(&str, &Machine)],
+        machines: &[Machine],
+        guest: (&str, &Machine),
+    ) -> Result<()>;
+
+    /// The routes: destination, and the id of the machine or whatever else they lead to.
+    async fn table(&self) -> Result<BTreeSet<(String, String)>>;
+
+    /// Why the machine drops packets for this network, if it does.
+    async fn drops(&self, machine: &Machine, network: &str) -> Result<Option<String>>;
+
+    /// How the guest is not as it should be without the cluster's network.
+    async fn changed(&self, guest: &Machine) -> Result<Option<String>>;
 }
 
 /// What a Service says to one cloud.

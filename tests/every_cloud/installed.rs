@@ -1,7 +1,5 @@
 //! The program as the Helm chart installs it: with the arguments, and under the account, that the chart renders.
 
-use std::time::Duration;
-
 use ccm_testbed::{
     binary::Ccm,
     helm::Helm,
@@ -18,10 +16,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{on_each, program};
-
-/// Nothing here takes this long unless it is broken.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::{LIMIT, on_each, program};
 
 /// Starts the program as the release of this name has it.
 async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str) -> Ccm {

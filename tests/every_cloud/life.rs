@@ -1,6 +1,6 @@
 //! A cluster from its first node to its last Service: what comes, what `plan` says, and that a restart writes nothing.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{process::Command, sync::Arc};
 
 use ccm_testbed::{
     binary::Ccm,
@@ -16,10 +16,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{on_each, program};
+use crate::{LIMIT, on_each, program};
 
-/// Nothing here takes this long unless it is broken.
-const LIMIT: Duration = Duration::from_secs(120);
 const FLAGS: [&str; 3] = [
     "--leader-elect=false",
     "--cluster-name=test",
@@ -27,21 +25,22 @@ const FLAGS: [&str; 3] = [
 ];
 const NODES: usize = 3;
 
-struct Life {
-    cloud: Arc<dyn TestCloud>,
-    stage: Stage,
-    nodes: Api<Node>,
-    services: Api<Service>,
+/// A cluster on a cloud.
+pub(crate) struct Life {
+    pub(crate) cloud: Arc<dyn TestCloud>,
+    pub(crate) stage: Stage,
+    pub(crate) nodes: Api<Node>,
+    pub(crate) services: Api<Service>,
 }
 
 impl Life {
-    /// A cluster with machines and uninitialised nodes.
-    async fn begin(cloud: Arc<dyn TestCloud>) -> Self {
+    /// A cluster with so many machines and uninitialised nodes.
+    pub(crate) async fn begin(cloud: Arc<dyn TestCloud>, count: usize) -> Self {
         let stage = Stage::set(program(), true).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
         let client = stage.control_plane.client().await.unwrap();
         let mut specs = Vec::new();
-        for at in 1..=NODES {
+        for at in 1..=count {
             let machine = cloud.create_machine(&format!("life-{at}")).await.unwrap();
             specs.push(NodeSpec::new(machine.node));
         }
@@ -82,24 +81,34 @@ impl Life {
         (output.status.code().unwrap_or(-1), text)
     }
 
-    async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-        let found = eventually(LIMIT, check).await;
-        let provider = self.cloud.provider();
-        let log = || std::fs::read_to_string(self.stage.log()).unwrap_or_default();
-        found.unwrap_or_else(|| panic!("{provider}: not within {LIMIT:?}: {what}; the log:\n{}", log()))
+    /// The program's log so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.stage.log()).unwrap_or_default()
     }
 
-    async fn initialized(&self) {
+    pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+        let found = eventually(LIMIT, check).await;
+        let provider = self.cloud.provider();
+        found.unwrap_or_else(|| {
+            panic!(
+                "{provider}: not within {LIMIT:?}: {what}; the log:\n{}",
+                self.log()
+            )
+        })
+    }
+
+    pub(crate) async fn initialized(&self, count: usize) {
         let check = async || {
             let nodes = self.nodes.list(&ListParams::default()).await.ok()?.items;
-            (nodes.iter().filter(|node| is_initialized(node)).count() == NODES).then_some(())
+            (nodes.iter().filter(|node| is_initialized(node)).count() == count).then_some(())
         };
         self.eventually("all nodes are initialized", check).await;
     }
 
-    async fn served(&self) {
+    /// Waits until the only Service of the cloud is served.
+    pub(crate) async fn served(&self, name: &str) {
         let check = async || {
-            let service = self.services.get("web").await.ok()?;
+            let service = self.services.get(name).await.ok()?;
             self.cloud.unserved(&service).await.ok()?.is_none().then_some(())
         };
         self.eventually("the Service is served", check).await;
@@ -109,10 +118,10 @@ impl Life {
 #[tokio::test(flavor = "multi_thread")]
 async fn from_the_first_node_to_the_last_service() {
     on_each(async |cloud| {
-        let life = Life::begin(cloud).await;
+        let life = Life::begin(cloud, NODES).await;
         let provider = life.cloud.provider();
         let ccm = life.start().await;
-        life.initialized().await;
+        life.initialized(NODES).await;
         drop(ccm);
 
         let shape = life.cloud.service();
@@ -127,7 +136,7 @@ async fn from_the_first_node_to_the_last_service() {
         assert_eq!(code, 2, "{provider}: a load balancer is to be created: {text}");
 
         let ccm = life.start().await;
-        life.served().await;
+        life.served("web").await;
         let before = life.cloud.picture(&[]).await.unwrap();
         // Everything that belongs to it is there when the program has reported success.
         let settled = async || {

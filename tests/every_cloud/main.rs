@@ -3,12 +3,16 @@
 
 mod installed;
 mod life;
+mod rights;
 mod sweep;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_testbed::test_cloud::{self, TestCloud};
 use futures_util::future::join_all;
+
+/// Nothing here takes this long unless it is broken.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The program under test.
 fn program() -> PathBuf {

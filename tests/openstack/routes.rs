@@ -11,8 +11,6 @@ use ccm_sim::{
 use ccm_testbed::{
     nodes::NodeSpec,
     observe::{addresses, provider_id},
-    scenarios::Kind,
-    sweep::{Storm, Sweep},
 };
 use cloud_controller_manager::options::Config;
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -21,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     lifecycle::{Inside, run},
-    scene::{LIMIT, Scene, names, program},
+    scene::{LIMIT, Scene, names},
 };
 
 const CIDR: &str = "10.244.0.0/16";
@@ -406,25 +404,4 @@ async fn a_burst_of_nodes_costs_a_call() {
     );
     let metrics = ground.count("router_remove_extraroutes") + ground.count("router_update");
     assert_eq!(metrics, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_routes_change_it_finishes_after_its_restart() {
-    let scenario = Kind::Routes.set(&program(), 4).await.unwrap().unwrap();
-    let report = Sweep::default().run(&*scenario, |_| {}).await.unwrap();
-    ccm_testbed::cache::say(report.to_string());
-    report.verdict().unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn routes_change_in_a_storm() {
-    let scenario = Kind::Routes.set(&program(), 6).await.unwrap().unwrap();
-    let calm = Sweep::default().rehearse(&*scenario).await.unwrap();
-    let storm = Storm {
-        longest: std::time::Duration::from_secs(6),
-        ..Storm::new(11)
-    };
-    let report = storm.run(&*scenario, &calm).await.unwrap();
-    ccm_testbed::cache::say(report.to_string());
-    report.verdict().unwrap();
 }

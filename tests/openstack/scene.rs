@@ -16,7 +16,7 @@ use ccm_testbed::{
 use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{ListParams, PostParams},
 };
 use serde_json::json;
 
@@ -136,14 +136,6 @@ impl Scene {
             ingress.first()?.ip.clone()
         };
         self.eventually(&format!("{name} has an address"), address).await;
-    }
-
-    /// Deletes a Service and waits until it is gone.
-    pub(crate) async fn end(&self, name: &str) {
-        let services = self.services();
-        services.delete(name, &DeleteParams::default()).await.unwrap();
-        let gone = async || services.get_opt(name).await.ok()?.is_none().then_some(());
-        self.eventually(&format!("{name} is gone"), gone).await;
     }
 
     /// Registers nodes with these names, tainted.

@@ -1,22 +1,12 @@
 //! The Services that are played, and what was recorded of them.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::rest::{items, text};
-
-/// The folder with cases and recordings.
-pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/openstack")
-}
-
+/// One or more Services, and what happens to them.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -29,17 +19,23 @@ pub(crate) struct Case {
     pub(crate) steps: Vec<Value>,
 }
 
-/// All cases, those with the same config beside each other.
-pub(crate) fn cases() -> Result<Vec<Case>> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder().join("cases"))?
-        .map(|entry| Ok(entry?.path()))
+/// Reads a file of a cloud's folder here.
+pub(crate) fn read(cloud: &str, file: &str) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/parity/{cloud}/{file}"));
+    fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// The cases of a cloud, those with the same config beside each other.
+pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/parity/{cloud}/cases"));
+    let mut files: Vec<_> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<_>>()?;
     files.sort();
     let mut cases = Vec::new();
     for file in files {
-        let text = fs::read_to_string(&file)?;
-        let documents: Vec<Case> =
-            serde_saphyr::from_multiple(&text).with_context(|| file.display().to_string())?;
+        let text = read(cloud, &format!("cases/{file}"))?;
+        let documents: Vec<Case> = serde_saphyr::from_multiple(&text).context(file)?;
         cases.extend(documents);
     }
     cases.sort_by_key(|case| case.config.to_string());
@@ -47,10 +43,11 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
 }
 
 /// The recording of a case.
-pub(crate) fn recorded(case: &str) -> Result<Value> {
-    let path = folder().join("recorded").join(format!("{case}.json"));
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    Ok(serde_json::from_str(&text)?)
+pub(crate) fn recorded(cloud: &str, case: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&read(
+        cloud,
+        &format!("recorded/{case}.json"),
+    )?)?)
 }
 
 /// A case while it is played.
@@ -58,20 +55,21 @@ pub(crate) struct Scene {
     pub(crate) case: String,
     recorded: Value,
     pub(crate) uids: BTreeMap<String, String>,
-    /// Numbers keep their names when what had them is gone.
+    /// Numbers keep their names when the object that had them is gone.
     pub(crate) words: BTreeMap<String, String>,
 }
 
 impl Scene {
-    pub(crate) fn new(case: &Case) -> Result<Self> {
+    pub(crate) fn new(cloud: &str, case: &Case) -> Result<Self> {
         Ok(Self {
             case: case.name.clone(),
-            recorded: recorded(&case.name)?,
+            recorded: recorded(cloud, &case.name)?,
             uids: BTreeMap::new(),
             words: BTreeMap::new(),
         })
     }
 
+    /// A recorded phase.
     pub(crate) fn expect(&self, phase: &str) -> Result<Value> {
         let phases = items(&self.recorded["phases"]);
         let found = phases.iter().find(|recorded| recorded["phase"] == phase);
@@ -83,4 +81,12 @@ impl Scene {
 
 pub(crate) fn name_of(service: &Value) -> String {
     text(&service["metadata"]["name"])
+}
+
+pub(crate) fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }

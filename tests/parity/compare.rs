@@ -21,7 +21,7 @@ pub(crate) struct Rule {
     want: Option<String>,
     /// What is there instead.
     got: Option<String>,
-    /// Only where it is true of the cloud: `real` or `simulated`.
+    /// Only on this cloud: `real` or `simulated`, `moto` or `restricted`.
     only: Option<String>,
     /// Why so.
     why: String,

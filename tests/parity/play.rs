@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use ccm_testbed::{
     binary::Ccm,
-    nodes::{self, NodeSpec},
-    observe,
+    nodes,
+    observe::{self, eventually},
     stage::Stage,
 };
 use k8s_openapi::api::core::v1::{Event, Node, Service};
@@ -21,17 +21,18 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    cases::{Case, Scene, name_of},
+    cases::{Case, Scene, items, name_of, text},
     compare::{Row, Rules, differences},
-    record::{Base, Normal, Things, dump},
-    rest::{items, patiently, text},
-    site::{Call, Moment, Site},
-    upstream::{self, Host, Told},
+    site::{Call, Host, Normal, Site},
 };
 
 /// The cluster of the recordings.
 pub(crate) const CLUSTER: &str = "parity";
-const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+/// Names of the nodes in the recordings.
+const RECORDED_NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// Reasons of Events that the API server writes itself.
+const OF_THE_API_SERVER: [&str; 2] = ["ClusterIPNotAllocated", "ClusterIPOutOfSync"];
+pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// How a phase went.
 #[derive(Debug)]
@@ -49,40 +50,27 @@ pub(crate) struct Phase {
 }
 
 /// A cluster, a cloud and the program.
-pub(crate) struct Play {
-    pub(crate) site: Site,
+pub(crate) struct Play<S> {
+    pub(crate) site: S,
     pub(crate) stage: Stage,
     pub(crate) services: Api<Service>,
     nodes: Api<Node>,
     events: Api<Event>,
-    base: Base,
-    agent: String,
     running: Option<(Value, Ccm)>,
 }
 
-impl Play {
-    pub(crate) async fn set(site: Site, agent: &str) -> Result<Self> {
+impl<S: Site> Play<S> {
+    pub(crate) async fn set(site: S) -> Result<Self> {
         let program = env!("CARGO_BIN_EXE_cloud-controller-manager");
         let stage = Stage::set(program, true).await?;
         let client = stage.control_plane.client().await?;
-        let specs: Vec<NodeSpec> = (1..=3)
-            .map(|i| {
-                let mut spec = NodeSpec::new(format!("node-{i}"));
-                let pool = if i == 3 { "b" } else { "a" };
-                spec.labels.insert("pool".to_owned(), pool.to_owned());
-                spec
-            })
-            .collect();
-        nodes::register(&client, &specs).await?;
-        let base = Things::of(&site).await?.ids();
+        nodes::register(&client, &site.nodes()).await?;
         Ok(Self {
             services: Api::namespaced(client.clone(), "default"),
             nodes: Api::all(client.clone()),
             events: Api::namespaced(client, "default"),
-            base,
             site,
             stage,
-            agent: agent.to_owned(),
             running: None,
         })
     }
@@ -92,13 +80,12 @@ impl Play {
         let given = env::var("CCM_TEST_PARITY_SECONDS")
             .ok()
             .and_then(|text| text.parse().ok());
-        let usual = if self.site.is_real() { 400 } else { 60 };
-        Duration::from_secs(given.unwrap_or(usual))
+        given.map_or(self.site.patience().0, Duration::from_secs)
     }
 
     /// How long nothing must have happened.
     fn quiet(&self) -> Duration {
-        Duration::from_millis(if self.site.is_real() { 2500 } else { 1100 })
+        self.site.patience().1
     }
 
     /// The program with this config; it goes on if it has it already.
@@ -108,23 +95,25 @@ impl Play {
         }
         self.stop().await?;
         self.stage.write_cloud_config(&self.site.cloud_conf(config))?;
-        let agent = format!("--user-agent={}", self.agent);
         let cluster = format!("--cluster-name={CLUSTER}");
         let flags = [
-            agent.as_str(),
-            &cluster,
+            cluster.as_str(),
             "--leader-elect=false",
             "--allocate-node-cidrs=false",
             "--configure-cloud-routes=false",
             "-v=4",
         ];
-        let mut ccm = self.stage.launch("openstack", &flags)?;
+        let kubeconfig = self.stage.control_plane.kubeconfig();
+        let mut launch = self.stage.command(S::CLOUD, &kubeconfig, &flags);
+        launch.args.extend(self.site.flags());
+        launch.envs = self.site.environment();
+        let mut ccm = Ccm::start(&launch)?;
         ccm.wait_healthy("/readyz", self.limit()).await?;
         let ready = async || {
             let nodes = self.nodes.list(&ListParams::default()).await.ok()?.items;
             nodes.iter().all(observe::is_initialized).then_some(())
         };
-        let ready = observe::eventually(self.limit(), ready).await;
+        let ready = eventually(self.limit(), ready).await;
         ready.with_context(|| format!("nodes are not initialized: {}", self.log()))?;
         self.running = Some((config.clone(), ccm));
         Ok(())
@@ -176,7 +165,7 @@ impl Play {
     /// Plays a case to its end; what is left over is removed.
     pub(crate) async fn case(&mut self, case: &Case, rules: &Rules) -> Result<Vec<Phase>> {
         self.run(&case.config).await?;
-        let mut scene = Scene::new(case)?;
+        let mut scene = Scene::new(S::CLOUD, case)?;
         let mut phases = Vec::new();
         let mut moment = self.site.mark()?;
         let names: Vec<String> = case.services.iter().map(name_of).collect();
@@ -197,7 +186,7 @@ impl Play {
         }
         for step in &case.steps {
             moment = self.site.mark()?;
-            self.step(step, &names).await?;
+            self.step(&self.filled_in(step).await?, &names).await?;
             phases.push(
                 self.phase(&mut scene, &text(&step["name"]), &moment, rules)
                     .await?,
@@ -236,29 +225,38 @@ impl Play {
     }
 
     async fn patch_node(&self, step: &Value, what: &str) -> Result<()> {
-        let node = text(&step["node"]);
+        let at = RECORDED_NODES.iter().position(|node| step["node"] == *node);
+        let node = at.and_then(|at| Some(self.site.nodes().get(at)?.name.clone()));
+        let node = node.context("an unknown node")?;
         let patch = Patch::Merge(&step[what]);
         self.nodes.patch(&node, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
-    pub(crate) async fn create(&self, scene: &mut Scene, service: &Value) -> Result<()> {
-        let mut written = service.to_string();
-        while let Some((before, rest)) = written.split_once("${LB_OF_") {
-            let (of, after) = rest.split_once('}').context("an open brace")?;
-            let annotations = self
-                .services
-                .get(of)
-                .await?
-                .metadata
-                .annotations
-                .unwrap_or_default();
-            let id = annotations
-                .get("loadbalancer.openstack.org/load-balancer-id")
-                .context("no load balancer")?;
-            written = format!("{before}{id}{after}");
+    /// What a case says, with the values of its variables: `${LB_OF_web}` is the id of the Service's load balancer.
+    async fn filled_in(&self, given: &Value) -> Result<Value> {
+        let mut written = given.to_string();
+        while let Some((before, rest)) = written.split_once("${") {
+            let (name, after) = rest.split_once('}').context("an open brace")?;
+            let value = match name.strip_prefix("LB_OF_") {
+                Some(of) => {
+                    let annotations = self.services.get(of).await?.metadata.annotations;
+                    let id = annotations.and_then(|all| {
+                        all.into_iter()
+                            .find(|(key, _)| key.ends_with("/load-balancer-id"))
+                    });
+                    id.map(|(_, id)| id)
+                }
+                None => self.site.variable(name),
+            };
+            let value = value.with_context(|| format!("${{{name}}} has no value"))?;
+            written = format!("{before}{value}{after}");
         }
-        let mut service: Value = serde_json::from_str(&written)?;
+        Ok(serde_json::from_str(&written)?)
+    }
+
+    pub(crate) async fn create(&self, scene: &mut Scene, service: &Value) -> Result<()> {
+        let mut service = self.filled_in(service).await?;
         default(&mut service["spec"], "type", json!("LoadBalancer"));
         default(&mut service["spec"], "selector", json!({"app": "x"}));
         let service: Service = serde_json::from_value(service)?;
@@ -269,7 +267,7 @@ impl Play {
     }
 
     /// Waits until all is as recorded and at rest, and else says what differs in the end.
-    async fn phase(&self, scene: &mut Scene, name: &str, moment: &Moment, rules: &Rules) -> Result<Phase> {
+    async fn phase(&self, scene: &mut Scene, name: &str, moment: &S::Moment, rules: &Rules) -> Result<Phase> {
         let began = Instant::now();
         let want = scene.expect(rules.like(&scene.case, name))?;
         loop {
@@ -284,7 +282,8 @@ impl Play {
             if (rows.is_empty() && self.is_idle().await?) || began.elapsed() > self.limit() {
                 let calls = self.calls(moment)?;
                 let recorded = want["calls"].as_object().into_iter().flatten();
-                let back = upstream::writes(&got, &self.hosts().await?, self.told());
+                let config = self.running.as_ref().map_or(&Value::Null, |(config, _)| config);
+                let back = self.site.writes_of_upstream(&got, &self.hosts().await?, config);
                 let (back, used_back) = rules.judge_back(&scene.case, name, back);
                 return Ok(Phase {
                     back,
@@ -293,7 +292,7 @@ impl Play {
                     rows,
                     used,
                     calls: calls.len(),
-                    writes: calls.iter().filter(|call| call.is_write()).count(),
+                    writes: calls.iter().filter(|call| call.is_write).count(),
                     recorded_calls: recorded.filter_map(|(_, count)| count.as_u64()).sum(),
                 });
             }
@@ -301,35 +300,25 @@ impl Play {
     }
 
     async fn hosts(&self) -> Result<Vec<Host>> {
-        let nodes = self.nodes.list(&ListParams::default()).await?.items;
-        let host = |node: Node| {
+        let mut hosts = Vec::new();
+        for (name, spec) in RECORDED_NODES.iter().zip(self.site.nodes()) {
+            let node = self.nodes.get(&spec.name).await?;
             let labels = node.metadata.labels.unwrap_or_default();
-            Host {
-                name: node.metadata.name.unwrap_or_default(),
+            hosts.push(Host {
+                name: (*name).to_owned(),
                 excluded: labels.contains_key("node.kubernetes.io/exclude-from-external-load-balancers"),
                 labels,
-            }
-        };
-        Ok(nodes.into_iter().map(host).collect())
-    }
-
-    fn told(&self) -> Told {
-        let config = self.running.as_ref().map(|(config, _)| &config["LoadBalancer"]);
-        let on = |key: &str| config.is_none_or(|config| config[key] != "false");
-        Told {
-            monitors: on("create-monitor"),
-            groups: on("manage-security-groups"),
+            });
         }
+        Ok(hosts)
     }
 
-    pub(crate) fn calls(&self, moment: &Moment) -> Result<Vec<Call>> {
-        let mut calls = self.site.calls_since(moment, &self.agent)?;
-        calls.retain(Call::is_of_the_cloud);
-        Ok(calls)
+    pub(crate) fn calls(&self, moment: &S::Moment) -> Result<Vec<Call>> {
+        self.site.calls_since(moment)
     }
 
     /// Waits until the program has not called for a while.
-    pub(crate) async fn rest_of_calls(&self, moment: &Moment) -> Result<()> {
+    pub(crate) async fn rest_of_calls(&self, moment: &S::Moment) -> Result<()> {
         let mut seen = usize::MAX;
         let mut since = Instant::now();
         loop {
@@ -346,7 +335,7 @@ impl Play {
 
     /// Cloud and Services as they are now, in the words of the recordings.
     pub(crate) async fn look(&self, scene: &mut Scene) -> Result<Value> {
-        let (cloud, mut names) = dump(&self.site, &self.base).await?;
+        let (cloud, mut names) = self.site.dump(&scene.uids).await?;
         let (mut live, mut specs) = (Map::new(), Map::new());
         for (name, uid) in &scene.uids {
             scene.words.insert(uid.clone(), format!("<uid:{name}>"));
@@ -388,7 +377,7 @@ impl Play {
             );
         }
         let events = self.events(scene).await?;
-        names.words = scene.words.clone();
+        names.words.clone_from(&scene.words);
         let normal = Normal::of(&names);
         Ok(json!({
             "cloud": normal.value(&cloud),
@@ -404,10 +393,8 @@ impl Play {
         for (name, uid) in &scene.uids {
             let list = found.entry(name).or_default();
             for event in &all {
-                // That one is the API server's own.
-                if event.involved_object.uid.as_ref() != Some(uid)
-                    || event.reason.as_deref() == Some("ClusterIPNotAllocated")
-                {
+                let reason = event.reason.as_deref().unwrap_or_default();
+                if event.involved_object.uid.as_ref() != Some(uid) || OF_THE_API_SERVER.contains(&reason) {
                     continue;
                 }
                 let source = event.source.as_ref().and_then(|source| source.component.clone());
@@ -447,41 +434,7 @@ impl Play {
                     .await?;
             }
         }
-        let left = Things::of(&self.site).await?.without(&self.base);
-        let rest = &self.site.rest;
-        for balancer in &left.balancers {
-            let id = text(&balancer["id"]);
-            rest.delete(&format!(
-                "load-balancer/v2.0/lbaas/loadbalancers/{id}?cascade=true"
-            ))
-            .await?;
-        }
-        let gone = async || {
-            let now = Things::of(&self.site).await.ok()?;
-            now.without(&self.base).balancers.is_empty().then_some(())
-        };
-        patiently(self.limit(), gone)
-            .await
-            .context("a load balancer stays")?;
-        for floating in &left.floating {
-            rest.delete(&format!("network/v2.0/floatingips/{}", text(&floating["id"])))
-                .await?;
-        }
-        let groups: Vec<String> = left.groups.iter().map(|group| text(&group["id"])).collect();
-        for port in Things::of(&self.site).await?.ports {
-            let has: Vec<String> = items(&port["security_groups"]).iter().map(text).collect();
-            if has.iter().any(|group| groups.contains(group)) {
-                let keep: Vec<&String> = has.iter().filter(|group| !groups.contains(group)).collect();
-                let path = format!("network/v2.0/ports/{}", text(&port["id"]));
-                rest.put(&path, json!({"port": {"security_groups": keep}}))
-                    .await?;
-            }
-        }
-        for group in &groups {
-            rest.delete(&format!("network/v2.0/security-groups/{group}"))
-                .await?;
-        }
-        Ok(())
+        self.site.clear().await
     }
 }
 

@@ -1,348 +1,196 @@
-//! The cloud of the recordings, real or simulated: a project with a network, a group of the nodes and six servers.
+//! What the comparison needs of a cloud: a project with a network and machines, its objects by name, and the calls.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context as _, Result};
-use ccm_sim::openstack::{
-    Config, LoadBalancing, NetworkSpec, OpenStack as Simulated, PortSpec, RouterSpec, ServerSpec, Settings,
-};
-use ccm_testbed::openstack_real::{Mark, OpenStack as Real};
-use serde_json::{Value, json};
+use anyhow::Result;
+use ccm_testbed::nodes::NodeSpec;
+use regex::Regex;
+use serde_json::{Map, Value};
 
-use crate::rest::{Rest, by_password, items, patiently, text};
+/// A cloud of its own for some cases.
+pub(crate) trait Site {
+    /// The value of `--cloud-provider`, and the folder of cases and recordings.
+    const CLOUD: &'static str;
+    /// A moment in the log of calls.
+    type Moment;
 
-/// Servers, of which the first three are nodes of the cluster.
-pub(crate) const SERVERS: usize = 6;
+    /// The nodes of the cluster: `node-1`, `node-2` and `node-3` of the recordings.
+    fn nodes(&self) -> Vec<NodeSpec>;
 
-const PASSWORD: &str = "parity-password";
-/// How long the real cloud may take for its servers.
-const LIMIT: Duration = Duration::from_secs(180);
+    /// The program's config, with the changes that a case asks for.
+    fn cloud_conf(&self, changes: &Value) -> String;
 
-pub(crate) struct Site {
-    pub(crate) rest: Rest,
-    pub(crate) project: String,
-    /// What ids are called in the recordings.
-    pub(crate) names: BTreeMap<String, String>,
-    /// What addresses are called.
-    pub(crate) addresses: BTreeMap<String, String>,
-    /// Ids of servers, by name.
-    pub(crate) servers: BTreeMap<String, String>,
-    auth_url: String,
-    user: String,
-    password: String,
-    project_name: String,
-    net: String,
-    public: String,
-    pub(crate) subnet: String,
-    router: String,
-    cloud: Cloud,
+    /// Variables for the program's environment.
+    fn environment(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// Flags that only this cloud has.
+    fn flags(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The value of a `${NAME}` in a case.
+    fn variable(&self, name: &str) -> Option<String>;
+
+    /// How long a phase may take, and how long nothing must have happened before it counts as ended.
+    fn patience(&self) -> (Duration, Duration) {
+        (Duration::from_secs(60), Duration::from_millis(1100))
+    }
+
+    /// The present moment, for [`Self::calls_since`].
+    fn mark(&self) -> Result<Self::Moment>;
+
+    /// The program's calls since then, without those of authentication.
+    fn calls_since(&self, moment: &Self::Moment) -> Result<Vec<Call>>;
+
+    /// All objects that may come and go with the Services of these uids, and the names of their ids.
+    async fn dump(&self, uids: &BTreeMap<String, String>) -> Result<(Value, Names)>;
+
+    /// Removes all these objects.
+    async fn clear(&self) -> Result<()>;
+
+    /// Creates the objects of a recorded phase with requests of its own, and notes their ids.
+    async fn rebuild(&self, phase: &Value, now: &mut Now) -> Result<()>;
+
+    /// Gives back what costs the cloud something.
+    async fn leave(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the upstream program would write if it came back now. `got`: what [`crate::play::Play::look`] saw.
+    fn writes_of_upstream(&self, got: &Value, hosts: &[Host], config: &Value) -> Vec<String>;
 }
 
-enum Cloud {
-    Simulated(Simulated),
-    Real(Real),
+/// A node as upstream sees it, by its name in the recordings.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) excluded: bool,
 }
 
 /// One call of the program to the cloud.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    pub(crate) service: String,
-    pub(crate) method: String,
-    pub(crate) path: String,
+    /// As it is printed.
+    pub(crate) text: String,
+    pub(crate) is_write: bool,
 }
 
-impl std::fmt::Display for Call {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{} {} {}", self.service, self.method, self.path)
-    }
+/// The names of everything whose value differs from run to run.
+#[derive(Clone, Default)]
+pub(crate) struct Names {
+    pub(crate) ids: BTreeMap<String, String>,
+    pub(crate) addresses: BTreeMap<String, String>,
+    /// Numbers and uids of the Services.
+    pub(crate) words: BTreeMap<String, String>,
+    /// Further texts, and their replacements.
+    pub(crate) patterns: Vec<(Regex, &'static str)>,
 }
 
-impl Call {
-    pub(crate) fn is_write(&self) -> bool {
-        self.method != "GET" && !matches!(self.service.as_str(), "keystone" | "identity")
-    }
-
-    pub(crate) fn is_of_the_cloud(&self) -> bool {
-        !matches!(self.service.as_str(), "keystone" | "identity")
-    }
+/// Replaces the ids, addresses and numbers of one run by names.
+pub(crate) struct Normal {
+    words: Vec<(String, String)>,
+    patterns: Vec<(Regex, String)>,
+    numbers: BTreeMap<String, String>,
 }
 
-impl Site {
-    /// A new simulator.
-    pub(crate) async fn simulated() -> Result<Self> {
-        let config = Config {
-            settings: Settings {
-                load_balancing: LoadBalancing {
-                    providers: vec!["amphora".to_owned(), "octavia".to_owned()],
-                    heartbeats: false,
-                    ..LoadBalancing::default()
-                },
-                key_manager: false,
-                ..Settings::default()
+impl Normal {
+    pub(crate) fn of(names: &Names) -> Self {
+        let longest_first = |maps: &[&BTreeMap<String, String>]| {
+            let pairs = maps.iter().flat_map(|map| (*map).clone());
+            let mut list: Vec<_> = pairs.filter(|(key, _)| !key.is_empty()).collect();
+            list.sort_by_key(|(key, _)| std::cmp::Reverse(key.len()));
+            list
+        };
+        let mut patterns = Vec::new();
+        let mut words = longest_first(&[&names.words, &names.ids]);
+        words.retain(|(key, name)| {
+            let is_number = key.bytes().all(|byte| byte.is_ascii_digit());
+            if is_number {
+                patterns.push((Regex::new(&format!(r"\b{key}\b")).unwrap(), name.clone()));
+            }
+            !is_number
+        });
+        for (key, name) in longest_first(&[&names.addresses]) {
+            let pattern = format!(r"(^|[^\d.]){}($|[^\d.]|\.$|\.[^\d])", regex::escape(&key));
+            patterns.push((Regex::new(&pattern).unwrap(), format!("${{1}}{name}${{2}}")));
+        }
+        let time = (Regex::new(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z?\b").unwrap(), "<time>");
+        for (pattern, name) in names.patterns.iter().chain([&time]) {
+            patterns.push((pattern.clone(), (*name).to_owned()));
+        }
+        Self {
+            words,
+            patterns,
+            numbers: names.words.clone(),
+        }
+    }
+
+    pub(crate) fn text(&self, given: &str) -> String {
+        let mut text = given.to_owned();
+        for (key, name) in &self.words {
+            text = text.replace(key, name);
+        }
+        for (pattern, name) in &self.patterns {
+            text = pattern.replace_all(&text, name).into_owned();
+        }
+        text
+    }
+
+    pub(crate) fn value(&self, given: &Value) -> Value {
+        match given {
+            Value::Object(map) => map
+                .iter()
+                .map(|(key, value)| (self.text(key), self.value(value)))
+                .collect::<Map<_, _>>()
+                .into(),
+            Value::Array(list) => list.iter().map(|value| self.value(value)).collect(),
+            Value::String(text) => Value::String(self.text(text)),
+            Value::Number(number) => match self.numbers.get(&number.to_string()) {
+                Some(name) => Value::String(name.clone()),
+                None => given.clone(),
             },
-            ..Config::default()
-        };
-        let (user, password, project_name) = (
-            config.user.clone(),
-            config.password.clone(),
-            config.project.clone(),
-        );
-        let sim = Simulated::start(config).await?;
-        let net = sim.create_network(&NetworkSpec {
-            name: "k8s-net".to_owned(),
-            project: Some(sim.project_id()),
-            ..NetworkSpec::default()
-        })?;
-        let rest = Rest::log_in(&sim.auth_url(), &by_password(&user, &password, &project_name)).await?;
-        let mut site = Self {
-            rest,
-            project: sim.project_id(),
-            names: BTreeMap::new(),
-            addresses: BTreeMap::new(),
-            servers: BTreeMap::new(),
-            auth_url: sim.auth_url(),
-            user,
-            password,
-            project_name,
-            net: net.clone(),
-            public: String::new(),
-            subnet: String::new(),
-            router: String::new(),
-            cloud: Cloud::Simulated(sim),
-        };
-        site.make_subnet_and_group().await?;
-        if let Cloud::Simulated(sim) = &site.cloud {
-            sim.create_router(&RouterSpec {
-                name: "k8s-router".to_owned(),
-                gateway: Some("public".to_owned()),
-                networks: vec![net.clone()],
-                ..RouterSpec::default()
-            })?;
-            for i in 1..=SERVERS {
-                let ports = Some(vec![PortSpec::on(&net)]);
-                sim.create_server(&ServerSpec {
-                    ports,
-                    ..ServerSpec::named(format!("node-{i}"))
-                })?;
-            }
+            _ => given.clone(),
         }
-        site.look().await?;
-        Ok(site)
-    }
-
-    /// A new project of the real cloud.
-    pub(crate) async fn real(name: &str) -> Result<Self> {
-        let cloud = Real::start(1).await?;
-        let auth_url = cloud.auth_url().to_owned();
-        let admin = Rest::log_in(&auth_url, &by_password("admin", "admin", "admin")).await?;
-        let project = json!({"project": {"name": name, "domain_id": "default"}});
-        let project = text(&admin.post("identity/projects", project).await?["project"]["id"]);
-        let user = json!({"user": {"name": name, "password": PASSWORD, "domain_id": "default"}});
-        let user = text(&admin.post("identity/users", user).await?["user"]["id"]);
-        for role in admin.list("identity/roles").await? {
-            if matches!(text(&role["name"]).as_str(), "member" | "load-balancer_member") {
-                let role = text(&role["id"]);
-                let path = format!("identity/projects/{project}/users/{user}/roles/{role}");
-                admin.send(reqwest::Method::PUT, &path, None).await?;
-            }
-        }
-        let rest = Rest::log_in(&auth_url, &by_password(name, PASSWORD, name)).await?;
-        let net = rest
-            .post("network/v2.0/networks", json!({"network": {"name": "k8s-net"}}))
-            .await?;
-        let mut site = Self {
-            rest,
-            project,
-            names: BTreeMap::new(),
-            addresses: BTreeMap::new(),
-            servers: BTreeMap::new(),
-            auth_url,
-            user: name.to_owned(),
-            password: PASSWORD.to_owned(),
-            project_name: name.to_owned(),
-            net: text(&net["network"]["id"]),
-            public: String::new(),
-            subnet: String::new(),
-            router: String::new(),
-            cloud: Cloud::Real(cloud),
-        };
-        site.make_subnet_and_group().await?;
-        site.make_real_servers().await?;
-        site.look().await?;
-        Ok(site)
-    }
-
-    async fn make_subnet_and_group(&mut self) -> Result<()> {
-        let subnet = json!({"subnet": {"name": "k8s-subnet", "network_id": self.net, "ip_version": 4,
-            "cidr": "10.0.0.0/24", "enable_dhcp": false}});
-        self.subnet = match &self.cloud {
-            Cloud::Simulated(sim) => sim.create_subnet(
-                &self.net,
-                &ccm_sim::openstack::SubnetSpec {
-                    name: "k8s-subnet".to_owned(),
-                    cidr: Some("10.0.0.0/24".parse()?),
-                    ..ccm_sim::openstack::SubnetSpec::default()
-                },
-            )?,
-            Cloud::Real(_) => text(&self.rest.post("network/v2.0/subnets", subnet).await?["subnet"]["id"]),
-        };
-        let networks = self
-            .rest
-            .list("network/v2.0/networks?router:external=true")
-            .await?;
-        self.public = text(&networks.first().context("no external network")?["id"]);
-        let group = json!({"security_group": {"name": "k8s-nodes"}});
-        self.rest.post("network/v2.0/security-groups", group).await?;
-        Ok(())
-    }
-
-    async fn make_real_servers(&mut self) -> Result<()> {
-        let Cloud::Real(cloud) = &self.cloud else {
-            return Ok(());
-        };
-        let router =
-            json!({"router": {"name": "k8s-router", "external_gateway_info": {"network_id": self.public}}});
-        let router = self.rest.post("network/v2.0/routers", router).await?;
-        self.router = text(&router["router"]["id"]);
-        let path = format!("network/v2.0/routers/{}/add_router_interface", self.router);
-        self.rest.put(&path, json!({"subnet_id": self.subnet})).await?;
-        for i in 1..=SERVERS {
-            let server = json!({"server": {
-                "name": format!("node-{i}"), "imageRef": cloud.seed("IMAGE"), "flavorRef": cloud.seed("FLAVOR"),
-                "networks": [{"uuid": self.net}],
-            }});
-            self.rest.post("compute/servers", server).await?;
-        }
-        let active = async || {
-            let servers = self.rest.list("compute/servers/detail").await.ok()?;
-            let all = servers.iter().all(|server| server["status"] == "ACTIVE");
-            (all && servers.len() == SERVERS).then_some(())
-        };
-        patiently(LIMIT, active).await.context("the servers do not start")
-    }
-
-    /// Gives everything its name, and the nodes' ports their group.
-    async fn look(&mut self) -> Result<()> {
-        let mut names = BTreeMap::new();
-        for (kind, path) in [("net", "networks"), ("subnet", "subnets")] {
-            for object in self.rest.list(&format!("network/v2.0/{path}")).await? {
-                names.insert(text(&object["id"]), format!("<{kind}:{}>", text(&object["name"])));
-            }
-        }
-        let groups = format!("network/v2.0/security-groups?project_id={}", self.project);
-        let mut nodes_group = String::new();
-        for group in self.rest.list(&groups).await? {
-            if group["name"] == "k8s-nodes" {
-                nodes_group = text(&group["id"]);
-            }
-            names.insert(text(&group["id"]), format!("<sg:{}>", text(&group["name"])));
-        }
-        for server in self.rest.list("compute/servers/detail").await? {
-            let (id, name) = (text(&server["id"]), text(&server["name"]));
-            let ports = self
-                .rest
-                .list(&format!("network/v2.0/ports?device_id={id}"))
-                .await?;
-            for port in ports {
-                let path = format!("network/v2.0/ports/{}", text(&port["id"]));
-                let groups = json!({"port": {"security_groups": [nodes_group]}});
-                self.rest.put(&path, groups).await?;
-                for fixed in items(&port["fixed_ips"]) {
-                    self.addresses
-                        .insert(text(&fixed["ip_address"]), format!("<{name}>"));
-                }
-            }
-            names.insert(id.clone(), format!("<server:{name}>"));
-            self.servers.insert(name, id);
-        }
-        self.names = names;
-        Ok(())
-    }
-
-    /// The program's config, with changes of keys by section.
-    pub(crate) fn cloud_conf(&self, changes: &Value) -> String {
-        let mut balancing = BTreeMap::from([
-            ("subnet-id", self.subnet.clone()),
-            ("floating-network-id", self.public.clone()),
-            ("lb-provider", "amphora".to_owned()),
-            ("create-monitor", "true".to_owned()),
-            ("manage-security-groups", "true".to_owned()),
-        ]);
-        if let Some(changed) = changes["LoadBalancer"].as_object() {
-            for (key, value) in changed {
-                balancing.insert(key, text(value));
-            }
-        }
-        let balancing: String = balancing
-            .iter()
-            .map(|(key, value)| format!("{key}={value}\n"))
-            .collect();
-        format!(
-            "[Global]\nauth-url={}\nusername={}\npassword={}\ntenant-name={}\ndomain-id=default\nregion=RegionOne\n\
-             [Networking]\npublic-network-name=public\n[LoadBalancer]\n{balancing}",
-            self.auth_url, self.user, self.password, self.project_name
-        )
-    }
-
-    /// This moment, for [`Self::calls_since`].
-    pub(crate) fn mark(&self) -> Result<Moment> {
-        Ok(match &self.cloud {
-            Cloud::Simulated(sim) => Moment::Simulated(sim.calls().last().map_or(0, |call| call.seq)),
-            Cloud::Real(real) => Moment::Real(real.mark()?),
-        })
-    }
-
-    /// The program's calls since then. It is known by the agent, as which it was told to appear.
-    pub(crate) fn calls_since(&self, moment: &Moment, agent: &str) -> Result<Vec<Call>> {
-        let calls: Vec<Call> = match (&self.cloud, moment) {
-            (Cloud::Simulated(sim), Moment::Simulated(seq)) => sim
-                .calls()
-                .into_iter()
-                .filter(|call| call.seq > *seq)
-                .filter(|call| {
-                    call.user_agent
-                        .as_ref()
-                        .is_some_and(|words| words.contains(agent))
-                })
-                .map(|call| Call {
-                    service: call.service.to_owned(),
-                    method: call.method,
-                    path: call.path,
-                })
-                .collect(),
-            (Cloud::Real(real), Moment::Real(mark)) => real
-                .calls_since(mark)?
-                .into_iter()
-                .filter(|call| call.user_agent.contains(agent))
-                .map(|call| Call {
-                    service: call.service,
-                    method: call.method,
-                    path: call.path,
-                })
-                .collect(),
-            _ => Vec::new(),
-        };
-        Ok(calls)
-    }
-
-    pub(crate) fn is_real(&self) -> bool {
-        matches!(self.cloud, Cloud::Real(_))
-    }
-
-    /// Removes the servers, which cost the real cloud memory.
-    pub(crate) async fn leave(&self) -> Result<()> {
-        if !self.is_real() {
-            return Ok(());
-        }
-        for id in self.servers.values() {
-            self.rest.delete(&format!("compute/servers/{id}")).await?;
-        }
-        Ok(())
     }
 }
 
-/// A moment in a cloud's log of calls.
-pub(crate) enum Moment {
-    Simulated(u64),
-    Real(Mark),
+/// The way back: names of a recording, and their present values.
+#[derive(Default)]
+pub(crate) struct Now {
+    pub(crate) words: Vec<(String, Value)>,
+}
+
+impl Now {
+    /// Notes the value of a name.
+    pub(crate) fn note(&mut self, name: impl Into<String>, value: Value) {
+        self.words.push((name.into(), value));
+    }
+
+    pub(crate) fn value(&self, given: &Value) -> Value {
+        match given {
+            Value::Object(map) => map
+                .iter()
+                .map(|(key, value)| (key.clone(), self.value(value)))
+                .collect::<Map<_, _>>()
+                .into(),
+            Value::Array(list) => list.iter().map(|value| self.value(value)).collect(),
+            Value::String(whole) => {
+                if let Some((_, value)) = self.words.iter().find(|(word, _)| word == whole) {
+                    return value.clone();
+                }
+                let mut text = whole.clone();
+                for (word, value) in &self.words {
+                    match value {
+                        Value::String(value) => text = text.replace(word, value),
+                        value => text = text.replace(word, &value.to_string()),
+                    }
+                }
+                Value::String(text)
+            }
+            _ => given.clone(),
+        }
+    }
 }

@@ -2,14 +2,16 @@
 
 use std::{
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use ccm_testbed::{
     cargo::{Build, build_binary},
     scenarios::Kind,
     sweep::{Progress, Scenario, Selection, Storm, Sweep},
+    test_cloud,
 };
 use clap::Args;
 
@@ -20,6 +22,9 @@ const TELL: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
 pub(crate) struct SweepOptions {
+    /// The cloud.
+    #[arg(long, default_value = "openstack")]
+    cloud: String,
     /// Only these scenarios.
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<Kind>,
@@ -66,7 +71,7 @@ impl SweepOptions {
 pub(crate) fn run(options: &SweepOptions) -> Result<()> {
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => build_binary("openstack", Build::Dev)?,
+        None => build_binary(&options.cloud, Build::Dev)?,
     };
     let kinds = if options.scenario.is_empty() {
         &Kind::ALL[..]
@@ -76,8 +81,19 @@ pub(crate) fn run(options: &SweepOptions) -> Result<()> {
     tokio::runtime::Runtime::new()?.block_on(async {
         let mut failed = Vec::new();
         for &kind in kinds {
-            let Some(scenario) = kind.set(&program, options.nodes(kind)).await? else {
-                say(&format!("{kind:?} is left out: the program cannot do it yet"));
+            let nodes = options.nodes(kind);
+            let scenario = match options.cloud.as_str() {
+                "openstack" => kind.set(&program, nodes).await?,
+                cloud => {
+                    let started = test_cloud::start(cloud).await?;
+                    let cloud = started.with_context(|| format!("{cloud} has no test cloud"))?;
+                    kind.set_on(&program, Arc::from(cloud), nodes).await?
+                }
+            };
+            let Some(scenario) = scenario else {
+                say(&format!(
+                    "{kind:?} is left out: the program or the cloud cannot do it"
+                ));
                 continue;
             };
             let outcome = if options.storms {

@@ -99,6 +99,10 @@ impl Dialect for AwsDialect {
         };
         refusal(is_ec2, error, "refused on purpose")
     }
+
+    fn throttled(&self) -> u16 {
+        400
+    }
 }
 
 /// The body of a failure with this code, as AWS writes it.

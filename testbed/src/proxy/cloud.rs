@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::answer::ProxyBody;
 use super::front::{Front, accept, passed_on};
 use super::{Action, Controls, Request, Rule};
-use crate::sweep::Party;
+use crate::sweep::{LIKELY, Party, SLOW, UNLIKELY};
 
 /// How clients talk to one kind of cloud.
 pub trait Dialect: Send + Sync + 'static {
@@ -40,6 +40,11 @@ pub trait Dialect: Send + Sync + 'static {
 
     /// The body of a failure as the cloud writes it.
     fn refusal(&self, request: &Request, code: u16) -> String;
+
+    /// The status with which the cloud asks a client to slow down.
+    fn throttled(&self) -> u16 {
+        429
+    }
 }
 
 /// A running proxy. Dropping it closes it and all its connections.
@@ -156,9 +161,27 @@ impl<D: Dialect> Party for CloudProxy<D> {
     }
 
     fn rage(&self, seed: u64) {
-        let mut rule = Rule::new(Action::Reset);
-        (rule.probability, rule.seed) = (Some(0.1), seed);
-        self.add(rule);
+        let status = |code| Action::Status {
+            code,
+            retry_after: None,
+            body: None,
+        };
+        let kinds = [
+            (status(self.dialect().throttled()), 2.0 * LIKELY),
+            (status(500), LIKELY),
+            (status(503), LIKELY),
+            (Action::Reset, LIKELY),
+            (Action::CommitThenReset, LIKELY),
+            (Action::Truncate, LIKELY),
+            (Action::Delay(SLOW), LIKELY),
+            (Action::Hold(Moment::Before), UNLIKELY),
+            (Action::Hold(Moment::AfterCommit), UNLIKELY),
+        ];
+        for (seed, (action, probability)) in (seed..).zip(kinds) {
+            let mut rule = Rule::new(action);
+            (rule.probability, rule.seed) = (Some(probability), seed);
+            self.add(rule);
+        }
     }
 
     fn failures(&self) -> u64 {

@@ -64,6 +64,11 @@ impl Controls {
         self.log.lock().requests.clone()
     }
 
+    /// Looks at these requests without a copy of them.
+    pub fn with_requests<T>(&self, look: impl FnOnce(&[Request]) -> T) -> T {
+        look(&self.log.lock().requests)
+    }
+
     /// The requests that may change something.
     #[must_use]
     pub fn writes(&self) -> Vec<Request> {

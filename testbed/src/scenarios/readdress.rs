@@ -8,7 +8,7 @@ use anyhow::Result;
 use async_trait::async_trait;
 use ccm_sim::openstack::PortPatch;
 
-use super::site::{Site, names, port_of};
+use super::site::{Site, names};
 use crate::binary::Launch;
 use crate::sweep::{Party, Scenario};
 use crate::test_cloud::OpenStackCloud;
@@ -68,7 +68,7 @@ impl Scenario for Readdress {
                 ..PortPatch::default()
             };
             let mut machine = self.site.machine(name).await?;
-            self.cloud.update_port(&port_of(&self.cloud, &machine)?, &patch)?;
+            self.cloud.update_port(&self.cloud.port(&machine)?, &patch)?;
             if let Some((_, known)) = machine.addresses.first_mut() {
                 *known = address.to_string();
             }

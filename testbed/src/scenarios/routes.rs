@@ -1,65 +1,68 @@
 //! Routes come, move and go.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use ccm_sim::openstack::RouterSpec;
 use k8s_openapi::api::core::v1::Node;
 
-use super::site::{Site, names, port_of};
+use super::site::{Site, names};
 use crate::binary::Launch;
 use crate::nodes::NodeSpec;
 use crate::sweep::{Party, Scenario};
-use crate::test_cloud::{Machine, OpenStackCloud};
+use crate::test_cloud::{Machine, TestRoutes};
 
-/// Whose name nobody has any more.
+/// A machine whose name no node has any more.
 const LEAVER: &str = "routed-leaver";
-/// Leads elsewhere and is nobody's business.
+/// The network of its Pods.
+const LEFT: &str = "10.244.200.0/24";
+/// Leads outside of the cluster, and stays.
 const FOREIGN: &str = "172.16.0.0/12";
 
-/// Some nodes have no route yet, one has a route to an address that it had before, and one that is gone has left its route
-/// and the address pair of its port. Half of the nodes come while the program runs.
+/// Some nodes have no route yet, one has a route to another machine, and one that is gone has left its route. Half of the nodes
+/// come while the program runs.
 #[derive(Debug)]
 pub struct Routes {
     site: Arc<Site>,
-    cloud: Arc<OpenStackCloud>,
     names: Vec<String>,
-    router: String,
 }
 
 impl Routes {
-    /// The scenario with this many nodes, three at least.
+    /// The scenario with this many nodes, three at least. None if the cloud has no routes.
     ///
     /// # Errors
-    /// If the cloud does not give a router.
-    pub async fn new(site: Arc<Site>, cloud: Arc<OpenStackCloud>, nodes: usize) -> Result<Self> {
-        let router = cloud.create_router(&RouterSpec {
-            name: "pods".to_owned(),
-            networks: vec!["private".to_owned()],
-            ..RouterSpec::default()
-        })?;
-        site.configure(&format!("[Route]\nrouter-id={router}\n")).await?;
-        Ok(Self {
+    /// If the cloud does not give a table.
+    pub async fn new(site: Arc<Site>, nodes: usize) -> Result<Option<Self>> {
+        let Some(routes) = site.cloud.routes() else {
+            return Ok(None);
+        };
+        let config = routes.create_table().await?;
+        site.configure(&config).await?;
+        Ok(Some(Self {
             site,
-            cloud,
             names: names("routed", nodes.max(3)),
-            router,
-        })
+        }))
     }
 
     fn network(i: usize) -> String {
         format!("10.244.{i}.0/24")
     }
 
+    fn routes(&self) -> Result<&dyn TestRoutes> {
+        self.site.cloud.routes().context("a cloud without routes")
+    }
+
     async fn specs(&self) -> Result<Vec<NodeSpec>> {
         let machines = self.site.machines(&self.names).await?;
         let spec = |(i, machine): (usize, Machine)| {
+            let (_, address) = machine
+                .addresses
+                .first()
+                .context("a machine without an address")?;
             Ok(NodeSpec {
                 uninitialized: false,
-                node_ip: Some(address(&machine)?),
+                node_ip: Some(address.parse()?),
                 provider_id: Some(machine.provider_id),
                 pod_cidrs: vec![Self::network(i)],
                 ..NodeSpec::new(machine.node)
@@ -75,28 +78,14 @@ impl Routes {
         Ok((specs, others))
     }
 
-    fn table(&self) -> BTreeSet<String> {
-        let routes = self.cloud.router_routes(&self.router);
-        routes.iter().map(|(to, hop)| format!("{to} {hop}")).collect()
-    }
-
-    async fn wanted(&self) -> Result<BTreeSet<String>> {
-        let leaver = address(&self.site.machine(LEAVER).await?)?;
-        let mut wanted = BTreeSet::from([format!("{FOREIGN} {leaver}")]);
-        for (i, machine) in self.site.machines(&self.names).await?.iter().enumerate() {
-            wanted.insert(format!("{} {}", Self::network(i), address(machine)?));
+    async fn wanted(&self) -> Result<BTreeSet<(String, String)>> {
+        let leaver = self.site.machine(LEAVER).await?;
+        let mut wanted = BTreeSet::from([(FOREIGN.to_owned(), leaver.id)]);
+        for (i, machine) in self.site.machines(&self.names).await?.into_iter().enumerate() {
+            wanted.insert((Self::network(i), machine.id));
         }
         Ok(wanted)
     }
-}
-
-/// Where routes to the machine's Pods lead.
-fn address(machine: &Machine) -> Result<IpAddr> {
-    let (_, address) = machine
-        .addresses
-        .first()
-        .context("a machine without an address")?;
-    Ok(address.parse()?)
 }
 
 fn is_available(node: &Node) -> bool {
@@ -125,21 +114,11 @@ impl Scenario for Routes {
 
     async fn prepare(&self) -> Result<()> {
         self.site.wipe().await?;
-        let cloud = &self.cloud;
-        for machine in self.site.machines(&self.names).await? {
-            cloud.set_address_pairs(&port_of(cloud, &machine)?, &[])?;
-        }
+        let machines = self.site.machines(&self.names).await?;
         let leaver = self.site.machine(LEAVER).await?;
-        cloud.set_address_pairs(&port_of(cloud, &leaver)?, &["10.244.200.0/24", "192.168.7.7"])?;
-        let stale: IpAddr = "10.15.255.254".parse()?;
-        let routes = [
-            (FOREIGN, address(&leaver)?),
-            ("10.244.200.0/24", address(&leaver)?),
-            ("10.244.1.0/24", stale),
-        ];
-        let routes = routes.map(|(to, hop)| Ok((to.parse()?, hop)));
-        let routes: Vec<_> = routes.into_iter().collect::<Result<_>>()?;
-        cloud.set_router_routes(&self.router, &routes)?;
+        let moved = Self::network(1);
+        let routes = [(FOREIGN, &leaver), (LEFT, &leaver), (moved.as_str(), &leaver)];
+        self.routes()?.reset(&routes, &machines, (LEFT, &leaver)).await?;
         self.site.register(&self.halves().await?.0).await
     }
 
@@ -148,20 +127,17 @@ impl Scenario for Routes {
     }
 
     async fn missing(&self) -> Result<Option<String>> {
-        let (table, wanted) = (self.table(), self.wanted().await?);
+        let (table, wanted) = (self.routes()?.table().await?, self.wanted().await?);
         if table != wanted {
             return Ok(Some(format!("the routes are {table:?} and not {wanted:?}")));
         }
         let found = self.site.list().await?;
-        for (i, name) in self.names.iter().enumerate() {
-            let pairs = self
-                .cloud
-                .address_pairs(&port_of(&self.cloud, &self.site.machine(name).await?)?);
-            if pairs != [Self::network(i)] {
-                return Ok(Some(format!("{name}: address pairs {pairs:?}")));
+        for (i, machine) in self.site.machines(&self.names).await?.iter().enumerate() {
+            if let Some(why) = self.routes()?.drops(machine, &Self::network(i)).await? {
+                return Ok(Some(format!("{}: {why}", machine.node)));
             }
-            if !found.get(name).is_some_and(is_available) {
-                return Ok(Some(format!("{name}: its network is not available")));
+            if !found.get(&machine.node).is_some_and(is_available) {
+                return Ok(Some(format!("{}: its network is not available", machine.node)));
             }
         }
         Ok(None)
@@ -171,8 +147,8 @@ impl Scenario for Routes {
         let wanted = self.missing().await?;
         ensure!(wanted.is_none(), "{}", wanted.unwrap_or_default());
         let leaver = self.site.machine(LEAVER).await?;
-        let pairs = self.cloud.address_pairs(&port_of(&self.cloud, &leaver)?);
-        ensure!(pairs == ["192.168.7.7"], "{LEAVER}: address pairs {pairs:?}");
+        let changed = self.routes()?.changed(&leaver).await?;
+        ensure!(changed.is_none(), "{LEAVER}: {}", changed.unwrap_or_default());
         for write in self.site.proxy.writes() {
             ensure!(
                 matches!(write.method.as_str(), "PATCH" | "POST"),

@@ -19,7 +19,7 @@ use crate::observe::{addresses, eventually, is_initialized, label, provider_id, 
 use crate::proxy::Proxy;
 use crate::stage::Stage;
 use crate::sweep::Party;
-use crate::test_cloud::{Machine, OpenStackCloud, TestCloud};
+use crate::test_cloud::{Machine, TestCloud};
 
 /// Nothing that prepares a scenario takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -294,12 +294,6 @@ fn differs(machine: &Machine, node: &Node) -> Option<String> {
         }
     }
     (taints(node) != [NOT_READY]).then(|| format!("taints {:?}", taints(node)))
-}
-
-/// The only port of a machine.
-pub(super) fn port_of(cloud: &OpenStackCloud, machine: &Machine) -> Result<String> {
-    let port = cloud.server_ports(&machine.id).into_iter().next();
-    port.context("a server without a port")
 }
 
 /// Names of machines.

@@ -20,11 +20,11 @@ fn services() -> impl Iterator<Item = &'static str> {
 }
 
 /// How likely each kind of failure is for a call.
-const LIKELY: f64 = 0.08;
+pub(crate) const LIKELY: f64 = 0.08;
 /// The same for what lasts until the storm is over, and with it everything that waits for the answer.
-const UNLIKELY: f64 = 0.01;
+pub(crate) const UNLIKELY: f64 = 0.01;
 /// A slow answer.
-const SLOW: Duration = Duration::from_millis(400);
+pub(crate) const SLOW: Duration = Duration::from_millis(400);
 
 /// A write that counts: who is the leader is another matter.
 fn counts(request: &Request) -> bool {

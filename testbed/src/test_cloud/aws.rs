@@ -1,6 +1,6 @@
 //! An account of AWS, on moto.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
 use crate::moto::{Account, Moto, REGION};
 use crate::picture::Picture;
 use crate::proxy::{AWS_READS as READS, Action, Rule};
@@ -57,11 +57,77 @@ impl AwsCloud {
     }
 }
 
+impl AwsCloud {
+    /// The cluster's route table: its id, and the routes to instances.
+    async fn route_table(&self) -> Result<(String, Vec<Value>)> {
+        let tag = format!("kubernetes.io/cluster/{CLUSTER}");
+        let filter = json!({"Filters": [{"Name": "tag-key", "Values": [tag]}]});
+        let seen = self.account.call("ec2", "describe_route_tables", filter).await?;
+        let table = objects(&seen, "RouteTables").first().context("no route table")?;
+        let routes = objects(table, "Routes").iter();
+        let to_instances = routes.filter(|route| !text(route, "InstanceId").is_empty());
+        Ok((text(table, "RouteTableId"), to_instances.cloned().collect()))
+    }
+}
+
 impl std::ops::Deref for AwsCloud {
     type Target = Account<'static>;
 
     fn deref(&self) -> &Account<'static> {
         &self.account
+    }
+}
+
+#[async_trait]
+impl TestRoutes for AwsCloud {
+    /// The table of the public subnets has the cluster's tag from the beginning.
+    async fn create_table(&self) -> Result<String> {
+        Ok(String::new())
+    }
+
+    async fn reset(
+        &self,
+        routes: &[(&str, &Machine)],
+        machines: &[Machine],
+        guest: (&str, &Machine),
+    ) -> Result<()> {
+        let (table, old) = self.route_table().await?;
+        for route in old {
+            let route = json!({"RouteTableId": table, "DestinationCidrBlock": route["DestinationCidrBlock"]});
+            self.account.call("ec2", "delete_route", route).await?;
+        }
+        for (to, machine) in routes {
+            let route = json!({"RouteTableId": table, "DestinationCidrBlock": to, "InstanceId": machine.id});
+            self.account.call("ec2", "create_route", route).await?;
+        }
+        for machine in machines.iter().chain([guest.1]) {
+            let check = json!({"InstanceId": machine.id, "SourceDestCheck": {"Value": true}});
+            self.account
+                .call("ec2", "modify_instance_attribute", check)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn table(&self) -> Result<BTreeSet<(String, String)>> {
+        let (_, routes) = self.route_table().await?;
+        let route = |route: &Value| (text(route, "DestinationCidrBlock"), text(route, "InstanceId"));
+        Ok(routes.iter().map(route).collect())
+    }
+
+    async fn drops(&self, machine: &Machine, _: &str) -> Result<Option<String>> {
+        let asked = json!({"InstanceIds": [machine.id]});
+        let seen = self.account.call("ec2", "describe_instances", asked).await?;
+        let checks = seen.pointer("/Reservations/0/Instances/0/SourceDestCheck");
+        Ok((checks != Some(&json!(false))).then(|| format!("source/destination check {checks:?}")))
+    }
+
+    /// An instance that is no node keeps its check.
+    async fn changed(&self, guest: &Machine) -> Result<Option<String>> {
+        let drops = self.drops(guest, "").await?;
+        Ok(drops
+            .is_none()
+            .then(|| "source/destination check is off".to_owned()))
     }
 }
 
@@ -199,11 +265,13 @@ impl TestCloud for AwsCloud {
 
     fn calls(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
-        for request in self.account.proxy.requests() {
-            *counts
-                .entry(format!("{} {}", request.resource, request.name))
-                .or_default() += 1;
-        }
+        self.account.proxy.with_requests(|requests| {
+            for request in requests {
+                *counts
+                    .entry(format!("{} {}", request.resource, request.name))
+                    .or_default() += 1;
+            }
+        });
         counts
     }
 
@@ -233,7 +301,12 @@ impl TestCloud for AwsCloud {
             .await?;
         for group in objects(&groups, "TargetGroups") {
             let health = json!({"TargetGroupArn": group["TargetGroupArn"]});
-            let health = self.account.call("v2", "describe_target_health", health).await?;
+            let health = match self.account.call("v2", "describe_target_health", health).await {
+                Ok(health) => health,
+                // It was deleted since the list was read.
+                Err(error) if error.to_string().contains("TargetGroupNotFound") => continue,
+                Err(error) => return Err(error),
+            };
             let targets = objects(&health, "TargetHealthDescriptions").iter();
             let nodes =
                 targets.filter_map(|target| machines.get(target.pointer("/Target/Id")?.as_str()?).cloned());
@@ -242,5 +315,9 @@ impl TestCloud for AwsCloud {
                 .insert(text(group, "TargetGroupName"), nodes.collect());
         }
         Ok(found)
+    }
+
+    fn routes(&self) -> Option<&dyn TestRoutes> {
+        Some(self)
     }
 }

@@ -1,17 +1,20 @@
 //! The simulated OpenStack.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::ops::Deref;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use ccm_sim::openstack::{Config, Control, OpenStack, ServerSpec};
+use ccm_sim::openstack::{Config, Control, OpenStack, RouterSpec, ServerSpec};
 use ccm_sim::{Behavior, Latency, Scope};
 use k8s_openapi::api::core::v1::Service;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
@@ -27,11 +30,18 @@ const CREATES: [&str; 3] = [
     "security_group_create",
 ];
 
+/// An address pair of a port that is not the cluster's business.
+const FOREIGN_PAIR: &str = "192.168.7.7";
+
 /// A simulated OpenStack with a network, a router and no machines.
 #[derive(Debug)]
 pub struct OpenStackCloud {
     cloud: OpenStack,
     secret: String,
+    /// The router with the routes to Pods.
+    router: OnceLock<String>,
+    /// Ids of machines by their first addresses.
+    machines: Mutex<BTreeMap<IpAddr, String>>,
 }
 
 impl OpenStackCloud {
@@ -44,8 +54,83 @@ impl OpenStackCloud {
         Ok(Self {
             secret: config.password.clone(),
             cloud: OpenStack::start(config).await?,
+            router: OnceLock::new(),
+            machines: Mutex::default(),
         })
     }
+}
+
+impl OpenStackCloud {
+    /// The only port of a machine.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn port(&self, machine: &Machine) -> Result<String> {
+        let port = self.cloud.server_ports(&machine.id).into_iter().next();
+        port.context("a server without a port")
+    }
+
+    fn router(&self) -> Result<&str> {
+        self.router.get().map(String::as_str).context("no router")
+    }
+}
+
+#[async_trait]
+impl TestRoutes for OpenStackCloud {
+    async fn create_table(&self) -> Result<String> {
+        let router = self.cloud.create_router(&RouterSpec {
+            name: "pods".to_owned(),
+            networks: vec!["private".to_owned()],
+            ..RouterSpec::default()
+        })?;
+        let router = self.router.get_or_init(|| router);
+        Ok(format!("[Route]\nrouter-id={router}\n"))
+    }
+
+    async fn reset(
+        &self,
+        routes: &[(&str, &Machine)],
+        machines: &[Machine],
+        guest: (&str, &Machine),
+    ) -> Result<()> {
+        for machine in machines {
+            self.cloud.set_address_pairs(&self.port(machine)?, &[])?;
+        }
+        let (network, guest) = guest;
+        self.cloud
+            .set_address_pairs(&self.port(guest)?, &[network, FOREIGN_PAIR])?;
+        let route = |(to, machine): &(&str, &Machine)| Ok((to.parse()?, address(machine)?));
+        let routes: Vec<_> = routes.iter().map(route).collect::<Result<_>>()?;
+        Ok(self.cloud.set_router_routes(self.router()?, &routes)?)
+    }
+
+    async fn table(&self) -> Result<BTreeSet<(String, String)>> {
+        let machines = self.machines.lock().clone();
+        let routes = self.cloud.router_routes(self.router()?);
+        let machine = |hop: IpAddr| machines.get(&hop).cloned().unwrap_or_else(|| hop.to_string());
+        Ok(routes
+            .iter()
+            .map(|(to, hop)| (to.to_string(), machine(*hop)))
+            .collect())
+    }
+
+    async fn drops(&self, machine: &Machine, network: &str) -> Result<Option<String>> {
+        let pairs = self.cloud.address_pairs(&self.port(machine)?);
+        Ok((pairs != [network]).then(|| format!("address pairs {pairs:?}")))
+    }
+
+    async fn changed(&self, guest: &Machine) -> Result<Option<String>> {
+        self.drops(guest, FOREIGN_PAIR).await
+    }
+}
+
+/// The first address of a machine.
+fn address(machine: &Machine) -> Result<IpAddr> {
+    let (_, address) = machine
+        .addresses
+        .first()
+        .context("a machine without an address")?;
+    Ok(address.parse()?)
 }
 
 impl Deref for OpenStackCloud {
@@ -119,7 +204,9 @@ impl TestCloud for OpenStackCloud {
         let port = self.cloud.server_ports(&id).into_iter().next();
         let port = port.context("a server without a port")?;
         let address = self.cloud.port_addresses(&port).into_iter().next();
-        let address = address.context("a port without an address")?.to_string();
+        let address = address.context("a port without an address")?;
+        self.machines.lock().insert(address, id.clone());
+        let address = address.to_string();
         Ok(Machine {
             node: name.to_owned(),
             provider_id: format!("openstack:///{id}"),
@@ -215,5 +302,9 @@ impl TestCloud for OpenStackCloud {
 
     async fn load_balancers(&self) -> Result<LoadBalancers> {
         Ok(LoadBalancers::of_openstack(&self.cloud, ""))
+    }
+
+    fn routes(&self) -> Option<&dyn TestRoutes> {
+        Some(self)
     }
 }

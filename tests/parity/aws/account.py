@@ -1,5 +1,5 @@
 """An account on moto that holds a cluster, made and read with boto3, so that the program under test is compared with somebody else's client."""
-import json
+import hashlib, json, re
 import boto3
 
 REGION = "us-east-1"
@@ -99,6 +99,64 @@ class Account:
             out["security_groups"].append({"name": g["GroupName"], "description": g["Description"], "rules": sorted(rules), "tags": tags(g.get("Tags", []))})
         for k in out: out[k].sort(key=lambda x: json.dumps(x, sort_keys=True))
         return out, names
+
+    def rebuild(s, cloud, words):
+        """Creates the objects of a recorded phase (a result of `dump`, with names in place of ids). `words`: the values of names. Returns the values of further names: ids of the account, and host names of the load balancers."""
+        words = {**{n: i for i, n in s.names.items()}, **dict(words)}; uid = {k[5:-1]: v for k, v in words.items() if k.startswith("<uid:")}; hosts = {}
+        for n, u in uid.items(): words[f"<lbname:{n}>"] = ("a" + u.replace("-", ""))[:32]
+        def real(x):
+            if isinstance(x, dict): return {k: real(v) for k, v in x.items()}
+            if isinstance(x, list): return [real(v) for v in x]
+            if not isinstance(x, str): return x
+            if x in words: return words[x]
+            for k in sorted(words, key=len, reverse=True): x = x.replace(k, str(words[k]))
+            return x
+        short = lambda n: re.sub("[^A-Za-z0-9]", "", n)[:8]
+        tags = lambda o: [dict(zip(("Key", "Value"), t.split("=", 1))) for t in real(o["tags"])]
+        changed = lambda want, have: [{"Key": k, "Value": v} for k, v in want.items() if {x["Key"]: x["Value"] for x in have}.get(k) != v]
+        for g in cloud["security_groups"]:
+            if g["name"] in ("nodes", "extra"): continue
+            n = real(g["name"])
+            for svc, u in uid.items():
+                if n == f"k8s-default-{short(svc)}-<hash>": n = n.replace("<hash>", hashlib.sha256((s.cluster + svc + "default" + u).encode()).hexdigest()[:10])
+            spec = [{"ResourceType": "security-group", "Tags": tags(g)}]
+            words[f"<sg:{g['name']}>"] = s.ec2.create_security_group(GroupName=n, Description=real(g["description"]), VpcId=s.vpc, TagSpecifications=spec)["GroupId"]
+        for g in cloud["security_groups"]:
+            for r in g["rules"]:
+                protocol, first, last, source, why = re.fullmatch(r"(\S+) (\S+)-(\S+) from (\S+) \((.*)\)", real(r)).groups(); why = {"Description": why} if why else {}
+                p = {"IpProtocol": protocol, **({} if first == "None" else {"FromPort": int(first), "ToPort": int(last)})}
+                p |= {"UserIdGroupPairs": [{"GroupId": source, **why}]} if source.startswith("sg-") else {"IpRanges": [{"CidrIp": source, **why}]}
+                try: s.ec2.authorize_security_group_ingress(GroupId=words[f"<sg:{g['name']}>"], IpPermissions=[p])
+                except s.ec2.exceptions.ClientError as e:   # the rule for the path MTU is the same for all load balancers
+                    if e.response["Error"]["Code"] != "InvalidPermission.Duplicate": raise
+        for t in cloud["target_groups"]:
+            svc, _, port = t["name"][8:-1].split(":"); h = t["health"]
+            key = "".join(map(str, (s.cluster, "default", svc, port, real(t["port"]), t["protocol"], t["type"], h["HealthCheckProtocol"], h["HealthCheckIntervalSeconds"])))
+            words[t["name"]] = n = f"k8s-default-{short(svc)}-{hashlib.sha1(key.encode()).hexdigest()[:10]}"
+            a = s.v2.create_target_group(Name=n, VpcId=s.vpc, Protocol=t["protocol"], Port=int(real(t["port"])), TargetType=t["type"], Tags=tags(t), **{**real(h), "HealthCheckPort": str(real(h["HealthCheckPort"]))})["TargetGroups"][0]["TargetGroupArn"]
+            words[t["name"].replace("<tgname", "<tg")] = a; s.v2.register_targets(TargetGroupArn=a, Targets=[{"Id": i, "Port": int(p)} for i, p in (x.split(":") for x in real(t["targets"]))])
+            more = changed(t["attributes"], s.v2.describe_target_group_attributes(TargetGroupArn=a)["Attributes"])
+            if more: s.v2.modify_target_group_attributes(TargetGroupArn=a, Attributes=more)
+        for l in cloud["v2"]:
+            mapping = lambda subnet, addresses: {"SubnetId": subnet, **{k: v for x in json.loads(addresses) for k, v in x.items() if k in ("AllocationId", "PrivateIPv4Address")}}
+            made = s.v2.create_load_balancer(Name=real(l["name"]), Type="network", SubnetMappings=[mapping(*z) for z in real(l["zones"])], SecurityGroups=real(l["groups"]), Tags=tags(l), **({"Scheme": l["scheme"]} if l["scheme"] else {}))["LoadBalancers"][0]
+            a = made["LoadBalancerArn"]; hosts[f"{l['name']}-<key>.elb.{REGION}.amazonaws.com"] = made["DNSName"]
+            more = changed(l["attributes"], s.v2.describe_load_balancer_attributes(LoadBalancerArn=a)["Attributes"])
+            if more: s.v2.modify_load_balancer_attributes(LoadBalancerArn=a, Attributes=more)
+            for x in real(l["listeners"]):
+                protocol, port = x["name"].split(":"); tls = {"Certificates": [{"CertificateArn": c} for c in x["certificates"]], "SslPolicy": x["policy"]} if protocol == "TLS" else {}
+                s.v2.create_listener(LoadBalancerArn=a, Protocol=protocol, Port=int(port), DefaultActions=[{"Type": "forward", "TargetGroupArn": t} for t in x["target"]], Tags=tags(x), **tls)
+        for l in cloud["classic"]:
+            n = real(l["name"]); l = {**real(l), "name": l["name"]}
+            listener = lambda x: {k: int(v) if k.endswith("Port") else v for k, v in x.items() if k not in ("name", "policies")}
+            hosts[f"{l['name']}.{REGION}.elb.amazonaws.com"] = s.elb.create_load_balancer(LoadBalancerName=n, Listeners=[listener(x) for x in l["listeners"]], Subnets=l["subnets"], SecurityGroups=l["groups"], Tags=tags(l), **({"Scheme": "internal"} if l["scheme"] == "internal" else {}))["DNSName"]
+            s.elb.configure_health_check(LoadBalancerName=n, HealthCheck=l["health"]); s.elb.register_instances_with_load_balancer(LoadBalancerName=n, Instances=[{"InstanceId": i} for i in l["instances"]])
+            s.elb.modify_load_balancer_attributes(LoadBalancerName=n, LoadBalancerAttributes={k: v for k, v in l["attributes"].items() if k != "AdditionalAttributes"})
+            for b in map(json.loads, l["backends"]):
+                if "k8s-proxyprotocol-enabled" not in b["PolicyNames"]: continue
+                s.elb.create_load_balancer_policy(LoadBalancerName=n, PolicyName="k8s-proxyprotocol-enabled", PolicyTypeName="ProxyProtocolPolicyType", PolicyAttributes=[{"AttributeName": "ProxyProtocol", "AttributeValue": "true"}])
+                s.elb.set_load_balancer_policies_for_backend_server(LoadBalancerName=n, InstancePort=b["InstancePort"], PolicyNames=b["PolicyNames"])
+        return {**{n: i for i, n in s.names.items()}, **hosts}
 
     def clean(s):
         for l in s.v2.describe_load_balancers()["LoadBalancers"]: s.v2.delete_load_balancer(LoadBalancerArn=l["LoadBalancerArn"])

@@ -2,7 +2,8 @@
 
 Mended: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
-DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused; rules of a security group change all or none; classic listeners keep the protocol to instances.
+DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
+tokens of the metadata service say how long they last.
 With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
 import functools, json, sys, threading, traceback
@@ -11,6 +12,7 @@ import moto.elb.models as elb
 import moto.elbv2.models as v2
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses import EC2Response
+from moto.instance_metadata.responses import InstanceMetadataResponse
 from moto.server import main
 
 B = v2.ELBv2Backend
@@ -129,6 +131,12 @@ for name in ("create_tags", "delete_tags"):
         missing = [i for i in ids if i.startswith("i-") and i not in there]
         if missing: raise InvalidInstanceIdError(missing)
         return old(self)
+
+
+@patch(InstanceMetadataResponse, "metadata_response")
+def _(old, request, url, headers):
+    status, more, body = old(request, url, headers)
+    return status, {**more, "x-aws-ec2-metadata-token-ttl-seconds": "21600"} if url.endswith("/api/token") else more, body
 
 
 def control(moto, port):

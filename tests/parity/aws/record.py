@@ -3,7 +3,7 @@
 usage: python record.py --binary CCM --kubeconfig FILE --cases DIR --out DIR [--only NAME,..] [-- extra flags]
 python needs what requirements.txt lists.
 For each case: create the Services, wait until all is quiet, dump; for each step patch, wait, dump; delete, wait, dump what is left.
-moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names;
+moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names.
 """
 import argparse, base64, collections, copy, ctypes, http.client, json, os, re, shutil, signal, socket, subprocess, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -73,6 +73,7 @@ def normal(o, names, words):
         t = re.sub(r"arn:aws:elasticloadbalancing:[^\s\",]+", "<arn>", t)
         t = re.sub(r"\b(k8s-[a-z0-9]+-[a-z0-9]+)-[0-9a-f]{10}\b", r"\1-<hash>", t)
         t = re.sub(r"(?i)request ?id: ?[\w-]+", "RequestID: <id>", t)
+        t = re.sub(r"-[0-9a-f]{16}\.elb\.", "-<key>.elb.", t)
         return re.sub(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z?\b", "<time>", t)
     def walk(x):
         if isinstance(x, dict): return {text(k): walk(v) for k, v in x.items()}

@@ -21,11 +21,12 @@ const PROGRAMS: usize = 3;
 const THREADS: &str = "4";
 
 /// The programs that take longest start first, so that none of them is waited for at the end.
-const LONG: [&str; 7] = [
+const LONG: [&str; 8] = [
     "every_cloud",
     "openstack",
     "election",
     "parity",
+    "parity_aws",
     "chart",
     "balancing",
     "service",

@@ -299,4 +299,27 @@ mod tests {
         );
         assert_eq!(Op::InstancesById.iam_action(), "ec2:DescribeInstances");
     }
+
+    #[test]
+    fn the_iam_policy_allows_all_operations_and_nothing_else() {
+        let policy = include_str!("../../../../deploy/aws/iam-policy.json");
+        let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
+        let statements = policy["Statement"].as_array().unwrap().iter();
+        let actions = statements.flat_map(|statement| statement["Action"].as_array().unwrap());
+        let mut allowed: Vec<_> = actions
+            .map(|action| action.as_str().unwrap().to_owned())
+            .collect();
+        allowed.sort();
+        // Everybody may ask who they are, and a dry run needs the rights of what it tries. The first load balancer of an
+        // account creates the role of Elastic Load Balancing.
+        let free = [Op::CallerIdentity, Op::DryRun];
+        let used = Op::ALL
+            .iter()
+            .filter(|op| !free.contains(op))
+            .map(|op| op.iam_action());
+        let mut used: Vec<_> = used.chain(["iam:CreateServiceLinkedRole".to_owned()]).collect();
+        used.sort();
+        used.dedup();
+        assert_eq!(allowed, used);
+    }
 }

@@ -7,7 +7,7 @@ use crate::cases::recorded;
 
 /// What was recorded of the first case, and its Service.
 fn seen() -> Value {
-    let mut got = recorded("external-tcp").unwrap()["phases"][0].clone();
+    let mut got = recorded("openstack", "external-tcp").unwrap()["phases"][0].clone();
     let ports: Vec<Value> = [80, 443, 8080]
         .iter()
         .map(|port| json!({"port": port, "protocol": "TCP", "nodePort": format!("<nodeport:external-tcp:{port}>")}))

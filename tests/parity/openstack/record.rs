@@ -1,18 +1,22 @@
 //! What stands in the cloud, with names instead of ids, addresses and ports.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
+use super::{rest::patiently, site::OpenStackSite};
 use crate::{
-    rest::{items, text},
-    site::Site,
+    cases::{items, text},
+    site::Names,
 };
 
 /// The objects that were there before.
-pub(crate) type Base = BTreeSet<String>;
+pub(super) type Base = BTreeSet<String>;
 
 const LISTENER: [&str; 13] = [
     "name",
@@ -84,6 +88,11 @@ const FLOATING: [&str; 6] = [
     "tags",
 ];
 
+/// Any id.
+const UUID: &str = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b";
+/// How long a load balancer may take to go.
+const LIMIT: Duration = Duration::from_secs(400);
+
 fn pick(object: &Value, keys: &[&str]) -> Map<String, Value> {
     keys.iter()
         .map(|key| ((*key).to_owned(), object[*key].clone()))
@@ -91,15 +100,15 @@ fn pick(object: &Value, keys: &[&str]) -> Map<String, Value> {
 }
 
 /// Everything of the project that may come and go with Services.
-pub(crate) struct Things {
-    pub(crate) balancers: Vec<Value>,
-    pub(crate) floating: Vec<Value>,
-    pub(crate) groups: Vec<Value>,
-    pub(crate) ports: Vec<Value>,
+pub(super) struct Things {
+    pub(super) balancers: Vec<Value>,
+    pub(super) floating: Vec<Value>,
+    pub(super) groups: Vec<Value>,
+    pub(super) ports: Vec<Value>,
 }
 
 impl Things {
-    pub(crate) async fn of(site: &Site) -> Result<Self> {
+    pub(super) async fn of(site: &OpenStackSite) -> Result<Self> {
         let (rest, project) = (&site.rest, &site.project);
         let neutron = async |kind: &str| {
             rest.list(&format!("network/v2.0/{kind}?project_id={project}"))
@@ -117,7 +126,7 @@ impl Things {
         })
     }
 
-    pub(crate) fn ids(&self) -> Base {
+    pub(super) fn ids(&self) -> Base {
         [&self.balancers, &self.floating, &self.groups, &self.ports]
             .into_iter()
             .flatten()
@@ -125,7 +134,7 @@ impl Things {
             .collect()
     }
 
-    pub(crate) fn without(mut self, base: &Base) -> Self {
+    pub(super) fn without(mut self, base: &Base) -> Self {
         for list in [
             &mut self.balancers,
             &mut self.floating,
@@ -138,25 +147,17 @@ impl Things {
     }
 }
 
-/// What is called how in one recording.
-#[derive(Clone, Default)]
-pub(crate) struct Names {
-    pub(crate) ids: BTreeMap<String, String>,
-    pub(crate) addresses: BTreeMap<String, String>,
-    /// Numbers and texts of the Services.
-    pub(crate) words: BTreeMap<String, String>,
-}
-
 /// What of the cloud is not of the base, and how its things are called.
-pub(crate) async fn dump(site: &Site, base: &Base) -> Result<(Value, Names)> {
+pub(super) async fn dump(site: &OpenStackSite) -> Result<(Value, Names)> {
     let now = Things::of(site).await?;
     let mut names = Names {
         ids: site.names.clone(),
         addresses: site.addresses.clone(),
-        words: BTreeMap::new(),
+        patterns: vec![(Regex::new(UUID)?, "<uuid>")],
+        ..Names::default()
     };
     let all_ports = now.ports.clone();
-    let new = now.without(base);
+    let new = now.without(&site.base);
     let one = new.balancers.len() == 1;
     for balancer in &new.balancers {
         let name = text(&balancer["name"]);
@@ -244,7 +245,7 @@ pub(crate) async fn dump(site: &Site, base: &Base) -> Result<(Value, Names)> {
     Ok((cloud, names))
 }
 
-async fn balancer(site: &Site, one: &Value) -> Result<Value> {
+async fn balancer(site: &OpenStackSite, one: &Value) -> Result<Value> {
     let lbaas = "load-balancer/v2.0/lbaas";
     let id = text(&one["id"]);
     let mut found = pick(one, &BALANCER);
@@ -306,71 +307,39 @@ async fn balancer(site: &Site, one: &Value) -> Result<Value> {
     Ok(Value::Object(found))
 }
 
-/// Replaces the ids, addresses and numbers of one run by names.
-pub(crate) struct Normal {
-    words: Vec<(String, String)>,
-    addresses: Vec<(Regex, String)>,
-    numbers: BTreeMap<String, String>,
-    uuid: Regex,
-    time: Regex,
-}
-
-impl Normal {
-    pub(crate) fn of(names: &Names) -> Self {
-        let longest_first = |map: &BTreeMap<String, String>| {
-            let mut list: Vec<_> = map
-                .clone()
-                .into_iter()
-                .filter(|(key, _)| !key.is_empty())
-                .collect();
-            list.sort_by_key(|(key, _)| std::cmp::Reverse(key.len()));
-            list
-        };
-        let mut words = longest_first(&names.words);
-        words.extend(longest_first(&names.ids));
-        let addresses = longest_first(&names.addresses)
-            .into_iter()
-            .map(|(key, name)| {
-                let pattern = format!(r"(^|[^\d.]){}($|[^\d.]|\.$|\.[^\d])", regex::escape(&key));
-                (Regex::new(&pattern).unwrap(), name)
-            })
-            .collect();
-        Self {
-            words,
-            addresses,
-            numbers: names.words.clone(),
-            uuid: Regex::new(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b").unwrap(),
-            time: Regex::new(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z?\b").unwrap(),
+/// Removes everything that was not there at first.
+pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
+    let rest = &site.rest;
+    let left = Things::of(site).await?.without(&site.base);
+    for balancer in &left.balancers {
+        let id = text(&balancer["id"]);
+        rest.delete(&format!(
+            "load-balancer/v2.0/lbaas/loadbalancers/{id}?cascade=true"
+        ))
+        .await?;
+    }
+    let gone = async || {
+        let now = Things::of(site).await.ok()?;
+        now.without(&site.base).balancers.is_empty().then_some(())
+    };
+    patiently(LIMIT, gone).await.context("a load balancer stays")?;
+    for floating in &left.floating {
+        rest.delete(&format!("network/v2.0/floatingips/{}", text(&floating["id"])))
+            .await?;
+    }
+    let groups: Vec<String> = left.groups.iter().map(|group| text(&group["id"])).collect();
+    for port in Things::of(site).await?.ports {
+        let has: Vec<String> = items(&port["security_groups"]).iter().map(text).collect();
+        if has.iter().any(|group| groups.contains(group)) {
+            let keep: Vec<&String> = has.iter().filter(|group| !groups.contains(group)).collect();
+            let path = format!("network/v2.0/ports/{}", text(&port["id"]));
+            rest.put(&path, json!({"port": {"security_groups": keep}}))
+                .await?;
         }
     }
-
-    pub(crate) fn text(&self, given: &str) -> String {
-        let mut text = given.to_owned();
-        for (key, name) in &self.words {
-            text = text.replace(key, name);
-        }
-        for (pattern, name) in &self.addresses {
-            text = pattern
-                .replace_all(&text, format!("${{1}}{name}${{2}}"))
-                .into_owned();
-        }
-        text = self.uuid.replace_all(&text, "<uuid>").into_owned();
-        self.time.replace_all(&text, "<time>").into_owned()
+    for group in &groups {
+        rest.delete(&format!("network/v2.0/security-groups/{group}"))
+            .await?;
     }
-
-    pub(crate) fn value(&self, given: &Value) -> Value {
-        match given {
-            Value::Object(map) => map
-                .iter()
-                .map(|(key, value)| (self.text(key), self.value(value)))
-                .collect(),
-            Value::Array(list) => list.iter().map(|value| self.value(value)).collect(),
-            Value::String(text) => Value::String(self.text(text)),
-            Value::Number(number) => match self.numbers.get(&number.to_string()) {
-                Some(name) => Value::String(name.clone()),
-                None => given.clone(),
-            },
-            _ => given.clone(),
-        }
-    }
+    Ok(())
 }

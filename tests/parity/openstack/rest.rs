@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use reqwest::{Client, Method, header::USER_AGENT};
 use serde_json::{Value, json};
 
+use crate::cases::{items, text};
+
 /// What the requests of the tests call themselves, to tell them from the program's.
 pub(crate) const AGENT: &str = "parity-recorder";
 
@@ -130,12 +132,4 @@ pub(crate) async fn patiently<T>(limit: Duration, check: impl AsyncFn() -> Optio
         }
     };
     tokio::time::timeout(limit, wait).await.ok()
-}
-
-pub(crate) fn items(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-pub(crate) fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }

@@ -6,20 +6,13 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
+    cases::{items, text},
     play::CLUSTER,
-    rest::{items, text},
+    site::Host,
 };
 
 const PREFIX: &str = "loadbalancer.openstack.org/";
 const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
-
-/// A node as upstream sees it.
-#[derive(Clone, Debug)]
-pub(crate) struct Host {
-    pub(crate) name: String,
-    pub(crate) labels: std::collections::BTreeMap<String, String>,
-    pub(crate) excluded: bool,
-}
 
 /// What the program was told in its config.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,370 @@
+//! The program needs no more rights in the cluster than `deploy/` gives it, `deploy/` gives none that it does not need, and the
+//! roles of the programs before are enough to change the image alone.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use ccm_testbed::{
+    binary::Ccm,
+    controlplane::{self, AuditEntry},
+    manifests::{self, USER},
+    nodes::{self, NodeSpec},
+    proxy::{Action, Proxy, Rule},
+    test_cloud::{Machine, TestCloud},
+};
+use k8s_openapi::api::{
+    core::v1::{Event, Node},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{LIMIT, life::Life, on_each};
+
+const NODES: usize = 3;
+/// Missing in every role of the Go programs: nothing is tagged in the cloud as this cluster's, as before.
+const NEVER_GRANTED: &str = "get namespaces kube-system";
+
+/// A life of the program with all that it does: nodes join and get routes, one leaves, a Service comes and goes, and somebody
+/// reads the metrics.
+struct Rights {
+    life: Life,
+    ccm: Ccm,
+    machines: Vec<Machine>,
+    _proxy: Proxy,
+}
+
+impl Rights {
+    /// All but that a node leaves. Every first patch of a node meets a change by somebody else, so that the node is read.
+    /// `scraped`: the status that somebody gets who reads the metrics and may do so.
+    async fn begin(cloud: Arc<dyn TestCloud>, role: &Path, scraped: &[u16]) -> Self {
+        let life = Life::begin(cloud, 0).await;
+        let plane = &life.stage.control_plane;
+        let account = manifests::account(plane, role).await.unwrap();
+        let mut flags = vec![
+            "--cluster-name=test",
+            "--node-monitor-period=1s",
+            "--node-deletion-grace=0s",
+            "--node-deletion-confirm=1s",
+            "--node-status-update-frequency=1s",
+            "--authorization-always-allow-paths=/healthz,/readyz,/livez",
+        ];
+        match life.cloud.routes() {
+            Some(routes) => {
+                let table = routes.create_table().await.unwrap();
+                let config = format!("{}\n{table}", life.cloud.config());
+                life.stage.write_cloud_config(&config).unwrap();
+                flags.push("--cluster-cidr=10.244.0.0/16");
+            }
+            None => flags.push("--configure-cloud-routes=false"),
+        }
+        // The proxy asks as the account, whatever the program says.
+        let upstream = controlplane::client(&account).await.unwrap();
+        let proxy = Proxy::start(upstream, life.stage.folder()).await.unwrap();
+        let conflict = Action::Status {
+            code: 409,
+            retry_after: None,
+            body: None,
+        };
+        let first_patch = Rule::when(
+            |request| {
+                request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty()
+            },
+            conflict,
+        );
+        proxy.add(first_patch.at(1));
+        let mut launch = life
+            .stage
+            .command(life.cloud.provider(), proxy.kubeconfig(), &flags);
+        launch.envs = life.cloud.environment();
+        let mut ccm = Ccm::start(&launch).unwrap();
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+
+        let mut machines = Vec::new();
+        for at in 1..=NODES {
+            let machine = life.cloud.create_machine(&format!("n-{at}")).await.unwrap();
+            let spec = NodeSpec {
+                pod_cidrs: vec![format!("10.244.{at}.0/24")],
+                ..NodeSpec::new(&machine.node)
+            };
+            nodes::register(&life.nodes.clone().into_client(), [&spec])
+                .await
+                .unwrap();
+            machines.push(machine);
+        }
+        life.initialized(NODES).await;
+        let rights = Self {
+            life,
+            ccm,
+            machines,
+            _proxy: proxy,
+        };
+        rights.event(&rights.machines[0], "Synced").await;
+        rights.routes(NODES).await;
+        let token = rights.scraper().await;
+        let answered = async || {
+            let (status, _) = rights.ccm.get_as(&token, "/metrics").await.ok()?;
+            scraped.contains(&status).then_some(())
+        };
+        rights.life.eventually("the scraper is answered", answered).await;
+        rights.serve("web").await;
+        rights
+    }
+
+    /// Waits until so many routes are there, if the cloud has any.
+    async fn routes(&self, count: usize) {
+        let Some(routes) = self.life.cloud.routes() else {
+            return;
+        };
+        let there = async || (routes.table().await.ok()?.len() == count).then_some(());
+        self.life.eventually("the routes are there", there).await;
+    }
+
+    /// A Service comes and goes.
+    async fn serve(&self, name: &str) {
+        let life = &self.life;
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "annotations": life.cloud.service().annotations},
+            "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
+        });
+        let service = serde_json::from_value(service).unwrap();
+        life.services
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap();
+        life.served(name).await;
+        life.services
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+        let gone = async || life.services.get_opt(name).await.ok()?.is_none().then_some(());
+        life.eventually("the Service is gone", gone).await;
+    }
+
+    /// The last node's machine goes, and the kubelet says no more.
+    async fn lose_machine(&self) -> &Machine {
+        let machine = self.machines.last().unwrap();
+        self.life.cloud.delete_machine(machine).await.unwrap();
+        let client = self.life.nodes.clone().into_client();
+        nodes::set_ready(&client, &machine.node, false).await.unwrap();
+        machine
+    }
+
+    async fn gone(&self, machine: &Machine) {
+        let nodes: &Api<Node> = &self.life.nodes;
+        let gone = async || nodes.get_opt(&machine.node).await.ok()?.is_none().then_some(());
+        self.life.eventually("the node is gone", gone).await;
+    }
+
+    async fn event(&self, machine: &Machine, reason: &str) -> Event {
+        let events: Api<Event> = Api::all(self.life.nodes.clone().into_client());
+        let fields = format!("involvedObject.name={},reason={reason}", machine.node);
+        let params = ListParams::default().fields(&fields);
+        let check = async || events.list(&params).await.ok()?.items.pop();
+        self.life.eventually(&format!("the event {reason}"), check).await
+    }
+
+    /// The node that left loses its route, and the program ends. Returns the program's requests.
+    async fn end(mut self) -> Vec<AuditEntry> {
+        self.routes(NODES - 1).await;
+        self.ccm.terminate().unwrap();
+        let log = self.life.log();
+        assert!(self.ccm.wait(LIMIT).await.unwrap().success(), "{log}");
+        let log = self.life.log();
+        assert!(log.contains("Gave up the lease"), "{log}");
+        // Nothing was under way any more, so that there was nothing to wait for.
+        assert!(!log.contains("Cutting off"), "{log}");
+        let requests = self.requests();
+        assert!(!requests.is_empty());
+        requests
+    }
+
+    /// What the program asked of the API server so far.
+    fn requests(&self) -> Vec<AuditEntry> {
+        let log = self.life.stage.control_plane.audit_log().unwrap();
+        log.into_iter().filter(|entry| entry.user == USER).collect()
+    }
+
+    /// The token of an account that may read the metrics and nothing else.
+    async fn scraper(&self) -> String {
+        let client = self.life.nodes.clone().into_client();
+        let role: ClusterRole = serde_json::from_value(json!({
+            "metadata": {"name": "metrics-reader"},
+            "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+        }))
+        .unwrap();
+        let roles = Api::all(client.clone());
+        roles.create(&PostParams::default(), &role).await.unwrap();
+        let binding: ClusterRoleBinding = serde_json::from_value(json!({
+            "metadata": {"name": "scraper"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "metrics-reader"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "scraper"}],
+        }))
+        .unwrap();
+        let bindings = Api::all(client);
+        bindings.create(&PostParams::default(), &binding).await.unwrap();
+        let plane = &self.life.stage.control_plane;
+        let file = plane
+            .service_account_kubeconfig("default", "scraper")
+            .await
+            .unwrap();
+        let config: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Every kind of request that was denied.
+fn denied(requests: &[AuditEntry]) -> BTreeSet<String> {
+    let denied = requests.iter().filter(|entry| entry.code == 403);
+    denied
+        .map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_rights_of_the_manifest_are_needed_and_no_other_is() {
+    let file = manifests::shipped("base/rbac.yaml");
+    let manifest = manifests::read(&file).unwrap();
+    let (mut granted, borrowed) = (manifests::rights(&manifest), manifests::borrowed(&manifest));
+    assert!(!granted.is_empty());
+    // What is borrowed is the cluster's to define; each of the roles has to be of use, not every right in it.
+    granted.extend(borrowed.into_iter().filter(|right| right.verb == "create"));
+    on_each(async |cloud| {
+        let provider = cloud.provider();
+        let rights = Rights::begin(cloud, &file, &[200]).await;
+        let leaver = rights.lose_machine().await;
+        rights.gone(leaver).await;
+        let log = rights.life.log();
+        let requests = rights.end().await;
+        assert_eq!(denied(&requests), BTreeSet::new(), "{provider}: {log}");
+        let unused: Vec<_> = granted
+            .iter()
+            .filter(|right| !requests.iter().any(|request| right.covers(request)))
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(unused, [""; 0], "{provider}");
+    })
+    .await;
+}
+
+/// The role of the Go program of a cloud.
+fn upstream(provider: &str) -> PathBuf {
+    let file = match provider {
+        "digitalocean" => "tests/chart/upstream/digitalocean.yaml".to_owned(),
+        _ => format!("tests/every_cloud/roles/{provider}.yaml"),
+    };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
+    on_each(async |cloud| {
+        let provider = cloud.provider();
+        let rights = Rights::begin(cloud, &upstream(provider), &[200, 503]).await;
+        let leaver = rights.lose_machine().await;
+        rights.gone(leaver).await;
+        let mut denied = denied(&rights.end().await);
+        // Without these, the program may not ask who asks for the metrics.
+        for right in [
+            "create tokenreviews ",
+            "list configmaps extension-apiserver-authentication",
+        ] {
+            denied.remove(right);
+        }
+        assert_eq!(denied, BTreeSet::from([NEVER_GRANTED.to_owned()]), "{provider}");
+    })
+    .await;
+}
+
+/// Our role without one verb for nodes.
+fn without_deletion(folder: &Path) -> PathBuf {
+    let mut objects = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
+    let mut removed = 0;
+    for object in &mut objects {
+        for rule in object
+            .get_mut("rules")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            if rule["resources"]
+                .as_array()
+                .is_some_and(|all| all.contains(&json!("nodes")))
+            {
+                let verbs = rule["verbs"].as_array_mut().unwrap();
+                let before = verbs.len();
+                verbs.retain(|verb| verb != "delete");
+                removed += before - verbs.len();
+            }
+        }
+    }
+    assert_eq!(removed, 1);
+    let file = folder.join("without-deletion.yaml");
+    let texts: Vec<_> = objects.iter().map(ToString::to_string).collect();
+    std::fs::write(&file, texts.join("\n---\n")).unwrap();
+    file
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let role = without_deletion(folder.path());
+    on_each(async |cloud| {
+        let provider = cloud.provider();
+        let rights = Rights::begin(cloud, &role, &[200]).await;
+        let leaver = rights.lose_machine().await;
+        let event = rights.event(leaver, "DeletingNodeFailed").await;
+        let message = event.message.unwrap_or_default();
+        assert!(
+            message.contains(r#"the verb "delete" for the resource "nodes""#),
+            "{provider}: {message}"
+        );
+        rights.serve("api").await;
+        // It waits longer and longer, and says nothing more.
+        let deletions = || {
+            let requests = rights.requests().into_iter();
+            let deletions = requests.filter(|entry| entry.verb == "delete" && entry.resource == "nodes");
+            deletions.filter(|entry| entry.code == 403).count()
+        };
+        rights
+            .life
+            .eventually("tried again", async || (deletions() >= 2).then_some(()))
+            .await;
+        let events: Api<Event> = Api::all(rights.life.nodes.clone().into_client());
+        let params = ListParams::default().fields(&format!("involvedObject.name={}", leaver.node));
+        let events = events.list(&params).await.unwrap().items;
+        for reason in ["DeletingNode", "DeletingNodeFailed"] {
+            let said = events
+                .iter()
+                .filter(|event| event.reason.as_deref() == Some(reason));
+            assert_eq!(said.count(), 1, "{provider}: {reason}");
+        }
+        assert_eq!(
+            rights.life.log().matches("Not allowed to delete nodes").count(),
+            1
+        );
+
+        // As soon as the right is there, the node goes.
+        let whole = manifests::shipped("base/rbac.yaml");
+        manifests::account(&rights.life.stage.control_plane, &whole)
+            .await
+            .unwrap();
+        rights.gone(leaver).await;
+        assert!(deletions() <= 4, "{}", rights.life.log());
+        let leaver = leaver.node.clone();
+        let denied = denied(&rights.end().await);
+        assert_eq!(
+            denied,
+            BTreeSet::from([format!("delete nodes {leaver}")]),
+            "{provider}"
+        );
+    })
+    .await;
+}

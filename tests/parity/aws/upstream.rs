@@ -1,0 +1,571 @@
+//! What the upstream program would write if it came back: its rules for a load balancer that exists, over the observed state.
+//! It has no memory of its own; what it compares on every pass is all there is. Left out are two comparisons that never come
+//! to rest, over its own objects no more than over ours: the empty security policy of a TLS listener without one, and the
+//! path of HTTP health checks.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::{
+    cases::{items, text},
+    play::CLUSTER,
+    site::Host,
+};
+
+const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
+const ANYWHERE: &str = "0.0.0.0/0";
+
+/// A Service of type LoadBalancer, and what upstream reads of it.
+struct Asked<'a> {
+    name: &'a str,
+    service: &'a Value,
+}
+
+/// One port of a network load balancer.
+struct Port {
+    /// `TCP:80`, as listeners are called in recordings.
+    listener: String,
+    node_port: String,
+    /// The protocol of the target group.
+    traffic: &'static str,
+    is_udp: bool,
+}
+
+type Set = BTreeSet<String>;
+
+fn set(list: &Value) -> Set {
+    items(list).iter().map(text).collect()
+}
+
+impl Asked<'_> {
+    fn note(&self, key: &str) -> Option<&str> {
+        self.service["metadata"]["annotations"][format!("{PREFIX}{key}")].as_str()
+    }
+
+    fn is_true(&self, key: &str) -> bool {
+        self.note(key) == Some("true")
+    }
+
+    fn is_internal(&self) -> bool {
+        self.note("internal")
+            .is_some_and(|value| !["", "false"].contains(&value))
+    }
+
+    fn is_local(&self) -> bool {
+        self.service["spec"]["externalTrafficPolicy"] == "Local"
+    }
+
+    fn number(&self, key: &str, otherwise: u64) -> Value {
+        let given = self.note(key).and_then(|value| value.parse().ok());
+        json!(given.unwrap_or(otherwise))
+    }
+
+    fn ports(&self) -> &[Value] {
+        items(&self.service["spec"]["ports"])
+    }
+
+    fn ranges(&self) -> Set {
+        let ranges = set(&self.service["spec"]["loadBalancerSourceRanges"]);
+        match ranges.is_empty() {
+            true => Set::from([ANYWHERE.to_owned()]),
+            false => ranges,
+        }
+    }
+
+    /// Whether a port has the certificate.
+    fn is_secure(&self, port: &Value) -> bool {
+        let chosen = self.note("ssl-ports").is_none_or(|ports| {
+            let name = text(&port["name"]);
+            let mut ports = ports.split(',');
+            ports.any(|one| {
+                one == "*"
+                    || one.parse::<u64>().is_ok_and(|one| port["port"] == one)
+                    || (one == name && !name.is_empty())
+            })
+        });
+        chosen && port["protocol"] != "UDP" && self.note("ssl-cert").is_some()
+    }
+
+    fn network_ports(&self) -> Vec<Port> {
+        let port = |port: &Value| {
+            let (is_udp, secure) = (port["protocol"] == "UDP", self.is_secure(port));
+            let protocol = match (is_udp, secure) {
+                (true, _) => "UDP",
+                (_, true) => "TLS",
+                _ => "TCP",
+            };
+            let encrypts = secure && self.note("backend-protocol") == Some("ssl");
+            Port {
+                listener: format!("{protocol}:{}", port["port"]),
+                node_port: text(&port["nodePort"]),
+                traffic: match (is_udp, encrypts) {
+                    (true, _) => "UDP",
+                    (_, true) => "TLS",
+                    _ => "TCP",
+                },
+                is_udp,
+            }
+        };
+        self.ports().iter().map(port).collect()
+    }
+
+    /// Whether upstream reports an error before it writes anything.
+    fn is_refused(&self) -> bool {
+        let protocols: BTreeSet<_> = self
+            .ports()
+            .iter()
+            .map(|port| port["protocol"].to_string())
+            .collect();
+        let is_bad = |key: &str| self.note(key).is_some_and(|value| value.parse::<u64>().is_err());
+        protocols.len() > 1
+            || self.service["spec"]["sessionAffinity"] == "ClientIP"
+            || is_bad("healthcheck-interval")
+    }
+
+    /// The nodes that the load balancer leads to, as instances in recordings.
+    fn targets(&self, hosts: &[Host]) -> Vec<String> {
+        let wanted = self.note("target-node-labels").unwrap_or_default();
+        let has = |host: &Host| {
+            let mut pairs = wanted.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.all(|(key, value)| {
+                let label = host.labels.get(key);
+                label.is_some_and(|label| value.is_empty() || label == value)
+            })
+        };
+        let hosts = hosts.iter().filter(|host| !host.excluded && has(host));
+        hosts.map(|host| format!("<{}>", host.name)).collect()
+    }
+}
+
+/// The writes, each in a few words; none if it leaves everything as it is. `got` is what [`crate::play::Play::look`]
+/// saw.
+pub(super) fn writes(got: &Value, hosts: &[Host], config: &Value) -> Vec<String> {
+    let mut all = Vec::new();
+    let Some(specs) = got["specs"].as_object() else {
+        return vec!["no Services were recorded".to_owned()];
+    };
+    for (name, service) in specs {
+        let asked = Asked { name, service };
+        if service["spec"]["type"] != "LoadBalancer"
+            || !service["metadata"]["deletionTimestamp"].is_null()
+            || asked.is_refused()
+        {
+            continue;
+        }
+        let mut found = match asked.note("type") {
+            Some("nlb") => network(got, &asked, hosts, config),
+            _ => classic(got, &asked, hosts),
+        };
+        found.extend(service_writes(got, &asked));
+        all.extend(found.into_iter().map(|write| format!("{name}: {write}")));
+    }
+    all
+}
+
+fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
+    items(list).iter().find(|one| one["name"] == name)
+}
+
+fn lb_name(asked: &Asked<'_>) -> String {
+    format!("<lbname:{}>", asked.name)
+}
+
+/// Rules of a group without their descriptions, which upstream does not compare.
+fn tuples(group: Option<&Value>) -> Set {
+    let rules = group.map(|group| set(&group["rules"])).unwrap_or_default();
+    let tuple = |rule: &String| {
+        rule.rsplit_once(" (")
+            .map_or(rule.clone(), |(tuple, _)| tuple.to_owned())
+    };
+    rules.iter().map(tuple).collect()
+}
+
+/// Rules of a front-end group: its ports, and ICMP for the path MTU, from the source ranges.
+fn front_rules<'a>(asked: &Asked<'_>, ports: impl Iterator<Item = &'a Value>) -> Set {
+    let mut rules = Set::new();
+    for port in ports {
+        for range in asked.ranges() {
+            let protocol = port["protocol"].as_str().unwrap_or("TCP").to_lowercase();
+            rules.insert(format!("{protocol} {0}-{0} from {range}", port["port"]));
+            rules.insert(format!("icmp 3-4 from {range}"));
+        }
+    }
+    rules
+}
+
+fn group_writes(got: &Value, name: &str, wanted: &Set) -> Vec<String> {
+    let Some(group) = named(&got["cloud"]["security_groups"], name) else {
+        return vec![format!("create group {name}")];
+    };
+    let mut writes = Vec::new();
+    if !set(&group["tags"]).contains(&format!("kubernetes.io/cluster/{CLUSTER}=owned")) {
+        writes.push(format!("tag group {name}"));
+    }
+    let have = tuples(Some(group));
+    writes.extend(wanted.difference(&have).map(|rule| format!("authorize {rule}")));
+    writes.extend(have.difference(wanted).map(|rule| format!("revoke {rule}")));
+    writes
+}
+
+fn network(got: &Value, asked: &Asked<'_>, hosts: &[Host], config: &Value) -> Vec<String> {
+    let cloud = &got["cloud"];
+    let Some(lb) = named(&cloud["v2"], &lb_name(asked)) else {
+        return vec!["create load balancer".to_owned()];
+    };
+    let mut writes = Vec::new();
+    if lb["type"] != "network" {
+        writes.push("nothing, but it fails: not a network load balancer".to_owned());
+    }
+    let groups = set(&lb["groups"]);
+    if config["NLBSecurityGroupMode"] == "Managed" && !groups.is_empty() {
+        let short: String = asked
+            .name
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(8)
+            .collect();
+        let own = format!("k8s-default-{short}-<hash>");
+        if groups != Set::from([format!("<sg:{own}>")]) {
+            writes.push("set security groups".to_owned());
+        }
+        writes.extend(group_writes(got, &own, &front_rules(asked, asked.ports().iter())));
+    }
+    let ports = asked.network_ports();
+    for port in &ports {
+        writes.extend(listener_writes(cloud, lb, asked, port, hosts));
+    }
+    for listener in items(&lb["listeners"]) {
+        let name = text(&listener["name"]);
+        if !ports.iter().any(|port| port.listener == name) {
+            writes.push(format!("delete listener {name}"));
+        }
+    }
+    let logs = asked.is_true("access-log-enabled");
+    let mut attributes = vec![
+        (
+            "load_balancing.cross_zone.enabled",
+            asked.is_true("cross-zone-load-balancing-enabled").to_string(),
+        ),
+        ("access_logs.s3.enabled", logs.to_string()),
+    ];
+    if logs {
+        let bucket = asked.note("access-log-s3-bucket-name").unwrap_or_default();
+        let prefix = asked.note("access-log-s3-bucket-prefix").unwrap_or_default();
+        attributes.push(("access_logs.s3.bucket", bucket.to_owned()));
+        attributes.push(("access_logs.s3.prefix", prefix.to_owned()));
+    }
+    for (key, wanted) in attributes {
+        if lb["attributes"][key] != wanted {
+            writes.push(format!("change {key}"));
+        }
+    }
+    writes.extend(node_group_writes(cloud, asked, lb, &ports));
+    writes
+}
+
+/// Port, protocol, path, interval and healthy threshold of the health checks.
+fn health_check(asked: &Asked<'_>) -> [(&'static str, Value); 4] {
+    let local = asked.is_local();
+    let protocol = match asked.note("healthcheck-protocol") {
+        Some(protocol) => protocol.to_uppercase(),
+        None if local => "HTTP".to_owned(),
+        None => "TCP".to_owned(),
+    };
+    let port = match asked.note("healthcheck-port") {
+        Some(port) => json!(port),
+        None if local => asked.service["spec"]["healthCheckNodePort"].clone(),
+        None => json!("traffic-port"),
+    };
+    let (interval, threshold) = if local { (10, 2) } else { (30, 3) };
+    [
+        ("HealthCheckPort", port),
+        ("HealthCheckProtocol", json!(protocol)),
+        (
+            "HealthCheckIntervalSeconds",
+            asked.number("healthcheck-interval", interval),
+        ),
+        (
+            "HealthyThresholdCount",
+            asked.number("healthcheck-healthy-threshold", threshold),
+        ),
+    ]
+}
+
+fn listener_writes(cloud: &Value, lb: &Value, asked: &Asked<'_>, port: &Port, hosts: &[Host]) -> Vec<String> {
+    let name = &port.listener;
+    let Some(listener) = named(&lb["listeners"], name) else {
+        return vec![format!("create listener {name}")];
+    };
+    let mut writes = Vec::new();
+    if name.starts_with("TLS") {
+        let policy = asked.note("ssl-negotiation-policy");
+        let differs = policy.is_some_and(|policy| listener["policy"] != policy);
+        if differs || listener["certificates"][0] != asked.note("ssl-cert").unwrap_or_default() {
+            writes.push(format!("modify listener {name}"));
+        }
+    } else if !listener["policy"].is_null() || !items(&listener["certificates"]).is_empty() {
+        writes.push(format!("modify listener {name}"));
+    }
+    let group = items(&cloud["target_groups"])
+        .iter()
+        .find(|group| group["port"] == *port.node_port && group["targets"].is_array());
+    let health = health_check(asked);
+    // These are part of the group's name, so that a group is replaced when one of them differs.
+    let in_name =
+        |(key, _): &&(&str, Value)| ["HealthCheckProtocol", "HealthCheckIntervalSeconds"].contains(key);
+    let Some(group) = group.filter(|group| {
+        let mut named = health.iter().filter(in_name);
+        group["protocol"] == port.traffic && named.all(|(key, wanted)| group["health"][*key] == *wanted)
+    }) else {
+        writes.push(format!("replace the target group of {name}"));
+        return writes;
+    };
+    let node_port = &port.node_port;
+    let wanted: Set = asked
+        .targets(hosts)
+        .iter()
+        .map(|node| format!("{node}:{node_port}"))
+        .collect();
+    if set(&group["targets"]) != wanted {
+        writes.push(format!("change the targets of {name}"));
+    }
+    for (key, wanted) in health {
+        if group["health"][key] != wanted {
+            writes.push(format!("change {key} of {name}"));
+        }
+    }
+    writes
+}
+
+/// The network of a public or private subnet, as `account.py` makes them.
+fn network_of(subnet: &str) -> String {
+    let is_private = subnet.contains("private");
+    let zone = subnet.trim_end_matches('>').bytes().last().unwrap_or(b'a') - b'a';
+    format!(
+        "10.0.{}.0/20",
+        u32::from(zone) * 32 + if is_private { 16 } else { 0 }
+    )
+}
+
+/// Rules of the group of the nodes that lead from this load balancer.
+fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port]) -> Vec<String> {
+    let group = named(&cloud["security_groups"], "nodes");
+    let (have, have_tuples) = (
+        group.map(|group| set(&group["rules"])).unwrap_or_default(),
+        tuples(group),
+    );
+    let mut writes = Vec::new();
+    let mut compare = |kind: &str, wanted: &Set| {
+        let mark = format!("(kubernetes.io/rule/nlb/{kind}={})", lb_name(asked));
+        for rule in have.iter().filter(|rule| rule.ends_with(&mark)) {
+            let tuple = rule.trim_end_matches(&mark).trim_end();
+            if !wanted.contains(tuple) {
+                writes.push(format!("revoke {rule}"));
+            }
+        }
+        let missing = wanted.iter().filter(|tuple| !have_tuples.contains(*tuple));
+        writes.extend(missing.map(|tuple| format!("authorize {tuple}")));
+    };
+    let rules = |protocol: &str, ports: &Set, sources: &Set| -> Set {
+        let rule = |port: &String| {
+            let rule = move |source: &String| format!("{protocol} {0}-{0} from {source}", port.clone());
+            sources.iter().map(rule).collect::<Vec<_>>()
+        };
+        ports.iter().flat_map(rule).collect()
+    };
+    let clients: Set = ports.iter().map(|port| port.node_port.clone()).collect();
+    let protocol = if ports.iter().any(|port| port.is_udp) {
+        "udp"
+    } else {
+        "tcp"
+    };
+    let checked: Set = match &health_check(asked)[0].1 {
+        port if port == "traffic-port" => clients.clone(),
+        port => Set::from([text(port)]),
+    };
+    let anywhere = asked.ranges() == Set::from([ANYWHERE.to_owned()]);
+    // It does not look at health rules if its client rules already let everybody in, not even at left-over ones.
+    if !(anywhere && protocol == "tcp" && checked == clients) {
+        let subnets = items(&lb["zones"])
+            .iter()
+            .map(|zone| network_of(zone[0].as_str().unwrap_or_default()));
+        compare("health", &rules("tcp", &checked, &subnets.collect()));
+    }
+    compare("client", &rules(protocol, &clients, &asked.ranges()));
+    let mtu: Set = have
+        .iter()
+        .filter(|rule| rule.contains("/nlb/client="))
+        .filter_map(|rule| Some(rule.split_once(" from ")?.1.split_once(' ')?.0.to_owned()))
+        .collect();
+    for source in &mtu {
+        if !have_tuples.contains(&format!("icmp 3-4 from {source}")) {
+            writes.push(format!("authorize icmp from {source}"));
+        }
+    }
+    for rule in have.iter().filter(|rule| rule.contains("/nlb/mtu)")) {
+        if !mtu
+            .iter()
+            .any(|source| rule.contains(&format!(" from {source} ")))
+        {
+            writes.push(format!("revoke {rule}"));
+        }
+    }
+    writes
+}
+
+fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
+    let name = lb_name(asked);
+    let Some(lb) = named(&got["cloud"]["classic"], &name) else {
+        return vec!["create load balancer".to_owned()];
+    };
+    let mut writes = Vec::new();
+    let backend = asked.note("backend-protocol").unwrap_or_default().to_uppercase();
+    let listener = |port: &Value| {
+        let (front, back) = match (asked.is_secure(port), backend.as_str()) {
+            (true, "") => ("SSL", "TCP"),
+            (true, "HTTP" | "HTTPS") => ("HTTPS", backend.as_str()),
+            (true, _) => ("SSL", backend.as_str()),
+            (false, "HTTP") => ("HTTP", "HTTP"),
+            _ => ("TCP", "TCP"),
+        };
+        let certificate = asked.is_secure(port).then(|| asked.note("ssl-cert")).flatten();
+        format!(
+            "{front}:{} {back}:{} {}",
+            port["port"],
+            text(&port["nodePort"]),
+            certificate.unwrap_or_default()
+        )
+    };
+    let wanted: Set = asked.ports().iter().map(listener).collect();
+    let seen = |one: &Value| {
+        format!(
+            "{} {}:{} {}",
+            text(&one["name"]),
+            text(&one["InstanceProtocol"]),
+            text(&one["InstancePort"]),
+            text(&one["SSLCertificateId"])
+        )
+    };
+    let have: Set = items(&lb["listeners"]).iter().map(seen).collect();
+    writes.extend(
+        wanted
+            .difference(&have)
+            .map(|one| format!("create listener {one}")),
+    );
+    writes.extend(
+        have.difference(&wanted)
+            .map(|one| format!("delete listener {one}")),
+    );
+
+    let kind = if asked.is_internal() { "private" } else { "public" };
+    let subnets: Set = ["a", "b", "c"]
+        .map(|zone| format!("<subnet:{kind}-{zone}>"))
+        .into();
+    let own = format!("k8s-elb-{name}");
+    let mut groups = Set::from([format!("<sg:{own}>")]);
+    let extra = asked.note("extra-security-groups").unwrap_or_default().split(',');
+    groups.extend(extra.filter(|group| !group.is_empty()).map(str::to_owned));
+    let instances: Set = asked.targets(hosts).into_iter().collect();
+    for (key, wanted) in [("subnets", subnets), ("groups", groups), ("instances", instances)] {
+        if set(&lb[key]) != wanted {
+            writes.push(format!("change the {key}"));
+        }
+    }
+    writes.extend(group_writes(got, &own, &front_rules(asked, asked.ports().iter())));
+
+    let policies = match asked.note("proxy-protocol") {
+        Some("*") => asked.ports(),
+        _ => &[],
+    };
+    let wanted: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
+    let backends = items(&lb["backends"]).iter().map(text);
+    let backends: Vec<_> = backends
+        .filter(|backend| backend.contains("k8s-proxyprotocol-enabled"))
+        .collect();
+    if backends.len() != wanted.len()
+        || !wanted
+            .iter()
+            .all(|port| backends.iter().any(|one| one.contains(port)))
+    {
+        writes.push("change the policies of backends".to_owned());
+    }
+    let seconds = |key: &str, otherwise: u64| asked.number(key, otherwise);
+    let draining = asked.is_true("connection-draining-enabled");
+    let attributes = &lb["attributes"];
+    for (key, have, wanted) in [
+        (
+            "access log",
+            &attributes["AccessLog"]["Enabled"],
+            json!(asked.is_true("access-log-enabled")),
+        ),
+        (
+            "draining",
+            &attributes["ConnectionDraining"]["Enabled"],
+            json!(draining),
+        ),
+        (
+            "idle timeout",
+            &attributes["ConnectionSettings"]["IdleTimeout"],
+            seconds("connection-idle-timeout", 60),
+        ),
+        (
+            "cross zone",
+            &attributes["CrossZoneLoadBalancing"]["Enabled"],
+            json!(asked.is_true("cross-zone-load-balancing-enabled")),
+        ),
+    ] {
+        if *have != wanted {
+            writes.push(format!("change {key}"));
+        }
+    }
+    if draining && attributes["ConnectionDraining"]["Timeout"] != seconds("connection-draining-timeout", 300)
+    {
+        writes.push("change the draining timeout".to_owned());
+    }
+    let target = match asked.is_local() {
+        true => format!(
+            "HTTP:{}/healthz",
+            text(&asked.service["spec"]["healthCheckNodePort"])
+        ),
+        false => {
+            let first = asked.ports().first().map(|port| text(&port["nodePort"]));
+            let protocol = if ["HTTPS", "SSL"].contains(&backend.as_str()) {
+                "SSL"
+            } else {
+                "TCP"
+            };
+            format!("{protocol}:{}", first.unwrap_or_default())
+        }
+    };
+    let health = json!({"HealthyThreshold": 2, "UnhealthyThreshold": 6, "Timeout": 5, "Interval": 10, "Target": target});
+    if lb["health"] != health {
+        writes.push("configure the health check".to_owned());
+    }
+    if !tuples(named(&got["cloud"]["security_groups"], "nodes"))
+        .contains(&format!("-1 None-None from <sg:{own}>"))
+    {
+        writes.push("authorize the load balancer's group".to_owned());
+    }
+    writes
+}
+
+fn service_writes(got: &Value, asked: &Asked<'_>) -> Vec<String> {
+    let live = &got["services"][asked.name];
+    let name = lb_name(asked);
+    let hostname = match asked.note("type") {
+        Some("nlb") => format!("{name}-<key>.elb.us-east-1.amazonaws.com"),
+        _ => format!("{name}.us-east-1.elb.amazonaws.com"),
+    };
+    let mut writes = Vec::new();
+    if live["status"]["loadBalancer"]["ingress"] != json!([{"hostname": hostname}]) {
+        writes.push("change the status".to_owned());
+    }
+    if !set(&live["finalizers"]).contains("service.kubernetes.io/load-balancer-cleanup") {
+        writes.push("add the finalizer".to_owned());
+    }
+    writes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! OpenStack, simulated or real.
+
+mod rebuild;
+mod record;
+mod rest;
+mod site;
+mod upstream;
+
+pub(crate) use site::OpenStackSite;

@@ -1,0 +1,195 @@
+//! Plays the cases on clouds side by side, and collects what differs.
+
+use std::{collections::BTreeMap, env, fs, time::Duration};
+
+use anyhow::Result;
+use ccm_testbed::observe;
+use futures_util::future::try_join_all;
+
+use crate::{
+    cases::{self, Case},
+    compare::Rules,
+    play::{Phase, Play},
+    site::Site,
+    takeover,
+};
+
+/// The table of agreed differences, as it holds on this cloud: `real`, `simulated`, `moto` or `restricted`.
+fn rules<S: Site>(cloud: &'static str) -> Rules {
+    let table = cases::read(S::CLOUD, "agreed.yaml").unwrap();
+    Rules::parse(&table, cloud).unwrap()
+}
+
+/// All of the cases, or those that `CCM_TEST_PARITY_ONLY` names.
+fn selected(mut cases: Vec<Case>) -> Vec<Case> {
+    if let Ok(only) = env::var("CCM_TEST_PARITY_ONLY") {
+        cases.retain(|case| only.split(',').any(|name| name == case.name));
+    }
+    cases
+}
+
+/// Plays some of the cases on a cloud of their own.
+async fn lane<S: Site>(
+    lane: usize,
+    site: S,
+    cases: &[Case],
+    rules: &Rules,
+) -> Result<Vec<(String, Vec<Phase>)>> {
+    let mut play = Play::set(site).await?;
+    let mut all = Vec::new();
+    for case in cases {
+        let phases = play.case(case, rules).await?;
+        report(&case.name, &phases);
+        all.push((case.name.clone(), phases));
+    }
+    play.stop().await?;
+    play.site.leave().await?;
+    if let Ok(path) = env::var("CCM_TEST_PARITY_LOG") {
+        fs::write(format!("{path}.{lane}"), play.log())?;
+    }
+    Ok(all)
+}
+
+fn report(case: &str, phases: &[Phase]) {
+    for phase in phases {
+        println!(
+            "{case} / {}: {} differences, {} agreed; {} calls ({} writes) against {}",
+            phase.name,
+            phase.rows.len(),
+            phase.used.len(),
+            phase.calls,
+            phase.writes,
+            phase.recorded_calls
+        );
+        for row in &phase.rows {
+            println!("    {row}");
+        }
+        for write in &phase.back {
+            println!("    upstream would write: {write}");
+        }
+    }
+}
+
+/// Plays cases on as many clouds as there are lanes, prints how they went, and fails if one of them differs.
+pub(crate) async fn compare<S: Site>(
+    cloud: &'static str,
+    lanes: usize,
+    cases: Vec<Case>,
+    site: impl AsyncFn(String) -> Result<S>,
+) {
+    let cases = selected(cases);
+    if cases.is_empty() {
+        return;
+    }
+    let mut rules = rules::<S>(cloud);
+    let mut shares = vec![Vec::new(); lanes];
+    for (index, case) in cases.iter().enumerate() {
+        shares[index % lanes].push(case.clone());
+    }
+    let played = shares.iter().enumerate().map(async |(index, cases)| {
+        let name = format!("parity-{}-{index}", std::process::id());
+        lane(index, site(name).await?, cases, &rules).await
+    });
+    let played: Vec<_> = try_join_all(played)
+        .await
+        .unwrap()
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut bad = Vec::new();
+    let mut equal = 0;
+    for (case, phases) in &played {
+        let before = bad.len();
+        for phase in phases {
+            rules.note(&phase.used, &phase.used_back);
+            let place = format!("{case} / {}", phase.name);
+            bad.extend(phase.rows.iter().map(|row| format!("{place}: {row}")));
+            bad.extend(
+                phase
+                    .back
+                    .iter()
+                    .map(|write| format!("{place}: upstream would write: {write}")),
+            );
+        }
+        equal += usize::from(bad.len() == before);
+    }
+    let names: Vec<String> = cases.iter().map(|case| case.name.clone()).collect();
+    bad.extend(rules.idle(&names));
+    println!("{cloud}: {equal} of {} cases equal", cases.len());
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+/// Upstream's Services and all they have are there before the program begins, which then has nothing to do. `without`: cases
+/// for which upstream built nothing.
+pub(crate) async fn take_over<S: Site>(
+    cases: Vec<Case>,
+    without: &[&str],
+    site: impl AsyncFn(String) -> Result<S>,
+) {
+    let mut by_config: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+    for case in selected(cases) {
+        if !without.contains(&case.name.as_str()) {
+            by_config.entry(case.config.to_string()).or_default().push(case);
+        }
+    }
+    if by_config.is_empty() {
+        return;
+    }
+    let name = format!("takeover-{}", std::process::id());
+    let mut play = Play::set(site(name).await.unwrap()).await.unwrap();
+    // The nodes are initialized by a program before this one.
+    play.run(&serde_json::Value::Null).await.unwrap();
+    for cases in by_config.values() {
+        play.stop().await.unwrap();
+        let mut scenes = Vec::new();
+        for case in cases {
+            scenes.push(takeover::build(&play, case).await.unwrap());
+        }
+        let before = takeover::versions(&play, &scenes).await.unwrap();
+        let uids: BTreeMap<_, _> = scenes.iter().flat_map(|scene| scene.uids.clone()).collect();
+        let (objects, _) = play.site.dump(&uids).await.unwrap();
+        let moment = play.site.mark().unwrap();
+        play.run(&cases[0].config).await.unwrap();
+        let done = async || {
+            let parts = play.parts().await.ok()?;
+            let all: u64 = parts.values().sum();
+            (parts.get("done") == Some(&all) && all >= before.len() as u64).then_some(())
+        };
+        let limit = Duration::from_secs(120);
+        let done = observe::eventually(limit, done).await;
+        play.rest_of_calls(&moment).await.unwrap();
+        assert!(done.is_some(), "{:?}\n{}", play.parts().await, play.log());
+        let calls = play.calls(&moment).unwrap();
+        let writes: Vec<_> = calls
+            .iter()
+            .filter(|call| call.is_write)
+            .map(|call| &call.text)
+            .collect();
+        assert!(writes.is_empty(), "{writes:?}\n{}", play.log());
+        assert_eq!(play.site.dump(&uids).await.unwrap().0, objects);
+        assert_eq!(
+            takeover::versions(&play, &scenes).await.unwrap(),
+            before,
+            "{}",
+            play.log()
+        );
+        for scene in &mut scenes {
+            let got = play.look(scene).await.unwrap();
+            for (service, events) in got["events"].as_object().unwrap() {
+                let mut events = crate::cases::items(events).to_vec();
+                // Each process reports values without a meaning once.
+                events.retain(|event| event["reason"] != "LoadBalancerAnnotationIgnored");
+                assert!(events.is_empty(), "{service}: {events:?}");
+            }
+        }
+        println!(
+            "{} load balancers taken over with {} reads and no write",
+            before.len(),
+            calls.len()
+        );
+        let names: Vec<String> = before.into_keys().collect();
+        play.stop().await.unwrap();
+        play.clear(&names).await.unwrap();
+    }
+    play.site.leave().await.unwrap();
+}
