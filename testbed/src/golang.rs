@@ -99,7 +99,10 @@ struct Module {
 /// The folders of the modules that a `go.mod` requires, by module path. They are downloaded if missing, and checked by `go.sum`.
 pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
     let modules = download(&cache::sources(sources)?, &[])?;
-    Ok(modules.into_iter().map(|module| (module.path, module.dir)).collect())
+    Ok(modules
+        .into_iter()
+        .map(|module| (module.path, module.dir))
+        .collect())
 }
 
 /// The version and the folder of the newest release of a module. It is downloaded if missing.

@@ -232,7 +232,10 @@ impl Act {
         let began = OnceLock::new();
         let is_active = async || {
             let path = "v2/lbaas/loadbalancers";
-            let balancers = self.eyes.list("load-balancer", path, "loadbalancers", is_ours).await;
+            let balancers = self
+                .eyes
+                .list("load-balancer", path, "loadbalancers", is_ours)
+                .await;
             let balancer = balancers.first()?;
             let began: &Instant = began.get_or_init(Instant::now);
             (balancer["provisioning_status"] == "ACTIVE").then(|| began.elapsed())

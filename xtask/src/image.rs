@@ -177,7 +177,10 @@ impl Images {
         let time = git(checkout, &["log", "-1", "--format=%ct"])?;
         let recipe = self.cache.join("images/Dockerfile");
         fs::create_dir_all(self.cache.join("images"))?;
-        fs::write(&recipe, last_stage(&fs::read_to_string(checkout.join("Dockerfile"))?)?)?;
+        fs::write(
+            &recipe,
+            last_stage(&fs::read_to_string(checkout.join("Dockerfile"))?)?,
+        )?;
         fs::create_dir_all(&self.output)?;
         let mut built = Vec::new();
         for features in &self.features {
@@ -186,7 +189,9 @@ impl Images {
             let _ = self.buildah(&["manifest", "rm", &name]).output();
             let mut sboms = Vec::new();
             for architecture in &self.architectures {
-                say(&format!("building the program with --features {features} for {architecture} (minutes)"));
+                say(&format!(
+                    "building the program with --features {features} for {architecture} (minutes)"
+                ));
                 let files = self.cache.join(format!("images/{name}-{architecture}"));
                 self.files(checkout, features, architecture, &files)?;
                 let mut build = self.buildah(&["build", "--quiet", "--isolation=chroot", "--layers=false"]);
@@ -204,7 +209,10 @@ impl Images {
             let layout = self.cache.join(format!("images/{name}"));
             let _ = fs::remove_dir_all(&layout);
             let to = format!("oci:{}", layout.display());
-            execute(self.buildah(&["manifest", "push", "--quiet", "--all", &name, &to]).stdout(std::process::Stdio::null()))?;
+            execute(
+                self.buildah(&["manifest", "push", "--quiet", "--all", &name, &to])
+                    .stdout(std::process::Stdio::null()),
+            )?;
             let archive = self.output.join(format!("{name}.tar"));
             let mut tar = Command::new("tar");
             tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
@@ -225,7 +233,10 @@ impl Images {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut build = Command::new(checkout.join("deploy/image/root.sh"));
         build.args([features, architecture]).arg(files);
-        build.env("PATH", format!("{}:{path}", self.cache.join("tools/bin").display()));
+        build.env(
+            "PATH",
+            format!("{}:{path}", self.cache.join("tools/bin").display()),
+        );
         if checkout != root() {
             build.env("CARGO_TARGET_DIR", checkout.join("target"));
         }
@@ -240,8 +251,15 @@ impl Images {
         // A provider that the linker left out would be missed at the first start only.
         let listed = output(list.arg("--list-providers"))?;
         let size = fs::metadata(&program)?.len();
-        let names: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
-        say(&format!("{architecture}: {} MB, with {}", size / 1_000_000, names.join(", ")));
+        let names: Vec<_> = listed
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        say(&format!(
+            "{architecture}: {} MB, with {}",
+            size / 1_000_000,
+            names.join(", ")
+        ));
         if names.is_empty() {
             bail!("the program has no provider");
         }
@@ -252,7 +270,12 @@ impl Images {
     fn build_clone(&self, folder: &str) -> Result<Vec<Image>> {
         let clone = self.cache.join("images").join(folder);
         let _ = fs::remove_dir_all(&clone);
-        execute(Command::new("git").args(["clone", "--quiet"]).arg(root()).arg(&clone))?;
+        execute(
+            Command::new("git")
+                .args(["clone", "--quiet"])
+                .arg(root())
+                .arg(&clone),
+        )?;
         let images = Self {
             features: self.features.clone(),
             architectures: self.architectures.clone(),
@@ -285,7 +308,9 @@ fn last_stage(dockerfile: &str) -> Result<String> {
 /// The digest of the image in an OCI layout.
 fn digest(layout: &Path) -> Result<String> {
     let index: serde_json::Value = serde_json::from_str(&fs::read_to_string(layout.join("index.json"))?)?;
-    let digest = index.pointer("/manifests/0/digest").and_then(|digest| digest.as_str());
+    let digest = index
+        .pointer("/manifests/0/digest")
+        .and_then(|digest| digest.as_str());
     digest.map(str::to_owned).context("the image has no digest")
 }
 
@@ -305,9 +330,13 @@ fn install_packages(further: &[(&'static str, &'static str)]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    say(&format!("installing {}, which build images (Debian, once)", missing.join(", ")));
+    say(&format!(
+        "installing {}, which build images (Debian, once)",
+        missing.join(", ")
+    ));
     let mut install = Command::new("apt-get");
     install.args(["install", "--quiet", "--yes", "--no-install-recommends"]);
     install.args(missing).env("DEBIAN_FRONTEND", "noninteractive");
-    execute(&mut install).context("install these packages as root, or on another system what corresponds to them")
+    execute(&mut install)
+        .context("install these packages as root, or on another system what corresponds to them")
 }

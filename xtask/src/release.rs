@@ -82,7 +82,9 @@ pub(crate) fn run(options: &ReleaseOptions) -> Result<()> {
 fn check(version: &str, dry_run: bool) -> Result<String> {
     let mut problems = Vec::new();
     let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
-    let section = changelog.split("\n## [").find(|section| section.starts_with(&format!("{version}]")));
+    let section = changelog
+        .split("\n## [")
+        .find(|section| section.starts_with(&format!("{version}]")));
     if section.is_none() {
         problems.push(format!("CHANGELOG.md has no section [{version}]"));
     }
@@ -96,15 +98,25 @@ fn check(version: &str, dry_run: bool) -> Result<String> {
             problems.push("there are uncommitted changes".to_owned());
         }
         let tag = format!("v{version}");
-        if !git(&["tag", "--points-at", "HEAD"])?.lines().any(|line| line == tag) {
+        if !git(&["tag", "--points-at", "HEAD"])?
+            .lines()
+            .any(|line| line == tag)
+        {
             problems.push(format!("this commit has no tag {tag}"));
         }
     }
     if !problems.is_empty() {
-        bail!("no release: {} (--dry-run needs no tag and no commit)", problems.join("; "));
+        bail!(
+            "no release: {} (--dry-run needs no tag and no commit)",
+            problems.join("; ")
+        );
     }
     let section = section.unwrap_or_default();
-    Ok(section.split_once('\n').map_or("", |(_, text)| text.trim()).to_owned() + "\n")
+    Ok(section
+        .split_once('\n')
+        .map_or("", |(_, text)| text.trim())
+        .to_owned()
+        + "\n")
 }
 
 /// The objects of `deploy/<cloud>` without its Secret, which holds what only the user has.

@@ -27,13 +27,19 @@ const UPSTREAM: [Upstream; 2] = [
         cloud: "aws",
         names: &[
             ("pkg", r#""(service\.beta\.kubernetes\.io/[a-z0-9-]+)""#),
-            ("pkg/providers/v1/config", r"(?m)^\t\t([A-Z]\w+) +(?:\[\])?(?:string|bool|int32)\b"),
+            (
+                "pkg/providers/v1/config",
+                r"(?m)^\t\t([A-Z]\w+) +(?:\[\])?(?:string|bool|int32)\b",
+            ),
         ],
     },
     Upstream {
         cloud: "openstack",
         names: &[
-            ("pkg/openstack", r#""((?:loadbalancer\.openstack\.org|service\.beta\.kubernetes\.io)/[a-z0-9-]+)""#),
+            (
+                "pkg/openstack",
+                r#""((?:loadbalancer\.openstack\.org|service\.beta\.kubernetes\.io)/[a-z0-9-]+)""#,
+            ),
             ("pkg/openstack", r#"gcfg:"([a-z0-9-]+)""#),
             ("pkg/client", r#"gcfg:"([a-z0-9-]+)""#),
         ],
@@ -60,11 +66,16 @@ pub(crate) fn run() -> Result<()> {
             report("name", names);
         }
         let chart = format!("charts/{}-cloud-controller-manager", upstream.cloud);
-        report("chart value", unknown_values(upstream.cloud, &source.join(&chart))?);
+        report(
+            "chart value",
+            unknown_values(upstream.cloud, &source.join(&chart))?,
+        );
         report("rule", unknown_rules(upstream.cloud, &source.join(&chart))?);
     }
     if unknown > 0 {
-        bail!("{unknown} things of the Go programs are not known here: support them, or list why not in the references");
+        bail!(
+            "{unknown} things of the Go programs are not known here: support them, or list why not in the references"
+        );
     }
     Ok(())
 }
@@ -88,9 +99,16 @@ fn collect(folder: &Path, expression: &Regex, names: &mut BTreeSet<String>) -> R
 fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     let keys = |path: &Path| -> Result<BTreeSet<String>> {
         let values = manifests::read(path)?.pop().unwrap_or_default();
-        Ok(values.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect())
+        Ok(values
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key.clone())
+            .collect())
     };
-    let schema: Value = serde_json::from_str(&fs::read_to_string(root().join("deploy/chart/values.schema.json"))?)?;
+    let schema: Value = serde_json::from_str(&fs::read_to_string(
+        root().join("deploy/chart/values.schema.json"),
+    )?)?;
     let mut theirs = keys(&chart.join("values.yaml"))?;
     let ours = keys(&root().join(format!("deploy/chart/clouds/{cloud}.yaml")))?;
     theirs.retain(|key| !ours.contains(key) && schema["properties"].get(key).is_none());
@@ -108,7 +126,10 @@ fn unknown_rules(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
         Ok(objects.iter().flat_map(rights_of).collect())
     };
     let theirs = rights(chart, &["templates/clusterrole.yaml"])?;
-    let ours = rights(&root().join("deploy/chart"), &["templates/rbac.yaml", "--set", &format!("cloud={cloud}")])?;
+    let ours = rights(
+        &root().join("deploy/chart"),
+        &["templates/rbac.yaml", "--set", &format!("cloud={cloud}")],
+    )?;
     Ok(theirs.difference(&ours).cloned().collect())
 }
 

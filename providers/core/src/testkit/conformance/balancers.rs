@@ -170,12 +170,10 @@ pub async fn balancers(subject: &dyn BalancerSubject) {
     report(&failed);
 }
 
-/// The tests of [`balancers`], as functions that run side by side, each with a new subject. A cloud whose tests cannot let a
-/// reply stay away says why.
+/// The tests of [`balancers`], as functions that run side by side, each with a new subject.
 ///
 /// ```ignore
 /// balancer_tests!(Simulated::new().await);
-/// balancer_tests!(Account::new().await, NoReply ignored because "the timeout cannot be set");
 /// ```
 #[macro_export]
 macro_rules! balancer_tests {
