@@ -34,7 +34,7 @@ async fn a_service_gets_a_load_balancer(stage: &Stage) {
         .unwrap();
     assert_eq!(balancer.ports, [format!("TCP/80->{port}")].into());
     assert_eq!(balancer.members, ["n1", "n2"].map(str::to_owned).into());
-    assert!(balancer.mark.unwrap().starts_with("kube_cluster_id_"));
+    assert!(balancer.tag.unwrap().starts_with("kube_cluster_id_"));
     let id = service.metadata.annotations.unwrap().remove(ID);
     assert_eq!(id, balancer.id.known().map(ToString::to_string));
     stage.event("web", "EnsuredLoadBalancer").await;

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use ccm_core::{Error, ErrorKind, testkit::balancers::ID};
+use ccm_core::testkit::balancers::ID;
 use ccm_testbed::proxy::{Action, Proxy, Request, Rule};
+use cloud_controller_manager::options::Config;
 use k8s_openapi::api::core::v1::{Event, Namespace, Service};
 use kube::{
     Api,
@@ -14,15 +15,13 @@ use serde_json::json;
 
 use crate::stage::{FINALIZER, Stage, addresses, eventually};
 
-/// Removes a Service without the program being able to delete its load balancer.
-async fn lose(stage: &Stage, name: &str) {
-    stage
-        .cloud
-        .break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
+/// Removes a Service while the program does not run, so that nobody deletes its load balancer, and starts the program again.
+async fn lose(stage: &mut Stage, name: &str, change: impl FnOnce(&mut Config)) {
+    stage.kill();
     stage.delete(name).await;
     stage.merge(name, json!({"metadata": {"finalizers": null}})).await;
     stage.gone(name).await;
-    stage.cloud.break_down(None);
+    stage.run(change);
 }
 
 /// Messages of the Events about orphans.
@@ -40,13 +39,13 @@ fn id_of(service: &Service) -> Option<&String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orphan_is_reported_once_left_unchanged_and_taken_over_by_a_new_service() {
     let mut stage = Stage::prepare("orphan").await;
-    let soon = |config: &mut cloud_controller_manager::options::Config| {
+    let soon = |config: &mut Config| {
         config.service.orphans.report_after = Duration::ZERO;
         config.service.orphans.delete_after = Duration::ZERO;
     };
     stage.run(soon);
     let first = stage.served("lost").await;
-    lose(&stage, "lost").await;
+    lose(&mut stage, "lost", soon).await;
     let report = eventually("the orphan is reported", async || reports(&stage).await.pop()).await;
     assert!(
         report.contains("balancer balancer_default_lost")
@@ -76,14 +75,15 @@ async fn an_orphan_is_reported_once_left_unchanged_and_taken_over_by_a_new_servi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_flag_an_orphan_is_deleted_after_its_time() {
     let mut stage = Stage::prepare("orphan-deleted").await;
-    stage.run(|config| {
+    let soon = |config: &mut Config| {
         config.service.orphans.delete = true;
         config.service.orphans.report_after = Duration::ZERO;
         config.service.orphans.delete_after = Duration::from_secs(2);
-    });
+    };
+    stage.run(soon);
     stage.served("kept").await;
     stage.served("lost").await;
-    lose(&stage, "lost").await;
+    lose(&mut stage, "lost", soon).await;
     eventually("the orphan is deleted", async || {
         stage.cloud.of("default/lost").is_none().then_some(())
     })

@@ -36,7 +36,7 @@ async fn the_role_that_every_cluster_has_is_enough() {
     let service = stage.served("web").await;
     assert!(has_finalizer(&service));
     // Its namespace may not be read, so that nothing is marked.
-    assert_eq!(stage.balancer("web", |_| true).await.mark, None);
+    assert_eq!(stage.balancer("web", |_| true).await.tag, None);
     stage.delete("web").await;
     stage.gone("web").await;
     stage.event("web", "DeletedLoadBalancer").await;

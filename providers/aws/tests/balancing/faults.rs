@@ -41,7 +41,8 @@ async fn a_listing_that_cannot_be_read_whole_changes_nothing() {
     let mut stage = Stage::new(NLB, 1).await;
     stage.add("web", &[80], &[]);
     stage.settle_well().await;
-    let cases: [(&str, &[(&str, u16, &str)]); 2] = [
+    type Reply<'a> = (&'a str, u16, &'a str);
+    let cases: [(&str, &[Reply<'_>]); 2] = [
         (
             "HTML instead of XML",
             &[("", 200, "<!DOCTYPE html><html><body>Welcome</body></html>")],
