@@ -160,7 +160,8 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
         launch.args.extend(upstream_arguments("/etc/config/cloud.conf"));
         launch.args.push("--kubeconfig=/etc/kubeconfig".to_owned());
         let mut ccm = Ccm::start(&launch).unwrap();
-        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        let ready = ccm.wait_healthy("/readyz", LIMIT).await;
+        assert!(ready.is_ok(), "{ready:?}: {}", ccm.log().unwrap());
         let metrics = ccm.get("/metrics").await.unwrap().1;
         assert!(!metrics.contains("commit=\"\""), "an image knows its commit");
         let nodes = names(node, 1);

@@ -44,6 +44,7 @@ async fn an_orphan_is_reported_once_left_unchanged_and_taken_over_by_a_new_servi
         config.service.orphans.delete_after = Duration::ZERO;
     };
     stage.run(soon);
+    stage.served("kept").await;
     let first = stage.served("lost").await;
     lose(&mut stage, "lost", soon).await;
     let report = eventually("the orphan is reported", async || reports(&stage).await.pop()).await;

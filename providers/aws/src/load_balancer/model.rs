@@ -643,7 +643,8 @@ mod tests {
 
     #[test]
     fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
-        let cases: [(&[&str], &[&str], Result<(&str, &[&str]), &str>); 5] = [
+        type Outcome<'a> = Result<(&'a str, &'a [&'a str]), &'a str>;
+        let cases: [(&[&str], &[&str], Outcome<'_>); 5] = [
             (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
             (
                 &["sg-3", "sg-2", "sg-1"],

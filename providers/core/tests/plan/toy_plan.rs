@@ -173,7 +173,7 @@ fn create(toy: &Toy, desired: &Desired, name: &str) -> ToyStep {
     let new = Balancer {
         id: Fact::Later(format!("the id of balancer {name}").into()),
         name: name.to_owned(),
-        tags: tags,
+        tags,
         flavor: flavor.clone().unwrap_or_default(),
         address: Fact::Later(format!("the address of balancer {name}").into()),
         listeners,
