@@ -146,6 +146,13 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
         "etc/resolv.conf",
         &format!("nameserver {}\n", name_server()),
     );
+    // Every container runtime provides these devices. A static program reads random numbers from them.
+    fs::create_dir_all(files.path().join("dev")).unwrap();
+    for (name, minor) in [("random", "8"), ("urandom", "9")] {
+        let mut mknod = Command::new("mknod");
+        mknod.arg("--mode=666").arg(files.path().join("dev").join(name));
+        assert!(mknod.args(["c", "1", minor]).status().unwrap().success());
+    }
     // The files are root's: no user of the program can write anywhere.
     for (user, node) in [(USER, "image"), ("4711:0", "elsewhere")] {
         let mut launch = Launch {
