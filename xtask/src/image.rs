@@ -320,7 +320,7 @@ fn git(checkout: &Path, arguments: &[&str]) -> Result<String> {
 }
 
 /// Installs the packages of Debian whose programs are missing.
-fn install_packages(further: &[(&'static str, &'static str)]) -> Result<()> {
+pub(crate) fn install_packages(further: &[(&'static str, &'static str)]) -> Result<()> {
     let missing: Vec<_> = PACKAGES
         .iter()
         .chain(further)
@@ -334,8 +334,16 @@ fn install_packages(further: &[(&'static str, &'static str)]) -> Result<()> {
         "installing {}, which build images (Debian, once)",
         missing.join(", ")
     ));
+    // On a new machine there is no list of packages yet.
+    execute(Command::new("apt-get").args(["update", "--quiet"]))?;
     let mut install = Command::new("apt-get");
-    install.args(["install", "--quiet", "--yes", "--no-install-recommends"]);
+    install.args([
+        "install",
+        "--quiet",
+        "--yes",
+        "--no-install-recommends",
+        "--option=DPkg::Lock::Timeout=300",
+    ]);
     install.args(missing).env("DEBIAN_FRONTEND", "noninteractive");
     execute(&mut install)
         .context("install these packages as root, or on another system what corresponds to them")

@@ -116,10 +116,16 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let began = Instant::now();
     let clouds = Clouds::find(options.cloud.as_deref())?;
     step("format", || execute(&mut cargo(&["fmt", "--all", "--check"])))?;
+    // Before the real cloud is installed: Debian's tools run one at a time.
+    let has_image = can_build_image(&clouds);
     let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
         let (programs, program) = compile(&clouds)?;
-        let image = image_to_test(&clouds)?;
+        // It takes minutes, in which the real cloud starts.
+        let image = match has_image {
+            true => Some(step("building an image", || image::for_test("openstack"))?),
+            false => None,
+        };
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
         let beside = scope.spawn(move || checks(clouds, &built));
@@ -230,17 +236,18 @@ fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenS
     cloud.context("cannot start a real OpenStack").map(Some)
 }
 
-/// The image of one cloud for this machine. It takes minutes, so the real cloud starts meanwhile.
-fn image_to_test(clouds: &Clouds) -> Result<Option<PathBuf>> {
+/// Installs what builds images. Returns whether it is there; it comes from Debian, like the real cloud.
+fn can_build_image(clouds: &Clouds) -> bool {
     let available = match clouds.contain("openstack") {
         false => Err("another cloud is tested".to_owned()),
         true => OpenStack::available(),
     };
-    if let Err(reason) = available {
+    let installed =
+        available.and_then(|()| image::install_packages(&[]).map_err(|error| format!("{error:#}")));
+    if let Err(reason) = &installed {
         say(&format!("tests of the image are left out: {reason}"));
-        return Ok(None);
     }
-    step("building an image", || image::for_test("openstack").map(Some))
+    installed.is_ok()
 }
 
 fn deny() -> Result<()> {
