@@ -26,8 +26,6 @@ export RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative
   --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$sysroot=/rust"
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export CCM_COMMIT=${CCM_COMMIT:-$(git rev-parse --short=12 HEAD)}
-# What is in libraries of the machine is not in the source: everything that is found by pkg-config is left out.
-export PKG_CONFIG_ALLOW_CROSS=0
 
 cargo auditable build --release --locked --target "$target" --features "$features" --bin cloud-controller-manager
 

@@ -26,7 +26,7 @@ use crate::process;
 
 pub use crash::{Failure, Point, Progress, Report, Selection, Sweep};
 pub use parties::SERVICES_OF_OPENSTACK;
-pub(crate) use parties::{LIKELY, SLOW, UNLIKELY};
+pub(crate) use parties::{LIKELY, status, storm};
 pub use storm::{Storm, StormReport};
 
 /// How often the state is looked at, at most.

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::answer::ProxyBody;
 use super::front::{Front, accept, passed_on};
 use super::{Action, Controls, Request, Rule};
-use crate::sweep::{LIKELY, Party, SLOW, UNLIKELY};
+use crate::sweep::{LIKELY, Party, status, storm};
 
 /// How clients talk to one kind of cloud.
 pub trait Dialect: Send + Sync + 'static {
@@ -161,25 +161,8 @@ impl<D: Dialect> Party for CloudProxy<D> {
     }
 
     fn rage(&self, seed: u64) {
-        let status = |code| Action::Status {
-            code,
-            retry_after: None,
-            body: None,
-        };
-        let kinds = [
-            (status(self.dialect().throttled()), 2.0 * LIKELY),
-            (status(500), LIKELY),
-            (status(503), LIKELY),
-            (Action::Reset, LIKELY),
-            (Action::CommitThenReset, LIKELY),
-            (Action::Truncate, LIKELY),
-            (Action::Delay(SLOW), LIKELY),
-            (Action::Hold(Moment::Before), UNLIKELY),
-            (Action::Hold(Moment::AfterCommit), UNLIKELY),
-        ];
-        for (seed, (action, probability)) in (seed..).zip(kinds) {
-            let mut rule = Rule::new(action);
-            (rule.probability, rule.seed) = (Some(probability), seed);
+        let throttled = [(status(self.dialect().throttled(), None), 2.0 * LIKELY)];
+        for rule in storm(seed, throttled, Rule::new) {
             self.add(rule);
         }
     }

@@ -22,9 +22,44 @@ fn services() -> impl Iterator<Item = &'static str> {
 /// How likely each kind of failure is for a call.
 pub(crate) const LIKELY: f64 = 0.08;
 /// The same for what lasts until the storm is over, and with it everything that waits for the answer.
-pub(crate) const UNLIKELY: f64 = 0.01;
+const UNLIKELY: f64 = 0.01;
 /// A slow answer.
-pub(crate) const SLOW: Duration = Duration::from_millis(400);
+const SLOW: Duration = Duration::from_millis(400);
+
+/// An answer with this status and no body.
+pub(crate) fn status(code: u16, retry_after: Option<u32>) -> Action {
+    Action::Status {
+        code,
+        retry_after,
+        body: None,
+    }
+}
+
+/// The rules of a storm at a proxy, each with a seed of its own: these answers of a throttling server, then every other failure.
+pub(crate) fn storm(
+    seed: u64,
+    throttled: impl IntoIterator<Item = (Action, f64)>,
+    rule: impl Fn(Action) -> Rule,
+) -> impl Iterator<Item = Rule> {
+    let failures = [
+        (status(500, None), LIKELY),
+        (status(503, None), LIKELY),
+        (Action::Reset, LIKELY),
+        (Action::CommitThenReset, LIKELY),
+        (Action::Truncate, LIKELY),
+        (Action::Delay(SLOW), LIKELY),
+        // Until the storm is over: what was given up long ago still happens then.
+        (Action::Hold(Moment::Before), UNLIKELY),
+        (Action::Hold(Moment::AfterCommit), UNLIKELY),
+    ];
+    (seed..)
+        .zip(throttled.into_iter().chain(failures))
+        .map(move |(seed, (action, probability))| {
+            let mut rule = rule(action);
+            (rule.probability, rule.seed) = (Some(probability), seed);
+            rule
+        })
+}
 
 /// A write that counts: who is the leader is another matter.
 fn counts(request: &Request) -> bool {
@@ -55,28 +90,10 @@ impl Party for Proxy {
     }
 
     fn rage(&self, seed: u64) {
-        let status = |code, retry_after| Action::Status {
-            code,
-            retry_after,
-            body: None,
-        };
-        let kinds = [
-            (status(429, Some(1)), LIKELY),
-            (status(429, None), LIKELY),
-            (status(500, None), LIKELY),
-            (status(503, None), LIKELY),
-            (Action::Reset, LIKELY),
-            (Action::CommitThenReset, LIKELY),
-            (Action::Truncate, LIKELY),
-            (Action::Delay(SLOW), LIKELY),
-            // Until the storm is over: what was given up long ago still happens then.
-            (Action::Hold(Moment::Before), UNLIKELY),
-            (Action::Hold(Moment::AfterCommit), UNLIKELY),
-        ];
-        for (seed, (action, probability)) in (seed..).zip(kinds) {
-            let mut rule = Rule::when(|request| !request.is_lease(), action);
-            rule.probability = Some(probability);
-            rule.seed = seed;
+        let throttled = [(status(429, Some(1)), LIKELY), (status(429, None), LIKELY)];
+        for rule in storm(seed, throttled, |action| {
+            Rule::when(|request| !request.is_lease(), action)
+        }) {
             self.add(rule);
         }
         // A success that says nothing is believable only where nothing was asked to be changed.
