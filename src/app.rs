@@ -25,7 +25,7 @@ use crate::{
     election::{Candidacy, Purpose},
     plan::DryRun,
     reload::Reloader,
-    server::{Checks, Kind, Metrics, Status, watched},
+    server::{Kind, Shown, watched},
 };
 
 /// The name of the client that fills the stores.
@@ -36,7 +36,9 @@ pub(crate) type Clients = BTreeMap<&'static str, kube::Client>;
 
 /// A lease and what may be done under it.
 pub(crate) struct Term {
-    /// Says when its controllers may start.
+    /// Which controllers run under it.
+    pub(crate) purpose: Purpose,
+    /// Waits until they may start.
     pub(crate) candidacy: Candidacy,
     /// The API server, for its controllers.
     pub(crate) clients: Clients,
@@ -48,27 +50,21 @@ pub(crate) struct Term {
 pub(crate) struct AppContext {
     /// The API server, for the stores and whatever is no controller's own.
     pub(crate) client: kube::Client,
-    /// The lease of the process.
-    pub(crate) main: Term,
-    /// The lease of the controllers that are handed over between managers.
-    pub(crate) migration: Option<Term>,
     /// The API server, for what a replica that does not lead may write: events about itself.
     pub(crate) replica_client: kube::Client,
+    /// The lease of the process, and that of a migration if there is one.
+    pub(crate) terms: Vec<Term>,
     /// The cloud.
     pub(crate) cloud: Arc<dyn Cloud>,
     /// Where cloud calls are counted.
     pub(crate) cloud_metrics: ClientMetrics,
     /// What the flags came to.
     pub(crate) config: Arc<Config>,
-    /// Where metrics are registered.
-    pub(crate) metrics: Metrics,
+    /// Metrics, checks and the status page.
+    pub(crate) shown: Shown,
     /// Where events are counted.
     pub(crate) event_metrics: EventMetrics,
-    /// What the probes ask.
-    pub(crate) checks: Checks,
-    /// What people are shown.
-    pub(crate) status: Status,
-    /// When it is time to end.
+    /// Cancelled when the process is to end.
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -86,105 +82,58 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     for (controller, component) in &context.config.controllers.elsewhere {
         info!(controller, component, "Another component runs the controller");
     }
-    let (wanted, stores) = prepare(&context);
-    let Stores {
-        needs,
-        nodes,
-        services,
-        ..
-    } = &stores;
-    let shown = Arc::clone(nodes);
-    context.status.set_nodes(move || node_object::rows(&shown));
+    let (controllers, stores) = prepare(&context);
+    let nodes = Arc::clone(&stores.nodes);
+    context.shown.status.set_nodes(move || node_object::rows(&nodes));
     let shutdown = context.shutdown.clone();
-    let mut candidacy = context.main.candidacy.clone();
 
-    // What runs without being the leader; it outlives the controllers. The events outlive both.
-    let stop_standing = CancellationToken::new();
-    let mut standing = JoinSet::new();
-    let with_services = needs.services();
-    let synced = context.checks.register("informer-sync", Kind::Ready);
-    synced.set_failing("waiting for the first listing of nodes");
-    {
-        let (running, stop) = (Arc::clone(nodes), stop_standing.clone());
-        standing.spawn(async move { running.run(stop).await });
-        let (listed, listed_services) = (Arc::clone(nodes), Arc::clone(services));
-        standing.spawn(async move {
-            listed.synced().await;
-            if with_services {
-                synced.set_failing("waiting for the first listing of Services");
-                listed_services.synced().await;
-            }
-            synced.set_ok();
-            std::future::pending::<()>().await;
-        });
-    }
-
-    if with_services {
-        let (running, stop) = (Arc::clone(services), stop_standing.clone());
-        standing.spawn(async move { running.run(stop).await });
-    }
-
+    // Runs without being the leader, and outlives the controllers. The events outlive both.
+    let stop_stores = CancellationToken::new();
+    let mut following = JoinSet::new();
+    follow(&context, &stores, &mut following, &stop_stores);
     if !context.cloud.watched_files().is_empty() {
-        start_reloader(&context, &mut standing, &stop_standing);
+        start_reloader(&context, &mut following, &stop_stores);
     }
-
-    let leads = async {
-        // Not the Services: the service controller waits for them alone.
-        nodes.synced().await;
-        candidacy.lead().await;
-    };
     if context.config.dry_run {
-        let look = dry_run(&context, nodes.clone(), with_services.then(|| services.clone()));
         return tokio::select! {
             biased;
             () = shutdown.cancelled() => Ok(()),
-            ended = ended(&mut standing) => ended,
-            () = look => Err(anyhow!("the dry run ended without being told to")),
+            ended = ended(&mut following) => ended,
+            () = dry_run(&context, &stores) => Err(anyhow!("the dry run ended without being told to")),
         };
     }
 
-    tokio::select! {
-        biased;
-        () = shutdown.cancelled() => return Ok(()),
-        ended = ended(&mut standing) => return ended,
-        () = leads => {}
-    }
-
-    let mut controllers = JoinSet::new();
+    let mut running = JoinSet::new();
     let mut events = Vec::new();
-    let mut acquired = Some((Purpose::Main, &context.main));
     let outcome = loop {
-        if let Some((purpose, term)) = acquired.take() {
-            match start_controllers(&context, purpose, term, (&wanted, &stores), &mut controllers) {
-                Ok(writer) => events.push(writer),
-                Err(error) => break Err(error),
-            }
-        }
-        let next = context.migration.as_ref().filter(|_| events.len() == 1);
-        let leads_next = async {
-            match next {
-                Some(term) => {
-                    term.candidacy.clone().lead().await;
-                    term
-                }
-                None => std::future::pending().await,
-            }
+        let leads = async {
+            // Not the Services: the service controller waits for them alone.
+            stores.nodes.synced().await;
+            let Some(term) = context.terms.get(events.len()) else {
+                return std::future::pending().await;
+            };
+            term.candidacy.clone().lead().await;
+            term
         };
-        tokio::select! {
+        let term = tokio::select! {
             biased;
             () = shutdown.cancelled() => break Ok(()),
-            ended = ended(&mut controllers) => break ended,
-            ended = ended(&mut standing) => break ended,
-            term = leads_next => acquired = Some((Purpose::Migration, term)),
+            ended = ended(&mut running) => break ended,
+            ended = ended(&mut following) => break ended,
+            term = leads => term,
+        };
+        match start_controllers(&context, term, &controllers, &stores, &mut running) {
+            Ok(writer) => events.push(writer),
+            Err(error) => break Err(error),
         }
     };
     // When a part has failed, the others end in order too.
     shutdown.cancel();
-    while let Some(controller) = controllers.join_next().await {
+    while let Some(controller) = running.join_next().await {
         controller?;
     }
-    stop_standing.cancel();
-    drop(standing);
+    stop_stores.cancel();
+    drop(following);
     // Every recorder is gone with its controller, so that the writers end when their queues are empty.
     for writer in events {
         writer.await?;
@@ -192,37 +141,54 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     outcome
 }
 
-/// Says what would be done, again and again.
-fn dry_run(
-    context: &AppContext,
-    nodes: Arc<Informer<NodeObject>>,
-    services: Option<Arc<Informer<ServiceObject>>>,
-) -> impl Future<Output = ()> + use<> {
-    let check = context.checks.register("dry-run", Kind::Ready);
+/// Fills the stores and keeps them up to date.
+fn follow(context: &AppContext, stores: &Stores, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+    let synced = context.shown.checks.register("informer-sync", Kind::Ready);
+    synced.set_failing("waiting for the first listing of nodes");
+    let (nodes, services) = (Arc::clone(&stores.nodes), stores.needed_services());
+    let (running, ended) = (Arc::clone(&nodes), stop.clone());
+    tasks.spawn(async move { running.run(ended).await });
+    if let Some(running) = services.clone() {
+        let ended = stop.clone();
+        tasks.spawn(async move { running.run(ended).await });
+    }
+    tasks.spawn(async move {
+        nodes.synced().await;
+        if let Some(services) = services {
+            synced.set_failing("waiting for the first listing of Services");
+            services.synced().await;
+        }
+        synced.set_ok();
+        std::future::pending::<()>().await;
+    });
+}
+
+/// Reports what would be done, again and again.
+fn dry_run(context: &AppContext, stores: &Stores) -> impl Future<Output = ()> + use<> {
+    let check = context.shown.checks.register("dry-run", Kind::Ready);
     check.set_failing("waiting for the first look");
     let dry_run = DryRun {
         client: context.client.clone(),
         cloud: Arc::clone(&context.cloud),
         config: Arc::clone(&context.config),
-        nodes,
-        services,
-        metrics: context.metrics.clone(),
+        nodes: Arc::clone(&stores.nodes),
+        services: stores.needed_services(),
+        metrics: context.shown.metrics.clone(),
         check,
     };
     dry_run.run()
 }
 
-/// Starts what takes over changed config files.
-fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &CancellationToken) {
+/// Starts what applies changed config files.
+fn start_reloader(context: &AppContext, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
     let events = events::Writer::new(context.replica_client.clone(), &context.event_metrics);
     let object = process_object(&context.config);
     let recorder = events.recorder(crate::events::COMPONENT);
-    let reloader = context
-        .metrics
-        .with(|registry| Reloader::new(Arc::clone(&context.cloud), recorder, object, registry));
-    let stop = stop.clone();
-    let dry_run = context.config.dry_run;
-    standing.spawn(async move {
+    let cloud = Arc::clone(&context.cloud);
+    let metrics = &context.shown.metrics;
+    let reloader = metrics.with(|registry| Reloader::new(cloud, recorder, object, registry));
+    let (stop, dry_run) = (stop.clone(), context.config.dry_run);
+    tasks.spawn(async move {
         let events = async {
             match dry_run {
                 true => events.discard().await,
@@ -239,12 +205,19 @@ fn process_object(config: &Config) -> ObjectReference {
     crate::events::process_object(config.election.as_ref(), |name| std::env::var(name).ok())
 }
 
-/// What is known of the cluster, and for whom.
+/// The shared stores, and what the controllers that use them are set up with.
 struct Stores {
     setup: ControllerSetup,
     needs: Needs,
     nodes: Arc<Informer<NodeObject>>,
     services: Arc<Informer<ServiceObject>>,
+}
+
+impl Stores {
+    /// The Services, if a controller needs them.
+    fn needed_services(&self) -> Option<Arc<Informer<ServiceObject>>> {
+        self.needs.services().then(|| Arc::clone(&self.services))
+    }
 }
 
 /// The enabled controllers that this cloud and configuration have work for, and empty stores for what they need.
@@ -257,19 +230,19 @@ fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
         framework: Arc::new(Framework {
             config: Arc::clone(config),
             client: context.client.clone(),
-            status: context.status.clone(),
+            status: context.shown.status.clone(),
             process: process_object(config),
         }),
     };
     let mut all = Needs::default();
-    let mut wanted = Vec::new();
+    let mut needed = Vec::new();
     for controller in controllers::all(config.provider).filter(|def| config.controllers.is_enabled(def.name))
     {
         let name = controller.name;
         match (controller.needs)(&setup) {
             Ok(needs) => {
                 all = all.or(needs);
-                wanted.push(controller);
+                needed.push(controller);
             }
             Err(NotStarted::Unsupported(reason)) => {
                 warn!(controller = name, reason, "Controller not started");
@@ -285,7 +258,7 @@ fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
         nodes: Informer::new(Api::all(context.client.clone()), all),
         services: Informer::new(Api::all(context.client.clone()), all),
     };
-    (wanted, stores)
+    (needed, stores)
 }
 
 /// Starts those of these controllers that run under this lease. Returns the task that writes their Events.
@@ -294,16 +267,16 @@ fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
 /// A controller cannot start.
 fn start_controllers(
     context: &AppContext,
-    purpose: Purpose,
     term: &Term,
-    (wanted, stores): (&[&'static ControllerDef], &Stores),
+    controllers: &[&'static ControllerDef],
+    stores: &Stores,
     running: &mut JoinSet<()>,
 ) -> anyhow::Result<JoinHandle<()>> {
-    let migrated = |name| context.migration.is_some() && context.config.controllers.migrated.contains(name);
+    let is_migrated = |name| context.terms.len() > 1 && context.config.controllers.migrated.contains(name);
     let mut writers: BTreeMap<&str, events::Writer> = BTreeMap::new();
-    for controller in wanted {
+    for controller in controllers {
         let name = controller.name;
-        if migrated(name) != (purpose == Purpose::Migration) {
+        if is_migrated(name) != (term.purpose == Purpose::Migration) {
             continue;
         }
         let client = term.clients.get(controller.client_name);
@@ -318,13 +291,14 @@ fn start_controllers(
             services: Arc::clone(&stores.services),
             recorder: events.recorder(name),
             fence: term.fence.clone(),
-            metrics: context.metrics.of_controllers().clone(),
+            metrics: context.shown.metrics.of_controllers().clone(),
             cloud_metrics: context.cloud_metrics.clone(),
             shutdown: context.shutdown.clone(),
         });
         let run = started.map_err(|error| anyhow!("could not start {name}: {}", error.report()))?;
-        let run = context.metrics.running(controller.short_name(), run);
-        running.spawn(watched(context.checks.clone(), name, run));
+        let Shown { metrics, checks, .. } = context.shown.clone();
+        let run = metrics.running(controller.short_name(), run);
+        running.spawn(watched(checks, name, run));
     }
     Ok(tokio::spawn(async move {
         join_all(writers.into_values().map(events::Writer::run)).await;

@@ -271,24 +271,26 @@ pub struct AccessConfig {
 pub enum Certificate {
     /// A self-signed certificate that lives in memory.
     InMemory,
-    /// The pair of files in this folder; made there if it is missing.
+    /// The pair of files in this folder; created there if it is missing.
     Directory(PathBuf),
     /// These files, which are read again when they change.
-    Files {
-        /// The certificate chain, PEM.
-        certificate: PathBuf,
-        /// The private key, PEM.
-        key: PathBuf,
-    },
+    Files(CertificateFiles),
+}
+
+/// A certificate and its key in files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// The private key, PEM.
+    pub key: PathBuf,
 }
 
 /// A certificate for clients that ask for certain names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedCertificate {
-    /// The certificate chain, PEM.
-    pub certificate: PathBuf,
-    /// The private key, PEM.
-    pub key: PathBuf,
+    /// The certificate.
+    pub files: CertificateFiles,
     /// The names, `*.` in front for all names one level below; empty for those in the certificate.
     pub names: Vec<String>,
 }

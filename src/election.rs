@@ -1,26 +1,26 @@
 //! One leader among replicas: an election on a Lease, with the semantics of client-go, so that both can contend for the
 //! same one.
 //!
-//! Whoever can write its name into the Lease leads. A leader renews it every `retry_period`; who waits takes it when it
-//! has seen no sign of life in it for the lease's duration, by its own clock alone. Two writers at a time are refused by
-//! the API server (`resourceVersion`).
+//! The process that can write its name into the Lease leads. A leader renews it every `retry_period`. Another process takes it
+//! when it has seen no renewal for the lease's duration, by its own clock alone. The API server refuses the second of two
+//! writers (`resourceVersion`).
 //!
-//! That alone does not keep a leader from writing that has lost the lease without noticing. Each renewal therefore opens
-//! the [`Fence`] that all writes pass until `renew_deadline` after the *sending* of the renewal, which is before anybody
-//! else may take the lease. Nothing has to happen for it to close again.
+//! That alone does not stop a leader that lost its lease unnoticed from writing. Each renewal therefore opens the [`Fence`] that
+//! all writes pass, until `renew_deadline` after the *sending* of the renewal. That is before another process may take the
+//! lease. Nothing has to happen for the fence to close.
 //!
-//! | Part | Does |
+//! | Module | Contents |
 //! |---|---|
 //! | [`lease`] | the object, read and changed |
-//! | [`state`] | what to do: pure |
-//! | [`elector`] | does it |
+//! | [`state`] | the decision what to do: pure |
+//! | [`elector`] | the loop |
 //! | [`api`] | the API server |
 //!
 //! A process that takes part in a leader migration holds two leases: its own, and, once it has that, the one of the
 //! controllers that are handed over between managers. Each has a fence of its own. The loss of either ends the process.
 //!
-//! The ending: a leader that is told to stop goes on renewing until its last write has returned, and then gives the lease
-//! up. One that has lost it stops at once.
+//! The end: a leader that is to stop renews the lease until its last write has returned, and then releases it. A leader that
+//! lost the lease stops at once.
 
 mod api;
 mod elector;
@@ -35,6 +35,7 @@ use ccm_core::{
     client::Fence,
     controllers::events::{self, EventMetrics},
 };
+use futures_util::future::{join_all, select_all};
 use kube::Client;
 use tokio::{
     sync::watch,
@@ -46,7 +47,7 @@ use tracing::{Instrument, info_span};
 
 use crate::{
     config::ElectionConfig,
-    server::{Checks, Kind, Metrics},
+    server::{Checks, Kind, Shown},
 };
 use api::ApiServer;
 pub(crate) use elector::Leader;
@@ -59,9 +60,9 @@ use state::State;
 const COMPONENT: &str = "cloud-controller-manager";
 /// How long after its lease a leader that neither renews it nor ends counts as stuck.
 const STUCK: Duration = Duration::from_secs(20);
-/// For the events that tell of the end.
+/// For the events about the end.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
-/// For giving up the lease and telling of it.
+/// For releasing the lease and the event about it.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long one request of the election may take.
@@ -69,7 +70,7 @@ pub(crate) fn request_timeout(config: &ElectionConfig) -> Duration {
     (config.renew_deadline / 2).max(Duration::from_secs(1))
 }
 
-/// A replica's part in the election, seen by what it may only do as the leader.
+/// A replica's part in the election.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidacy {
     stand: CancellationToken,
@@ -82,7 +83,7 @@ impl Candidacy {
         self.leader.borrow().clone()
     }
 
-    /// Takes part from now on, and returns when this process leads. Never, if the election has ended.
+    /// Takes part from now on, and returns when this process leads. Never returns if the election has ended.
     pub(crate) async fn lead(&mut self) {
         self.stand.cancel();
         if self.leader.wait_for(Leader::is_we).await.is_err() {
@@ -120,7 +121,7 @@ impl Purpose {
 /// What the elections of one process have in common.
 pub(crate) struct Contest<'a> {
     config: &'a ElectionConfig,
-    client: Client,
+    pub(crate) client: Client,
     identity: String,
     metrics: LeaseMetrics,
     event_metrics: &'a EventMetrics,
@@ -132,17 +133,16 @@ impl<'a> Contest<'a> {
     pub(crate) fn new(
         config: &'a ElectionConfig,
         client: Client,
-        metrics: &Metrics,
+        shown: &'a Shown,
         event_metrics: &'a EventMetrics,
-        checks: &'a Checks,
     ) -> Self {
         Self {
             config,
             client,
             identity: identity(),
-            metrics: metrics.with(LeaseMetrics::register),
+            metrics: shown.metrics.with(LeaseMetrics::register),
             event_metrics,
-            checks,
+            checks: &shown.checks,
         }
     }
 }
@@ -274,31 +274,18 @@ impl Election {
 
 /// All elections of the process.
 #[derive(Debug)]
-pub(crate) struct Elections {
-    pub(crate) main: Election,
-    pub(crate) migration: Option<Election>,
-}
+pub(crate) struct Elections(pub(crate) Vec<Election>);
 
 impl Elections {
     /// As [`Election::lost`], of whichever ends first.
     pub(crate) async fn lost(&mut self) -> anyhow::Error {
-        match &mut self.migration {
-            None => self.main.lost().await,
-            Some(migration) => tokio::select! {
-                error = self.main.lost() => error,
-                error = migration.lost() => error,
-            },
-        }
+        let all = self.0.iter_mut().map(|election| Box::pin(election.lost()));
+        select_all(all).await.0
     }
 
     /// As [`Election::end`], of all of them.
     pub(crate) async fn end(self, limit: Instant) {
-        let migration = async {
-            if let Some(migration) = self.migration {
-                migration.end(limit).await;
-            }
-        };
-        tokio::join!(self.main.end(limit), migration);
+        join_all(self.0.into_iter().map(|election| election.end(limit))).await;
     }
 }
 
@@ -311,22 +298,8 @@ fn identity() -> String {
         "" => "unknown",
         host => host,
     };
-    format!("{host}_{}", uuid(rand::random()))
-}
-
-/// A random UUID (version 4) of these bits.
-fn uuid(bits: u128) -> String {
-    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    let part = |range| hex.get(range).unwrap_or_default();
-    format!(
-        "{}-{}-{}-{}-{}",
-        part(0..8),
-        part(8..12),
-        part(12..16),
-        part(16..20),
-        part(20..32)
-    )
+    let uuid = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+    format!("{host}_{uuid}")
 }
 
 #[cfg(test)]

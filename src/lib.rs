@@ -49,4 +49,4 @@ mod validate;
 /// The commit of this build. Only builds of images and releases set it.
 pub(crate) const COMMIT: Option<&str> = option_env!("CCM_COMMIT");
 
-pub use process::{Planned, Validated, main, plan, run, validate};
+pub use process::{Printed, main, plan, run, validate};

@@ -19,14 +19,14 @@ mod subcommands;
 mod tls;
 mod value;
 
-use std::{collections::BTreeMap, ffi::OsString, fmt};
+use std::{collections::BTreeMap, ffi::OsString};
 
 use ccm_core::{FlagDef, FlagValues, Provider};
 use clap::parser::ValueSource;
 
 pub use crate::config::{
-    AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, ControllerLeader, Controllers,
-    ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
+    AccessConfig, ApiServerConfig, Certificate, CertificateFiles, ClientLimit, Config, ControllerLeader,
+    Controllers, ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
     NamedCertificate, NodeConfig, OrphanConfig, RouteConfig, ServiceConfig, ServingConfig, TlsConfig,
 };
 pub use subcommands::{Output, PlanRequest, ValidateRequest};
@@ -39,7 +39,8 @@ use controllers::Known;
 use value::Reader;
 
 /// One thing that is wrong with the command line, in words for the user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct OptionError(String);
 
 impl OptionError {
@@ -47,14 +48,6 @@ impl OptionError {
         Self(message.into())
     }
 }
-
-impl fmt::Display for OptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OptionError {}
 
 /// What the command line asks for.
 #[derive(Debug)]

@@ -1,11 +1,10 @@
 //! The life of the process: what is started when, what ends it, and how.
 //!
-//! Order: flags, log, everything that can be checked without asking anybody (all problems reported at once), HTTPS
-//! server, client of the API server, cloud (again and again until it answers), stores, leader election, controllers. From
-//! the HTTPS server on, `/readyz` says what is being waited for.
+//! Start: flags, log, all checks that need no request (all problems are reported at once), HTTPS server, client of the API
+//! server, cloud (with retries until it answers), stores, leader election, controllers. From the HTTPS server on, `/readyz`
+//! shows what the process waits for.
 //!
-//! The end: work in progress is finished, for a while; then writes are refused, the lease is given up, and the server
-//! ends. Who has lost the lease skips the first.
+//! End: work in progress is finished, for a while; then writes are refused, the lease is released, and the server ends. If the lease was lost, the first step is skipped.
 
 mod cloud;
 mod leases;
@@ -18,11 +17,10 @@ use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time
 use anyhow::{Context, anyhow};
 use ccm_core::{
     BuildContext, Environment,
-    client::{ClientMetrics, Fence},
+    client::{ClientMetrics, Fence, Fences},
     controllers::{ControllerDef, events::EventMetrics},
     plan::PlanMetrics,
 };
-use prometheus_client::registry::Registry;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::{JoinError, JoinHandle},
@@ -32,20 +30,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    api::ApiServer,
+    api::{ApiRequests, ApiServer},
     app::{self, AppContext},
-    config::Config,
+    config::{Config, LoggingConfig},
     controllers,
     election::Elections,
     logging,
-    options::{self, PlanRequest, Request, ValidateRequest},
+    options::{self, Request},
     providers,
-    server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told},
+    server::{CheckHandle, Checks, ConfigPages, Kind, Metrics, Server, Shown, Status},
 };
-use leases::{Elected, Leases, Observed};
+use leases::{Elected, Leases};
 
-pub use plan::{Planned, plan};
-pub use validate::{Validated, validate};
+pub use plan::plan;
+pub use validate::validate;
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -61,8 +59,8 @@ const LAST_THREADS: Duration = Duration::from_secs(1);
 /// The whole program: reads the command line and runs until it is told to stop. A binary with providers of its own
 /// needs no more than to call this.
 ///
-/// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error; for those of `plan` see
-/// [`Planned`], for those of `validate` [`Validated`].
+/// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error; for the others see [`plan()`] and
+/// [`validate()`].
 #[must_use]
 pub fn main() -> ExitCode {
     let registered = match providers::registered().and_then(options::without_taken_flags) {
@@ -76,39 +74,36 @@ pub fn main() -> ExitCode {
     let implied = providers::implied(&words.next().unwrap_or_default(), &registered);
     match options::parse_with(words, &registered, implied) {
         Ok(Request::Print(text)) => print(&text),
-        Ok(Request::Run(config)) => start(*config),
-        Ok(Request::Plan(request)) => start_plan(&request),
-        Ok(Request::Validate(request)) => start_validate(&request),
+        Ok(Request::Run(config)) => {
+            let logging = config.logging.clone();
+            in_runtime(&logging, run(*config)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
+        Ok(Request::Plan(request)) => print_result(in_runtime(&request.config.logging, plan(&request))),
+        Ok(Request::Validate(request)) => {
+            print_result(in_runtime(&request.config.logging, validate(&request)))
+        }
         Err(errors) => {
-            complain(errors.iter().map(ToString::to_string));
-            complain_plain("Run with --help for all flags.");
+            complain(errors);
+            // There is nobody left to tell if this fails.
+            let _ = writeln!(std::io::stderr(), "Run with --help for all flags.");
             ExitCode::FAILURE
         }
     }
 }
 
-fn start(config: Config) -> ExitCode {
-    logging::start(&config.logging);
-    in_runtime(run(config)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+/// The result of a subcommand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Printed {
+    /// To be printed.
+    pub text: String,
+    /// The exit code of the program.
+    pub exit_code: u8,
 }
 
-fn start_plan(request: &PlanRequest) -> ExitCode {
-    logging::start(&request.config.logging);
-    match in_runtime(plan(request)) {
-        Some(planned) => print_result(&planned.text, planned.exit_code),
-        None => ExitCode::FAILURE,
-    }
-}
-
-fn start_validate(request: &ValidateRequest) -> ExitCode {
-    logging::start(&request.config.logging);
-    match in_runtime(validate(request)) {
-        Some(validated) => print_result(&validated.text, validated.exit_code),
-        None => ExitCode::FAILURE,
-    }
-}
-
-fn print_result(text: &str, exit_code: u8) -> ExitCode {
+fn print_result(result: Option<Printed>) -> ExitCode {
+    let Some(Printed { text, exit_code }) = result else {
+        return ExitCode::FAILURE;
+    };
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::from(exit_code),
         Err(error) => {
@@ -118,8 +113,9 @@ fn print_result(text: &str, exit_code: u8) -> ExitCode {
     }
 }
 
-/// Runs it to its end. `None` after an error, which is logged.
-fn in_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> Option<T> {
+/// Starts the log, and runs the work to its end. `None` after an error, which is logged.
+fn in_runtime<T>(logging: &LoggingConfig, work: impl Future<Output = anyhow::Result<T>>) -> Option<T> {
+    logging::start(logging);
     log_panics();
     let workers = thread::available_parallelism()
         .map_or(1, usize::from)
@@ -129,47 +125,31 @@ fn in_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> Option<T> {
         .thread_name("ccm")
         .enable_all()
         .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            error!(%error, "Failed to start");
-            return None;
-        }
-    };
+    let runtime = runtime
+        .inspect_err(|error| error!(%error, "Failed to start"))
+        .ok()?;
     let outcome = runtime.block_on(work);
     runtime.shutdown_timeout(LAST_THREADS);
-    match outcome {
-        Ok(value) => Some(value),
-        Err(error) => {
-            match error.downcast_ref::<StartProblems>() {
-                Some(StartProblems(problems)) => {
-                    for problem in problems {
-                        error!(error = problem, "Can not start");
-                    }
-                }
-                None => error!(error = format!("{error:#}"), "Stopped by an error"),
+    let log = |error: &anyhow::Error| match error.downcast_ref::<StartProblems>() {
+        Some(StartProblems(problems)) => {
+            for problem in problems {
+                error!(error = problem, "Cannot start");
             }
-            None
         }
-    }
+        None => error!(error = format!("{error:#}"), "Stopped by an error"),
+    };
+    outcome.inspect_err(log).ok()
 }
 
-/// Everything that keeps the program from starting.
-#[derive(Debug)]
+/// All reasons why the program cannot start.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
 struct StartProblems(Vec<String>);
-
-impl fmt::Display for StartProblems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-impl std::error::Error for StartProblems {}
 
 /// Runs until a signal tells it to stop. The log is the caller's.
 ///
 /// # Errors
-/// It can not be started as it is configured, or a part of it ended when it should not have.
+/// The configuration prevents the start, or a part of the program ended when it should not have.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     // `kube` and the providers find it as the process's default. Someone else may have chosen another one before.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -187,7 +167,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
 
     let shutdown = CancellationToken::new();
-    stop_on_signals(shutdown.clone()).context("can not listen for signals")?;
+    stop_on_signals(shutdown.clone()).context("cannot listen for signals")?;
 
     let names: Vec<_> = providers::registered().map_err(|message| anyhow!(message))?;
     let names: Vec<_> = names.iter().map(|provider| provider.name).collect();
@@ -203,47 +183,41 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     shutdown_check.set_ok();
 
     let leases = Leases::new(&config);
-    let context = BuildContext {
-        cloud_config: config.cloud_config.clone(),
-        flags: config.flags.clone(),
-        environment: Environment::of_process(),
-        cluster_name: config.cluster_name.clone(),
-        user_agent: config.user_agent.clone(),
-        metrics: metrics.with(ClientMetrics::register),
-        plan: metrics.with(PlanMetrics::register),
-        fences: leases.fences(),
-    };
-
+    let context = build_context(
+        &config,
+        leases.fences(),
+        metrics.with(ClientMetrics::register),
+        metrics.with(PlanMetrics::register),
+    );
     let cloud_calls = context.metrics.clone();
     checks.register_probe("cloud-reachable", Kind::Shown, move || {
         cloud_calls.unreachable().map_or(Ok(()), Err)
     });
-    let status = Status::new(&config.version, config.provider.name, context.metrics.clone());
+    let shown = Shown {
+        checks,
+        status: Status::new(&config.version, config.provider.name, context.metrics.clone()),
+        config: ConfigPages::new(&config),
+        metrics,
+    };
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {
         problems.push(error.report());
     }
-    let requests = metrics.api_requests();
-    let api_server = ApiServer::load(&config.api_server, &config.version, requests).await;
-    let api_server = keep(api_server, &mut problems);
+    let requests = shown.metrics.with(ApiRequests::register);
+    let api_server = ApiServer::load(&config.api_server, &config.version, &requests).await;
+    let api_server = api_server.map_err(|problem| problems.push(problem)).ok();
     let server = match &config.serving {
         Some(serving) => {
             let reviewers = match &api_server {
-                Some(api_server) => {
-                    let loaded = reviewers::load(&serving.access, api_server).await;
-                    loaded.map_err(|more| problems.extend(more)).ok()
-                }
-                None => None,
+                Some(api_server) => reviewers::load(&serving.access, api_server).await.map(Some),
+                None => Ok(None),
             };
-            let shown = Shown {
-                checks: checks.clone(),
-                metrics: metrics.clone(),
-                status: status.clone(),
-                told: Told::new(&config),
-            };
-            let bound = Server::bind(serving, shown)
-                .map_err(|more| problems.extend(more))
-                .ok();
+            let reviewers = reviewers.unwrap_or_else(|more| {
+                problems.extend(more);
+                None
+            });
+            let bound = Server::bind(serving, shown.clone());
+            let bound = bound.map_err(|more| problems.extend(more)).ok();
             bound.zip(reviewers)
         }
         None => None,
@@ -261,21 +235,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
         None => tokio::spawn(until(stop_server.clone())),
     };
-    let cloud_metrics = context.metrics.clone();
-    let event_metrics = metrics.with(EventMetrics::register);
-    let observed = Observed {
-        metrics: &metrics,
-        event_metrics: &event_metrics,
-        checks: &checks,
-        status: &status,
-    };
+    let event_metrics = shown.metrics.with(EventMetrics::register);
     let Elected {
         elections,
         client,
-        main,
-        migration,
         replica_client,
-    } = leases.contend(&api_server, &config, &observed)?;
+        terms,
+    } = leases.contend(&api_server, &shown, &event_metrics)?;
     let drain = config.shutdown_drain;
     let work = {
         let shutdown = shutdown.clone();
@@ -286,16 +252,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             };
             app::run(AppContext {
                 client,
-                main,
-                migration,
                 replica_client,
+                terms,
                 cloud,
-                cloud_metrics,
+                cloud_metrics: context.metrics,
                 config,
-                metrics,
+                shown,
                 event_metrics,
-                checks,
-                status,
                 shutdown,
             })
             .await
@@ -314,25 +277,30 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     .await
 }
 
-/// What the provider is given for one look, after which the process ends. `fence` is never opened: whatever is tried,
-/// nothing is written.
-fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
-    // As for a process that runs; someone else may have chosen another one before.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    for warning in &config.warnings {
-        warn!(warning, "Command line");
-    }
-    let mut registry = Registry::default();
+/// What the provider is given.
+fn build_context(config: &Config, fences: Fences, metrics: ClientMetrics, plan: PlanMetrics) -> BuildContext {
     BuildContext {
         cloud_config: config.cloud_config.clone(),
         flags: config.flags.clone(),
         environment: Environment::of_process(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
-        metrics: ClientMetrics::register(&mut registry),
-        plan: PlanMetrics::register(&mut registry),
-        fences: fence.clone().into(),
+        metrics,
+        plan,
+        fences,
     }
+}
+
+/// What the provider is given for one check, after which the process ends. `fence` is never opened, so that nothing is
+/// written.
+fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
+    // As for a process that runs; an embedding program may have chosen another one before.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    for warning in &config.warnings {
+        warn!(warning, "Command line");
+    }
+    let fences = fence.clone().into();
+    build_context(config, fences, ClientMetrics::default(), PlanMetrics::default())
 }
 
 /// The parts of the running process.
@@ -446,10 +414,6 @@ async fn until(stop: CancellationToken) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn keep<T>(result: Result<T, String>, problems: &mut Vec<String>) -> Option<T> {
-    result.map_err(|problem| problems.push(problem)).ok()
-}
-
 fn print(text: &str) -> ExitCode {
     // A reader that went away (`| head`) is no failure worth a message.
     match std::io::stdout().lock().write_all(text.as_bytes()) {
@@ -459,15 +423,11 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// Before there is a log.
-fn complain(messages: impl IntoIterator<Item = String>) {
+fn complain(messages: impl IntoIterator<Item = impl fmt::Display>) {
     for message in messages {
-        complain_plain(&format!("error: {message}"));
+        // There is nobody left to tell if this fails.
+        let _ = writeln!(std::io::stderr(), "error: {message}");
     }
-}
-
-fn complain_plain(line: &str) {
-    // There is no one left to tell if this fails.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub(crate) use access::Reviewers;
 pub(crate) use beat::watched;
 pub(crate) use health::{CheckHandle, Checks, Kind};
 pub(crate) use metrics::Metrics;
-pub(crate) use pages::Told;
+pub(crate) use pages::ConfigPages;
 pub(crate) use status::Status;
 
 use self::{
@@ -86,7 +86,7 @@ pub(crate) struct Shown {
     /// On `/statusz`.
     pub(crate) status: Status,
     /// On `/configz` and `/flagz`.
-    pub(crate) told: Told,
+    pub(crate) config: ConfigPages,
 }
 
 /// A server that listens but does not answer yet.
@@ -107,7 +107,7 @@ impl Server {
     pub(crate) fn bind(config: &ServingConfig, shown: Shown) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let mut keep = |problem: String| problems.push(format!("HTTPS server: {problem}"));
-        let tls = tls::server_config(config).map_err(|error| keep(error.to_string()));
+        let tls = tls::server_config(config).map_err(|error| keep(format!("{error:#}")));
         let access = shown
             .metrics
             .with(|registry| Access::open(&config.access, registry))
@@ -143,12 +143,17 @@ impl Server {
     /// # Errors
     /// The cluster refuses to give its client CA, which is required.
     pub(crate) async fn serve(self, reviewers: Reviewers, stop: CancellationToken) -> Result<(), String> {
-        let acceptor = TlsAcceptor::from(Arc::new(self.tls));
-        let (routes, reviewers) = (Arc::new(self.routes), Arc::new(reviewers));
+        let answering = Arc::new(Answering {
+            acceptor: TlsAcceptor::from(Arc::new(self.tls)),
+            http: http_builder(self.http2_max_streams),
+            routes: self.routes,
+            reviewers,
+            stop: stop.clone(),
+        });
         let tasks = TaskTracker::new();
         let failing = Failing::default();
         let mut outcome = Ok(());
-        let mut following = pin!(routes.access.follow(&reviewers));
+        let mut following = pin!(answering.routes.access.follow(&answering.reviewers));
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -172,18 +177,7 @@ impl Server {
                 connection = self.connections.admit() => connection,
             };
             let Some(connection) = connection else { break };
-            let incoming = Connecting {
-                stream,
-                peer,
-                acceptor: acceptor.clone(),
-                http: http_builder(self.http2_max_streams),
-            };
-            let answer = incoming.answer(
-                Arc::clone(&connection),
-                Arc::clone(&routes),
-                Arc::clone(&reviewers),
-                stop.clone(),
-            );
+            let answer = Arc::clone(&answering).answer(stream, peer, Arc::clone(&connection));
             tasks.spawn(async move {
                 tokio::select! {
                     biased;
@@ -247,28 +241,24 @@ fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> 
     builder
 }
 
-/// A connection that was accepted.
-struct Connecting {
-    stream: TcpStream,
-    peer: SocketAddr,
+/// What connections have in common.
+struct Answering {
     acceptor: TlsAcceptor,
     http: auto::Builder<TokioExecutor>,
+    routes: Routes,
+    reviewers: Reviewers,
+    stop: CancellationToken,
 }
 
-impl Connecting {
-    async fn answer(
-        self,
-        connection: Arc<Connection>,
-        routes: Arc<Routes>,
-        reviewers: Arc<Reviewers>,
-        stop: CancellationToken,
-    ) {
-        let peer = self.peer.ip().to_canonical();
+impl Answering {
+    /// Answers the requests on a connection.
+    async fn answer(self: Arc<Self>, stream: TcpStream, address: SocketAddr, connection: Arc<Connection>) {
+        let peer = address.ip().to_canonical();
         // Answers are small; without this the end of one may wait for the peer's acknowledgement.
-        let _ = self.stream.set_nodelay(true);
+        let _ = stream.set_nodelay(true);
         let stream = tokio::select! {
-            () = stop.cancelled() => return,
-            stream = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(self.stream)) => match stream {
+            () = self.stop.cancelled() => return,
+            stream = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)) => match stream {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => return debug!(%peer, %error, "TLS handshake failed"),
                 Err(_) => return debug!(%peer, "TLS handshake timed out"),
@@ -280,34 +270,28 @@ impl Connecting {
             local: peer.is_loopback(),
             certificates,
         });
+        let answering = Arc::clone(&self);
         let service = service_fn(move |request: Request<Incoming>| {
             let in_progress = connection.begin();
-            let (routes, reviewers, peer) = (Arc::clone(&routes), Arc::clone(&reviewers), Arc::clone(&peer));
+            let (answering, peer) = (Arc::clone(&answering), Arc::clone(&peer));
             async move {
+                let _in_progress = in_progress;
                 let (head, _) = request.into_parts();
-                let response = routes.answer(&peer, &head, &reviewers).await;
-                drop(in_progress);
-                Ok::<_, Infallible>(response)
+                let response = answering.routes.answer(&peer, &head, &answering.reviewers);
+                Ok::<_, Infallible>(response.await)
             }
         });
         let mut http = pin!(self.http.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
-            ended = http.as_mut() => Some(ended),
-            () = stop.cancelled() => None,
-            () = sleep(MAX_CONNECTION_AGE) => None,
-        };
-        let ended = match ended {
-            Some(ended) => ended,
-            None => {
+            ended = http.as_mut() => ended,
+            () = async { _ = timeout(MAX_CONNECTION_AGE, self.stop.cancelled()).await } => {
                 http.as_mut().graceful_shutdown();
-                match timeout(LAST_ANSWER, http).await {
-                    Ok(ended) => ended,
-                    Err(_) => return,
-                }
+                let Ok(ended) = timeout(LAST_ANSWER, http.as_mut()).await else { return };
+                ended
             }
         };
         if let Err(error) = ended {
-            debug!(peer = %self.peer, %error, "Connection failed");
+            debug!(peer = %address, %error, "Connection failed");
         }
     }
 }

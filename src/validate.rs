@@ -10,6 +10,7 @@
 //! What is wrong is for the provider to say ([`ccm_core::check`]). Nothing is written, neither here nor there.
 
 #[cfg(test)]
+#[path = "validate/any_bytes_tests.rs"]
 mod any_bytes;
 mod json;
 mod manifest;

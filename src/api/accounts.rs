@@ -1,88 +1,80 @@
 //! Controllers under service accounts of their own: `--use-service-account-credentials`.
 //!
-//! A controller's account is `kube-system/NAME`, where NAME is what its client is called. It is made if it is not there,
-//! by the account of the process, which also asks for its tokens. A token is replaced when a fifth of its life is left,
-//! while requests go on with the old one; one that the API server answers 401 to is replaced at once, and the request is
-//! sent again.
+//! A controller's account is `kube-system/NAME`, where NAME is the name of its client. The account of the process creates it if
+//! it is missing, and requests its tokens. A token is replaced when a fifth of its life is left, while requests use the old
+//! one. A token that the API server answers 401 to is replaced at once, and the request is sent again.
 //!
-//! Time is measured from the question for the token, so that no clock but this machine's counts.
+//! Time is measured from the request for the token, so that only this machine's clock counts.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{client::Fenced, controllers::Backoff, error::report};
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use kube::{Client, client::Body};
+use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+    client::Body,
+};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::json;
 use tokio::{
     sync::Mutex as AsyncMutex,
     time::{Instant, sleep},
 };
-use tower::{BoxError, Layer, Service};
+use tower::BoxError;
 use tracing::{debug, info, warn};
 
-use super::client::{Through, Work};
+use super::client::Work;
 
 const NAMESPACE: &str = "kube-system";
-/// What is asked for, in seconds. The API server may give another one.
-const LIFETIME: u64 = 3600;
-/// How often the API server is asked for a token before that has failed.
+/// The requested lifetime of a token in seconds. The API server may give another one.
+const LIFETIME: i64 = 3600;
+/// The most requests for a token before that has failed.
 const TRIES: u32 = 4;
 /// The waits between them.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(500),
     longest: Duration::from_secs(2),
 };
-/// How long a failure is told to whoever needs a token, before the API server is asked again.
+/// How long a failure is the answer to all who need a token, before the next request for one.
 const FAILED: Duration = Duration::from_secs(5);
 /// How long a token that could not be replaced is used before that is tried again.
 const POSTPONED: Duration = Duration::from_secs(30);
 
-/// Makes clients for controllers.
+/// Creates clients for controllers.
 pub(crate) struct Accounts {
-    /// The way of their requests.
+    /// The connection of their requests.
     work: Work,
-    /// The process's own, which asks for tokens.
+    /// The process's own client, which requests tokens.
     client: Client,
 }
 
 impl Accounts {
-    /// `client` is the process's own; requests through `work` show what the accounts give them.
+    /// `client` is the process's own. Requests through `work` have no credentials but those of the accounts.
     pub(crate) fn new(work: Work, client: Client) -> Self {
         Self { work, client }
     }
 
-    /// The client of this name, acting as the account of this name. Nothing is asked for before its first request.
+    /// The client of this name, with the account of this name. Sends nothing before its first request.
     pub(crate) fn client(&self, name: &'static str) -> anyhow::Result<Client> {
         let account = Account::new(name, self.client.clone());
-        self.work.through(Some(name), &AccountLayer(account))
+        self.work.client_with(Some(name), move |transport, request| {
+            account.clone().send(transport, request)
+        })
     }
 }
 
 /// One account and its token. A clone is the same.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Account(Arc<Inner>);
 
 struct Inner {
     name: &'static str,
     client: Client,
     state: Mutex<State>,
-    /// One asks at a time.
+    /// Held by the one that requests a token.
     asking: Arc<AsyncMutex<()>>,
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Account")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
 }
 
 #[derive(Default)]
@@ -119,7 +111,26 @@ impl Account {
         }))
     }
 
-    /// What a request is to show.
+    /// Sends a request with the token.
+    async fn send(self, client: Client, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let token = self.token().await?;
+        request.headers_mut().insert(header::AUTHORIZATION, token.clone());
+        let again = copy(&request);
+        let answer = client.send(request).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        self.rejected(&token);
+        let Some(mut again) = again else {
+            return Ok(answer);
+        };
+        // The API server did nothing for an unknown client, so that nothing is done twice.
+        let token = self.token().await?;
+        again.headers_mut().insert(header::AUTHORIZATION, token);
+        Ok(client.send(again).await?)
+    }
+
+    /// The value of the header `Authorization`.
     async fn token(&self) -> Result<HeaderValue, NoToken> {
         let now = Instant::now();
         let kept = self.0.state.lock().token.clone().filter(|token| now < token.end);
@@ -132,7 +143,7 @@ impl Account {
         let _asking = self.0.asking.lock().await;
         let now = Instant::now();
         {
-            // What the one before has found holds for those that waited for it.
+            // The result of the request before is also the result for those that waited for it.
             let state = self.0.state.lock();
             if let Some(token) = state.token.as_ref().filter(|token| now < token.end) {
                 return Ok(token.header.clone());
@@ -162,8 +173,8 @@ impl Account {
         });
     }
 
-    /// The API server does not accept it.
-    fn refused(&self, header: &HeaderValue) {
+    /// The API server does not accept the token.
+    fn rejected(&self, header: &HeaderValue) {
         let mut state = self.0.state.lock();
         if state.token.as_ref().is_some_and(|token| token.header == *header) {
             debug!(account = self.0.name, "The token is not accepted any more");
@@ -172,26 +183,8 @@ impl Account {
     }
 }
 
-/// As much of a TokenRequest as is needed.
-#[derive(Deserialize)]
-struct Answer {
-    spec: AnswerSpec,
-    status: AnswerStatus,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AnswerSpec {
-    expiration_seconds: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct AnswerStatus {
-    token: String,
-}
-
 impl Inner {
-    /// Asks until there is a token or it is clear that there will be none, and keeps what came of it.
+    /// Requests a token until there is one or a failure is final, and remembers the result.
     async fn ask(&self) -> Result<HeaderValue, NoToken> {
         let asked = self.try_to_ask().await;
         let mut state = self.state.lock();
@@ -237,20 +230,24 @@ impl Inner {
                 Ok(token) => return Ok(token),
                 Err(failure) => failure,
             };
-            if failure.code() == Some(StatusCode::NOT_FOUND) && tries < TRIES {
+            if let Failure::Request(_, kube::Error::Api(status)) = &failure
+                && status.code == 404
+                && tries < TRIES
+            {
                 match self.create().await {
                     Ok(()) => continue,
                     Err(error) => failure = error,
                 }
             }
-            if let Failure::Asking(_, kube::Error::Service(error)) = &failure
+            if let Failure::Request(_, kube::Error::Service(error)) = &failure
                 && let Some(fenced) = error.downcast_ref::<Fenced>()
             {
                 return Err((*fenced).into());
             }
-            let passes = failure
-                .code()
-                .is_none_or(|code| code.is_server_error() || code == StatusCode::TOO_MANY_REQUESTS);
+            let passes = match &failure {
+                Failure::Request(_, error) => super::may_pass(error),
+                Failure::Unreadable => true,
+            };
             if !passes || tries == TRIES {
                 return Err(NoToken::Failed(self.name, failure.explain()));
             }
@@ -259,7 +256,8 @@ impl Inner {
     }
 
     async fn request(&self) -> Result<Token, Failure> {
-        let asked = Instant::now();
+        let failed = |error| Failure::Request("create serviceaccounts/token", error);
+        let began = Instant::now();
         let path = format!(
             "/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token",
             self.name
@@ -269,133 +267,69 @@ impl Inner {
             "kind": "TokenRequest",
             "spec": {"audiences": [], "expirationSeconds": LIFETIME},
         });
-        let text = self.post("create serviceaccounts/token", &path, &body).await?;
-        // The library would log an answer that it can not read, and this one holds a secret.
-        let answer: Answer = serde_json::from_str(&text).map_err(|_| Failure::Unreadable)?;
-        let mut header = HeaderValue::try_from(format!("Bearer {}", answer.status.token))
-            .map_err(|_| Failure::Unreadable)?;
+        let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(body.to_string().into_bytes());
+        let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
+        // kube would log an answer that it cannot read as a `TokenRequest`, and this one holds a secret.
+        let text = self.client.request_text(request).await.map_err(failed)?;
+        let answer: TokenRequest = serde_json::from_str(&text).map_err(|_| Failure::Unreadable)?;
+        let token = answer
+            .status
+            .map(|status| status.token)
+            .filter(|token| !token.is_empty());
+        let token = token.ok_or(Failure::Unreadable)?;
+        let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| Failure::Unreadable)?;
         header.set_sensitive(true);
-        let lifetime = Duration::from_secs(answer.spec.expiration_seconds.unwrap_or(LIFETIME));
+        let lifetime = answer.spec.expiration_seconds.unwrap_or(LIFETIME);
+        let lifetime = Duration::from_secs(lifetime.unsigned_abs());
         Ok(Token {
             header,
-            renewal: asked + lifetime / 5 * 4,
-            end: asked + lifetime,
+            renewal: began + lifetime / 5 * 4,
+            end: began + lifetime,
         })
     }
 
     async fn create(&self) -> Result<(), Failure> {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
-        let body = json!({
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": self.name, "namespace": NAMESPACE},
-        });
-        match self.post("create serviceaccounts", &path, &body).await {
+        let account = ServiceAccount {
+            metadata: ObjectMeta {
+                name: Some(self.name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..ServiceAccount::default()
+        };
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
+        match api.create(&PostParams::default(), &account).await {
             Ok(_) => {
                 info!(
                     account = format!("{NAMESPACE}/{}", self.name),
-                    "Made the service account of a controller"
+                    "Created the service account of a controller"
                 );
                 Ok(())
             }
-            // Somebody else has made it.
-            Err(failure) if failure.code() == Some(StatusCode::CONFLICT) => Ok(()),
-            Err(failure) => Err(failure),
+            // Another process has created it.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(Failure::Request("create serviceaccounts", error)),
         }
-    }
-
-    async fn post(
-        &self,
-        right: &'static str,
-        path: &str,
-        body: &serde_json::Value,
-    ) -> Result<String, Failure> {
-        let request = Request::post(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.to_string().into_bytes())
-            .map_err(|error| Failure::Asking(right, kube::Error::HttpError(error)))?;
-        self.client
-            .request_text(request)
-            .await
-            .map_err(|error| Failure::Asking(right, error))
     }
 }
 
 enum Failure {
     /// With the right that the request needed.
-    Asking(&'static str, kube::Error),
+    Request(&'static str, kube::Error),
     Unreadable,
 }
 
 impl Failure {
-    fn code(&self) -> Option<StatusCode> {
-        match self {
-            Self::Asking(_, kube::Error::Api(status)) => StatusCode::from_u16(status.code).ok(),
-            _ => None,
-        }
-    }
-
     fn explain(&self) -> String {
         match self {
-            Self::Asking(right, kube::Error::Api(status)) if status.code == 403 => format!(
+            Self::Request(right, kube::Error::Api(status)) if status.code == 403 => format!(
                 "{}; grant the account of this program {right} in {NAMESPACE}, or leave --use-service-account-credentials \
                  out",
                 status.message
             ),
-            Self::Asking(_, error) => report(error),
+            Self::Request(_, error) => report(error),
             Self::Unreadable => "the answer of the API server holds none".to_owned(),
         }
-    }
-}
-
-/// Lets requests act as an account.
-struct AccountLayer(Account);
-
-impl Layer<Through> for AccountLayer {
-    type Service = Acting;
-
-    fn layer(&self, inner: Through) -> Acting {
-        Acting {
-            inner,
-            account: self.0.clone(),
-        }
-    }
-}
-
-pub(crate) struct Acting {
-    inner: Through,
-    account: Account,
-}
-
-impl Service<Request<Body>> for Acting {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // Always ready, and a clone is the same.
-        let (mut inner, account) = (self.inner.clone(), self.account.clone());
-        Box::pin(async move {
-            let token = account.token().await?;
-            request.headers_mut().insert(header::AUTHORIZATION, token.clone());
-            let again = copy(&request);
-            let answer = inner.call(request).await?;
-            if answer.status() != StatusCode::UNAUTHORIZED {
-                return Ok(answer);
-            }
-            account.refused(&token);
-            let Some(mut again) = again else {
-                return Ok(answer);
-            };
-            // Nothing was done for somebody unknown, so that nothing is done twice.
-            let token = account.token().await?;
-            again.headers_mut().insert(header::AUTHORIZATION, token);
-            Ok(inner.call(again).await?)
-        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kube::client::ClientBuilder;
+use tower::service_fn;
 
 use super::*;
 
@@ -85,10 +85,10 @@ fn stage() -> (Client, Arc<Mutex<Server>>) {
         let answer = shared.lock().answer(&request);
         async move { Ok::<_, BoxError>(answer) }
     };
-    let root = ClientBuilder::new(tower::service_fn(answer), "default").build();
+    let root = Client::new(service_fn(answer), "default");
     let account = Account::new("node-controller", root.clone());
-    let through = AccountLayer(account).layer(Through::from(root));
-    (ClientBuilder::new(through, "default").build(), server)
+    let send = move |request| account.clone().send(root.clone(), request);
+    (Client::new(service_fn(send), "default"), server)
 }
 
 async fn patch(client: &Client) -> Result<String, String> {
@@ -108,7 +108,7 @@ fn all(expected: &[(&str, usize)]) -> Vec<(String, usize)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_asked_for_once_and_an_account_that_is_missing_is_made() {
+async fn a_token_is_asked_for_once_and_an_account_that_is_missing_is_created() {
     let (client, server) = stage();
     server.lock().account = false;
     let (first, second) = tokio::join!(patch(&client), patch(&client));
@@ -145,7 +145,7 @@ async fn a_token_is_replaced_when_a_fifth_of_its_life_is_left_while_it_is_used_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_api_server_says_how_long_a_token_lives_and_one_that_can_not_be_replaced_is_used_to_its_end() {
+async fn the_api_server_says_how_long_a_token_lives_and_one_that_cannot_be_replaced_is_used_to_its_end() {
     let (client, server) = stage();
     server.lock().lifetime = 600;
     patch(&client).await.unwrap();

@@ -1,43 +1,38 @@
 //! The clients for the API server.
 //!
-//! Those for work share one connection each for the process's own account and for the accounts of controllers; each has
-//! a name, which stands in its user agent, and a rate of its own.
+//! Clients of one account share a connection; each has a name, which is in its user agent, and a rate of its own. A request
+//! waits for its turn, gets its user agent and its credentials, passes the fence, is measured, and is sent.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::client::Fence;
-use http::{HeaderValue, Request, Response, header};
-use kube::{
-    Client,
-    client::{Body, ClientBuilder},
+use http::{HeaderValue, Method, Request, Response, header};
+use kube::{Client, client::Body};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep_until, timeout},
 };
-use tokio::time::{Instant, Sleep, sleep_until};
-use tower::{BoxError, Layer, Service, timeout::TimeoutLayer, util::MapRequestLayer};
+use tower::{BoxError, service_fn, timeout::error::Elapsed};
 use tracing::info;
 
 use super::{
     credentials::{Credentials, Source},
-    fence::FenceLayer,
     renewing::{Connection, Renewing},
-    requests::{ApiRequests, MeasureLayer},
+    requests::{ApiRequests, Measure},
     transport::{Keepalive, Versions},
 };
 use crate::config::{ApiServerConfig, ClientLimit};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the head of the answer, also of a watch. The API server itself gives a request a minute.
+/// The limit of the head of the answer, also of a watch. The API server itself gives a request a minute.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
-/// Whoever asks the HTTPS server for things may not make it overrun the API server.
+/// Clients of the HTTPS server must not make it overrun the API server.
 const REVIEW_LIMIT: ClientLimit = ClientLimit {
     qps: 200.0,
     burst: 400,
 };
 
-/// An API server and as whom it is asked.
+/// An API server, and the credentials for it.
 #[derive(Clone)]
 pub(crate) struct ApiServer {
     pub(crate) credentials: Credentials,
@@ -47,8 +42,7 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// What the flags say. Reads files and environment and asks credential plugins; the API server is not asked for
-    /// anything yet.
+    /// What the flags say. Reads files and environment and runs credential plugins. Sends no request to the API server.
     ///
     /// # Errors
     /// What is wrong, in words for the user.
@@ -92,36 +86,18 @@ impl ApiServer {
         }
     }
 
-    /// For all work; still without asking the API server. Writes pass the fence.
+    /// For all work. Sends no request yet. Writes pass the fence.
     pub(crate) fn for_work(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
-        self.work(limit, fence, false)
+        self.connect(self.connection(), Some(fence), limit, HEAD_TIMEOUT)
     }
 
     /// The same for requests that bring their own credentials.
     pub(crate) fn for_others(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
-        self.work(limit, fence, true)
-    }
-
-    fn work(&self, limit: Option<ClientLimit>, fence: &Fence, anonymous: bool) -> kube::Result<Work> {
         let connection = Connection {
-            connect_timeout: CONNECT_TIMEOUT,
-            retries: true,
-            anonymous,
-            versions: Versions::Http2,
-            keepalive: self.keepalive,
+            anonymous: true,
+            ..self.connection()
         };
-        let measure = self.measure();
-        // Innermost, since what the fence refuses is no request.
-        let transport = self
-            .connect(connection, &measure)?
-            .with_layer(&FenceLayer(fence.clone()))
-            .build();
-        Ok(Work {
-            transport,
-            measure,
-            limit,
-            agent: self.agent.clone(),
-        })
+        self.connect(connection, Some(fence), limit, HEAD_TIMEOUT)
     }
 
     /// For leader election alone: it writes without being the leader, has no limit and does not wait long.
@@ -130,190 +106,132 @@ impl ApiServer {
             connect_timeout: timeout,
             // The next try is never far.
             retries: false,
-            anonymous: false,
             // The lease ends before keepalive finds out that a connection is dead.
             versions: Versions::Http1,
-            keepalive: self.keepalive,
+            ..self.connection()
         };
-        Ok(self
-            .connect(connection, &self.measure())?
-            .with_layer(&agent_layer(&self.agent, Some("leader-election"))?)
-            .with_layer(&TimeoutLayer::new(timeout))
-            .build())
+        self.connect(connection, None, None, timeout)?
+            .client(Some("leader-election"))
     }
 
-    /// For questions about clients of the HTTPS server: every replica asks them, leader or not. Whoever asks has its own
-    /// rule for tries.
+    /// For questions about clients of the HTTPS server. Every replica asks them, leader or not, and retries by its own rule.
     pub(crate) fn for_reviews(&self) -> anyhow::Result<Client> {
         let connection = Connection {
-            connect_timeout: CONNECT_TIMEOUT,
             retries: false,
+            ..self.connection()
+        };
+        self.connect(connection, None, Some(REVIEW_LIMIT), HEAD_TIMEOUT)?
+            .client(None)
+    }
+
+    fn connection(&self) -> Connection {
+        Connection {
+            connect_timeout: CONNECT_TIMEOUT,
+            retries: true,
             anonymous: false,
             versions: Versions::Http2,
             keepalive: self.keepalive,
-        };
-        let measure = self.measure();
-        let builder = self
-            .connect(connection, &measure)?
-            .with_layer(&agent_layer(&self.agent, None)?);
-        Ok(with_limits(builder, Some(REVIEW_LIMIT), Some(measure)))
+        }
     }
 
     fn connect(
         &self,
         connection: Connection,
-        measure: &MeasureLayer,
-    ) -> kube::Result<ClientBuilder<<MeasureLayer as Layer<Renewing>>::Service>> {
-        let renewing = Renewing::new(connection, &self.credentials)?;
-        Ok(ClientBuilder::new(renewing, self.credentials.default_namespace()).with_layer(measure))
-    }
-
-    fn measure(&self) -> MeasureLayer {
-        MeasureLayer::new(&self.requests, &self.credentials.server())
+        fence: Option<&Fence>,
+        limit: Option<ClientLimit>,
+        timeout: Duration,
+    ) -> kube::Result<Work> {
+        let mut renewing = Renewing::new(connection, &self.credentials)?;
+        let measure = Measure::new(&self.requests, &self.credentials.server());
+        let (measured, fence) = (measure.clone(), fence.cloned());
+        let transport = service_fn(move |request: Request<Body>| {
+            let measurement = measured.begin(&request);
+            let fence = fence.clone().filter(|_| writes(request.method()));
+            let answer = renewing.send(request);
+            // Measured inside of the fence: what it refuses is no request.
+            let answer = async move {
+                let answer = answer.await;
+                measurement.end(&answer);
+                answer
+            };
+            pass(fence, answer)
+        });
+        Ok(Work {
+            transport: Client::new(transport, self.credentials.default_namespace()),
+            measure,
+            limit,
+            timeout,
+            agent: self.agent.clone(),
+        })
     }
 }
 
-/// Makes the clients that share one way to the API server.
+fn writes(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// Runs a request while the fence, if there is one, allows it. A write whose answer has begun counts as returned: it was
+/// carried out by then.
+async fn pass(
+    fence: Option<Fence>,
+    answer: impl Future<Output = kube::Result<Response<Body>>>,
+) -> Result<Response<Body>, BoxError> {
+    Ok(match fence {
+        Some(fence) => fence.run(answer).await??,
+        None => answer.await?,
+    })
+}
+
+/// Creates the clients that share one connection to the API server.
 pub(crate) struct Work {
     transport: Client,
-    measure: MeasureLayer,
+    measure: Measure,
     limit: Option<ClientLimit>,
+    timeout: Duration,
     agent: String,
 }
 
 impl Work {
     /// The client of this name. Without a name it is the program's own.
     pub(crate) fn client(&self, name: Option<&str>) -> anyhow::Result<Client> {
-        self.through(name, &tower::layer::util::Identity::new())
+        self.client_with(name, async |transport: Client, request: Request<Body>| {
+            Ok(transport.send(request).await?)
+        })
     }
 
-    /// The same, through something more.
-    pub(crate) fn through<L, B>(&self, name: Option<&str>, layer: &L) -> anyhow::Result<Client>
+    /// The same with a function that sends each request with the shared connection.
+    pub(super) fn client_with<F>(
+        &self,
+        name: Option<&str>,
+        send: impl Fn(Client, Request<Body>) -> F + Clone + Send + 'static,
+    ) -> anyhow::Result<Client>
     where
-        L: Layer<Through>,
-        L::Service: Service<Request<Body>, Response = Response<B>> + Send + 'static,
-        <L::Service as Service<Request<Body>>>::Future: Send + 'static,
-        <L::Service as Service<Request<Body>>>::Error: Into<BoxError>,
-        B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        F: Future<Output = Result<Response<Body>, BoxError>> + Send,
     {
-        let through = Through::from(self.transport.clone());
-        let builder = ClientBuilder::new(through, self.transport.default_namespace())
-            .with_layer(layer)
-            .with_layer(&agent_layer(&self.agent, name)?);
-        Ok(with_limits(builder, self.limit, Some(self.measure.clone())))
-    }
-}
-
-/// A client as a service.
-#[derive(Clone)]
-pub(crate) struct Through(Client);
-
-impl From<Client> for Through {
-    fn from(client: Client) -> Self {
-        Self(client)
-    }
-}
-
-impl Service<Request<Body>> for Through {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = Pin<Box<dyn Future<Output = kube::Result<Response<Body>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let client = self.0.clone();
-        Box::pin(async move { client.send(request).await })
-    }
-}
-
-/// Says who asks.
-fn agent_layer(
-    agent: &str,
-    name: Option<&str>,
-) -> anyhow::Result<MapRequestLayer<impl Fn(Request<Body>) -> Request<Body> + Clone + use<>>> {
-    let agent = match name {
-        Some(name) => HeaderValue::from_str(&format!("{agent}/{name}"))?,
-        None => HeaderValue::from_str(agent)?,
-    };
-    Ok(MapRequestLayer::new(move |mut request: Request<Body>| {
-        request.headers_mut().insert(header::USER_AGENT, agent.clone());
-        request
-    }))
-}
-
-fn with_limits<S, B>(
-    builder: ClientBuilder<S>,
-    limit: Option<ClientLimit>,
-    measure: Option<MeasureLayer>,
-) -> Client
-where
-    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    let builder = builder.with_layer(&TimeoutLayer::new(HEAD_TIMEOUT));
-    match limit {
-        None => builder.build(),
-        Some(limit) => builder.with_layer(&LimitLayer(limit, measure)).build(),
-    }
-}
-
-/// Holds requests back to a rate: `--kube-api-qps` and `--kube-api-burst`.
-///
-/// A watch counts once, when it is opened.
-#[derive(Clone, Debug)]
-struct LimitLayer(ClientLimit, Option<MeasureLayer>);
-
-impl<S> Layer<S> for LimitLayer {
-    type Service = Limited<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Limited {
-            inner,
-            bucket: Bucket::new(self.0),
-            turn: None,
-            measure: self.1.clone(),
-        }
-    }
-}
-
-/// The client calls its service for one request after the other, so that waiting to be ready keeps their order.
-#[derive(Debug)]
-struct Limited<S> {
-    inner: S,
-    bucket: Bucket,
-    /// Of the next request.
-    turn: Option<(Instant, Pin<Box<Sleep>>)>,
-    measure: Option<MeasureLayer>,
-}
-
-impl<S: Service<Request<Body>>> Service<Request<Body>> for Limited<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        let (_, turn) = self.turn.get_or_insert_with(|| {
-            let now = Instant::now();
-            (now, Box::pin(sleep_until(self.bucket.reserve(now))))
+        let agent = match name {
+            Some(name) => HeaderValue::from_str(&format!("{}/{name}", self.agent))?,
+            None => HeaderValue::from_str(&self.agent)?,
+        };
+        let bucket = self.limit.map(|limit| Arc::new(Mutex::new(Bucket::new(limit))));
+        let (transport, measure, limit) = (self.transport.clone(), self.measure.clone(), self.timeout);
+        let service = service_fn(move |mut request: Request<Body>| {
+            request.headers_mut().insert(header::USER_AGENT, agent.clone());
+            let (transport, send) = (transport.clone(), send.clone());
+            let rate = bucket.clone().map(|bucket| (bucket, measure.clone()));
+            async move {
+                if let Some((bucket, measure)) = rate {
+                    let began = Instant::now();
+                    // The lock is fair, so that requests keep their order. A watch counts once, when it is opened.
+                    let mut bucket = bucket.lock().await;
+                    sleep_until(bucket.reserve(Instant::now())).await;
+                    measure.limited(request.method(), began.elapsed());
+                }
+                timeout(limit, send(transport, request))
+                    .await
+                    .unwrap_or_else(|_| Err(Elapsed::new().into()))
+            }
         });
-        match turn.as_mut().poll(cx) {
-            Poll::Ready(()) => self.inner.poll_ready(cx),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    fn call(&mut self, request: Request<Body>) -> S::Future {
-        if let (Some((since, _)), Some(measure)) = (self.turn.take(), &self.measure) {
-            measure.limited(request.method(), since.elapsed());
-        }
-        self.inner.call(request)
+        Ok(Client::new(service, self.transport.default_namespace()))
     }
 }
 
@@ -350,6 +268,9 @@ impl Bucket {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+    use parking_lot::Mutex as SyncMutex;
+    use tokio::time::sleep;
+
     use super::*;
 
     #[test]
@@ -384,17 +305,29 @@ mod tests {
         assert!(slow.reserve(now) > now);
     }
 
+    /// The program's own client of a server.
+    fn client<F>(answer: impl Fn() -> F + Send + 'static, limit: Option<ClientLimit>) -> Client
+    where
+        F: Future<Output = Result<Response<Body>, BoxError>> + Send + 'static,
+    {
+        let work = Work {
+            transport: Client::new(service_fn(move |_: Request<Body>| answer()), "default"),
+            measure: Measure::new(&ApiRequests::default(), &"https://10.0.0.1".parse().unwrap()),
+            limit,
+            timeout: HEAD_TIMEOUT,
+            agent: "test".to_owned(),
+        };
+        work.client(None).unwrap()
+    }
+
     fn request() -> Request<Vec<u8>> {
         Request::get("/version").body(Vec::new()).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_wait_for_their_turn() {
-        let answer = tower::service_fn(async |_: Request<Body>| {
-            Ok::<_, BoxError>(Response::new(Body::from(b"{}".to_vec())))
-        });
-        let limit = ClientLimit { qps: 2.0, burst: 3 };
-        let client = with_limits(ClientBuilder::new(answer, "default"), Some(limit), None);
+        let answer = async || Ok(Response::new(Body::from(b"{}".to_vec())));
+        let client = client(answer, Some(ClientLimit { qps: 2.0, burst: 3 }));
         let began = Instant::now();
         for _ in 0..7 {
             client.request_text(request()).await.unwrap();
@@ -405,12 +338,64 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_never_answers_fails_the_request() {
-        let silent = tower::service_fn(async |_: Request<Body>| {
-            std::future::pending::<Result<Response<Body>, BoxError>>().await
-        });
-        let client = with_limits(ClientBuilder::new(silent, "default"), None, None);
+        let client = client(std::future::pending, None);
         let began = Instant::now();
         let error = client.request_text(request()).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), HEAD_TIMEOUT.as_secs(), "{error}");
+    }
+
+    /// A client of an API server that takes a second for everything, and what arrived there.
+    fn fenced(fence: &Fence) -> (Client, Arc<SyncMutex<Vec<Method>>>) {
+        let (fence, arrived) = (fence.clone(), Arc::new(SyncMutex::new(Vec::new())));
+        let log = Arc::clone(&arrived);
+        let server = service_fn(move |request: Request<Body>| {
+            let (log, method) = (Arc::clone(&log), request.method().clone());
+            pass(Some(fence.clone()).filter(|_| writes(&method)), async move {
+                log.lock().push(method);
+                sleep(Duration::from_secs(1)).await;
+                Ok(Response::new(Body::from(b"{}".to_vec())))
+            })
+        });
+        (Client::new(server, "default"), arrived)
+    }
+
+    async fn send(client: &Client, method: Method) -> Result<String, String> {
+        let request = Request::builder()
+            .method(method)
+            .uri("/x")
+            .body(Vec::new())
+            .unwrap();
+        let answer = client.request_text(request).await;
+        answer.map_err(|error| ccm_core::error::report(&error))
+    }
+
+    const WRITES: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_standby_reads_and_sends_no_write() {
+        let (client, arrived) = fenced(&Fence::standby());
+        send(&client, Method::GET).await.unwrap();
+        for method in WRITES {
+            let error = send(&client, method).await.unwrap_err();
+            assert!(error.contains("not the leader and may not write"), "{error}");
+        }
+        assert_eq!(*arrived.lock(), [Method::GET]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_under_way_is_cut_when_permission_ends_and_a_read_is_not() {
+        let fence = Fence::standby();
+        let (client, arrived) = fenced(&fence);
+        for method in WRITES {
+            let began = Instant::now();
+            fence.allow_until(began + Duration::from_millis(500));
+            let (read, write) = tokio::join!(send(&client, Method::GET), send(&client, method.clone()));
+            read.unwrap();
+            assert!(write.unwrap_err().contains("ceased to be the leader"), "{method}");
+            assert!(!fence.is_settled(Duration::from_secs(10)));
+        }
+        assert_eq!(arrived.lock().len(), 2 * WRITES.len());
+        fence.allow_until(Instant::now() + Duration::from_secs(2));
+        send(&client, Method::PATCH).await.unwrap();
     }
 }

@@ -1,16 +1,10 @@
-//! A connection to the API server that is made anew when credentials change.
+//! A connection to the API server that is opened again when credentials change.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body, config::AuthInfo};
 use tokio::sync::watch;
-use tower::Service;
 use tracing::warn;
 
 use super::{
@@ -71,7 +65,7 @@ impl Renewing {
         })
     }
 
-    fn keep_up(&mut self) {
+    fn follow(&mut self) {
         if !self.changes.has_changed().unwrap_or(false) {
             return;
         }
@@ -88,23 +82,17 @@ impl Renewing {
             ),
         }
     }
-}
 
-impl Service<Request<Body>> for Renewing {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = Pin<Box<dyn Future<Output = kube::Result<Response<Body>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        self.keep_up();
+    /// Sends a request, and reports an answer 401.
+    pub(super) fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> impl Future<Output = kube::Result<Response<Body>>> + Send + use<> {
+        self.follow();
         let (client, generation) = (self.client.clone(), self.generation);
-        // Who brings a token of its own also asks for another one.
+        // A request with a token of its own also gets another token by itself.
         let credentials = (!self.connection.anonymous).then(|| self.credentials.clone());
-        Box::pin(async move {
+        async move {
             let answer = client.send(request).await?;
             if let Some(credentials) = credentials
                 && answer.status() == StatusCode::UNAUTHORIZED
@@ -112,6 +100,6 @@ impl Service<Request<Body>> for Renewing {
                 credentials.rejected(generation);
             }
             Ok(answer)
-        })
+        }
     }
 }

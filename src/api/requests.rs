@@ -1,10 +1,6 @@
 //! The `rest_client_*` metrics: requests to the API server, under the names that components of Kubernetes have them under.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::{Method, Request, Response, Uri, header};
 use hyper::body::Body;
@@ -13,85 +9,73 @@ use prometheus_client::{
     registry::Registry,
 };
 use tokio::time::Instant;
-use tower::{BoxError, Layer, Service};
 use tracing::trace;
 
-use crate::metrics::register;
+use crate::metrics::metrics;
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Where requests are counted. A clone counts in the same place; `default()` gives one that is registered nowhere.
-#[derive(Clone, Debug)]
-pub(crate) struct ApiRequests {
-    total: Family<Labels<3>, Counter>,
-    duration: Family<Labels<2>, Histogram>,
-    limited: Family<Labels<2>, Histogram>,
-    sent: Family<Labels<2>, Histogram>,
-    received: Family<Labels<2>, Histogram>,
+metrics! {
+    /// Where requests are counted. A clone counts in the same place.
+    pub(crate) struct ApiRequests {
+        total: Family<Labels<3>, Counter> = "rest_client_requests",
+        duration: Family<Labels<2>, Histogram> = "rest_client_request_duration_seconds" in family(seconds),
+        limited: Family<Labels<2>, Histogram> = "rest_client_rate_limiter_duration_seconds" in family(seconds),
+        sent: Family<Labels<2>, Histogram> = "rest_client_request_size_bytes" in family(bytes),
+        received: Family<Labels<2>, Histogram> = "rest_client_response_size_bytes" in family(bytes),
+    }
 }
 
+/// Registered nowhere.
 impl Default for ApiRequests {
     fn default() -> Self {
-        let family = |new: fn() -> Histogram| Family::new_with_constructor(new);
-        Self {
-            total: Family::default(),
-            duration: family(seconds),
-            limited: family(seconds),
-            sent: family(bytes),
-            received: family(bytes),
-        }
+        Self::register(&mut Registry::default())
     }
+}
+
+fn family(new: fn() -> Histogram) -> Family<Labels<2>, Histogram> {
+    Family::new_with_constructor(new)
 }
 
 fn seconds() -> Histogram {
     Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
 }
 
-/// Bounds in bytes.
-const BYTES: [f64; 11] = [
-    64.,
-    256.,
-    512.,
-    1024.,
-    4096.,
-    16384.,
-    65536.,
-    262_144.,
-    1_048_576.,
-    4_194_304.,
-    16_777_216.,
-];
-
+/// From 64 bytes to 16 MiB.
 fn bytes() -> Histogram {
-    Histogram::new(BYTES)
-}
-
-impl ApiRequests {
-    pub(crate) fn register(&self, registry: &mut Registry) {
-        register(registry, "rest_client_requests", self.total.clone());
-        register(
-            registry,
-            "rest_client_request_duration_seconds",
-            self.duration.clone(),
-        );
-        register(
-            registry,
-            "rest_client_rate_limiter_duration_seconds",
-            self.limited.clone(),
-        );
-        register(registry, "rest_client_request_size_bytes", self.sent.clone());
-        register(registry, "rest_client_response_size_bytes", self.received.clone());
-    }
+    const BOUNDS: [f64; 11] = [
+        64.,
+        256.,
+        512.,
+        1024.,
+        4096.,
+        16384.,
+        65536.,
+        262_144.,
+        1_048_576.,
+        4_194_304.,
+        16_777_216.,
+    ];
+    Histogram::new(BOUNDS)
 }
 
 /// Measures the requests to one server.
 #[derive(Clone, Debug)]
-pub(super) struct MeasureLayer {
+pub(super) struct Measure {
     requests: ApiRequests,
     host: String,
 }
 
-impl MeasureLayer {
+/// The measurement of a request in progress.
+pub(super) struct Measurement {
+    measure: Measure,
+    method: Method,
+    uri: Uri,
+    sent: Option<u64>,
+    began: Instant,
+}
+
+impl Measure {
     pub(super) fn new(requests: &ApiRequests, server: &Uri) -> Self {
         let host = server.authority().map(ToString::to_string).unwrap_or_default();
         Self {
@@ -100,107 +84,59 @@ impl MeasureLayer {
         }
     }
 
-    /// A request was held back.
+    /// A request had to wait for its turn.
     pub(super) fn limited(&self, method: &Method, time: Duration) {
-        let labels = self.labels(method);
-        self.requests
-            .limited
-            .get_or_create(&labels)
-            .observe(time.as_secs_f64());
+        let limited = self.requests.limited.get_or_create(&self.labels(method));
+        limited.observe(time.as_secs_f64());
     }
 
     fn labels(&self, method: &Method) -> Labels<2> {
         [("verb", method.to_string()), ("host", self.host.clone())]
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "nothing of 2^52 bytes is sent")]
-    fn answered(&self, method: &Method, sent: Option<u64>, time: Duration, head: Option<Head>) {
-        let labels = self.labels(method);
-        let code = head
-            .as_ref()
-            .map_or_else(|| "<error>".to_owned(), |head| head.code.to_string());
-        self.requests
-            .total
-            .get_or_create(&[
-                ("code", code),
-                ("method", method.to_string()),
-                ("host", self.host.clone()),
-            ])
-            .inc();
-        self.requests
-            .duration
-            .get_or_create(&labels)
-            .observe(time.as_secs_f64());
-        if let Some(sent) = sent {
-            self.requests.sent.get_or_create(&labels).observe(sent as f64);
-        }
-        if let Some(length) = head.and_then(|head| head.length) {
-            self.requests
-                .received
-                .get_or_create(&labels)
-                .observe(length as f64);
-        }
-    }
-}
-
-/// What is measured of an answer.
-struct Head {
-    code: u16,
-    length: Option<u64>,
-}
-
-impl<S> Layer<S> for MeasureLayer {
-    type Service = Measured<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Measured {
-            inner,
+    /// A request is sent.
+    pub(super) fn begin(&self, request: &Request<impl Body>) -> Measurement {
+        Measurement {
             measure: self.clone(),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            sent: request.body().size_hint().exact(),
+            began: Instant::now(),
         }
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Measured<S> {
-    inner: S,
-    measure: MeasureLayer,
-}
-
-impl<S, B, R> Service<Request<B>> for Measured<S>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body,
-{
-    type Response = Response<R>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (method, sent) = (request.method().clone(), request.body().size_hint().exact());
-        let (measure, began) = (self.measure.clone(), Instant::now());
-        let uri = request.uri().clone();
-        let answer = self.inner.call(request);
-        Box::pin(async move {
-            let answer = answer.await.map_err(Into::into);
-            let head = answer.as_ref().ok().map(|answer| Head {
-                code: answer.status().as_u16(),
-                length: answer
-                    .headers()
-                    .get(header::CONTENT_LENGTH)
-                    .and_then(|length| length.to_str().ok()?.parse().ok()),
-            });
-            let elapsed = began.elapsed();
-            let code = head.as_ref().map(|head| head.code);
-            trace!(%method, %uri, code, ?elapsed, "Request to the API server");
-            measure.answered(&method, sent, elapsed, head);
-            answer
-        })
+impl Measurement {
+    /// The head of the answer has come, or there will be none.
+    #[expect(clippy::cast_precision_loss, reason = "nothing of 2^52 bytes is sent")]
+    pub(super) fn end<B, E>(self, answer: &Result<Response<B>, E>) {
+        let Self {
+            method, uri, began, ..
+        } = self;
+        let Measure { requests, host } = &self.measure;
+        let elapsed = began.elapsed();
+        let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+        trace!(%method, %uri, code, ?elapsed, "Request to the API server");
+        let labels = self.measure.labels(&method);
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let total = [
+            ("code", code),
+            ("method", method.to_string()),
+            ("host", host.clone()),
+        ];
+        requests.total.get_or_create(&total).inc();
+        let duration = requests.duration.get_or_create(&labels);
+        duration.observe(elapsed.as_secs_f64());
+        if let Some(sent) = self.sent {
+            requests.sent.get_or_create(&labels).observe(sent as f64);
+        }
+        let length = answer.as_ref().ok().and_then(|answer| {
+            let length = answer.headers().get(header::CONTENT_LENGTH)?;
+            length.to_str().ok()?.parse::<f64>().ok()
+        });
+        if let Some(length) = length {
+            requests.received.get_or_create(&labels).observe(length);
+        }
     }
 }
 
@@ -208,37 +144,25 @@ where
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use kube::client::{Body, ClientBuilder};
     use prometheus_client::encoding::text::encode;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn requests_count_by_code_method_and_host() {
-        let server = tower::service_fn(async |request: Request<Body>| {
+        let mut registry = Registry::default();
+        let requests = ApiRequests::register(&mut registry);
+        let measure = Measure::new(&requests, &Uri::from_static("https://10.0.0.1:6443/base"));
+        let send = async |method, answer: Result<Response<()>, ()>| {
+            let request = Request::builder().method(method).uri("/here");
+            let body = kube::client::Body::from(vec![0; 300]);
+            let measurement = measure.begin(&request.body(body).unwrap());
             tokio::time::sleep(Duration::from_secs(3)).await;
-            match request.uri().path() {
-                "/gone" => Err(BoxError::from("the connection broke")),
-                _ => Ok(Response::builder()
-                    .header(header::CONTENT_LENGTH, 2)
-                    .body(Body::from(b"{}".to_vec()))
-                    .unwrap()),
-            }
-        });
-        let (requests, mut registry) = (ApiRequests::default(), Registry::default());
-        requests.register(&mut registry);
-        let measure = MeasureLayer::new(&requests, &Uri::from_static("https://10.0.0.1:6443/base"));
-        let client = ClientBuilder::new(server, "default").with_layer(&measure).build();
-        let send = async |method: &str, path: &str| {
-            let request = Request::builder()
-                .method(method)
-                .uri(path)
-                .body(vec![0; 300])
-                .unwrap();
-            client.request_text(request).await
+            measurement.end(&answer);
         };
-        send("PATCH", "/here").await.unwrap();
-        send("GET", "/gone").await.unwrap_err();
+        let answer = Response::builder().header(header::CONTENT_LENGTH, 2).body(());
+        send("PATCH", Ok(answer.unwrap())).await;
+        send("GET", Err(())).await;
         measure.limited(&Method::GET, Duration::from_secs(20));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();

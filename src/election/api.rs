@@ -9,23 +9,17 @@ use kube::{
 use super::lease::Lease;
 
 /// Why the API server did not do what it was asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// It has refused: nothing was changed.
+    /// It refused the request: nothing was changed.
+    #[error("{0}")]
     Refused(String),
-    /// Somebody else has written, or made, the object since it was read: nothing was changed.
+    /// Another process wrote or created the object since it was read: nothing was changed.
+    #[error("somebody else wrote it at the same time")]
     Conflict,
-    /// No answer. What was sent may have been carried out.
+    /// No answer. The request may have been carried out.
+    #[error("{0}")]
     Unknown(String),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Refused(reason) | Self::Unknown(reason) => f.write_str(reason),
-            Self::Conflict => f.write_str("somebody else wrote it at the same time"),
-        }
-    }
 }
 
 /// Where the Lease is kept.

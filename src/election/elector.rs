@@ -1,6 +1,6 @@
 //! The loop of an election: asks [`State`] what to do and does it.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use ccm_core::client::Fence;
 use k8s_openapi::jiff::Timestamp;
@@ -58,16 +58,9 @@ impl Leader {
 }
 
 /// The lease is not, or may soon not be, ours any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("leaderelection lost: {0}")]
 pub(super) struct Lost(pub(super) String);
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "leaderelection lost: {}", self.0)
-    }
-}
-
-impl std::error::Error for Lost {}
 
 /// What one try came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -221,7 +214,7 @@ impl<L: Leases> Elector<L> {
         }
         let found = match self.ask(self.leases.get()).await {
             Ok(found) => found,
-            Err(error) => return Outcome::Failed(format!("can not read the lease: {error}")),
+            Err(error) => return Outcome::Failed(format!("cannot read the lease: {error}")),
         };
         let leads = self.state.until().is_some();
         let step = self.state.found(found, Instant::now(), Timestamp::now());
@@ -234,7 +227,7 @@ impl<L: Leases> Elector<L> {
                 }
                 match self.write(&step).await {
                     Ok(outcome) => outcome,
-                    Err(error) => Outcome::Failed(format!("can not write the lease: {error}")),
+                    Err(error) => Outcome::Failed(format!("cannot write the lease: {error}")),
                 }
             }
         }

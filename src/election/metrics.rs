@@ -1,16 +1,10 @@
 //! Metrics, under upstream's names.
 
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 
 use crate::metrics::metrics;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Labels {
-    name: String,
-}
+type Labels = [(&'static str, String); 1];
 
 metrics! {
     /// The metrics of all leases.
@@ -23,9 +17,7 @@ metrics! {
 impl LeaseMetrics {
     /// Those of the lease of this name.
     pub(super) fn of(&self, name: &str) -> ElectionMetrics {
-        let labels = Labels {
-            name: name.to_owned(),
-        };
+        let labels = [("name", name.to_owned())];
         ElectionMetrics {
             master: self.master.get_or_create_owned(&labels),
             slow_path: self.slow_path.get_or_create_owned(&labels),

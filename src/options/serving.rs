@@ -14,7 +14,7 @@ use super::{
     tls,
     value::Reader,
 };
-use crate::config::{AccessConfig, Certificate, ServingConfig};
+use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
 
 /// HTTP/2 requests at once on one connection, unless a number is given.
 const MAX_STREAMS: u32 = 32;
@@ -62,7 +62,9 @@ fn http2_max_streams(reader: &mut Reader) -> Option<u32> {
 
 fn certificate(reader: &mut Reader) -> Certificate {
     let (given, missing) = match (reader.path(TLS_CERT_FILE), reader.path(TLS_PRIVATE_KEY_FILE)) {
-        (Some(certificate), Some(key)) => return Certificate::Files { certificate, key },
+        (Some(certificate), Some(key)) => {
+            return Certificate::Files(CertificateFiles { certificate, key });
+        }
         (None, None) => {
             let folder = reader.path(CERT_DIR);
             return folder.map_or(Certificate::InMemory, Certificate::Directory);

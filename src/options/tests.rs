@@ -139,10 +139,10 @@ fn values_arrive_in_the_config() {
     assert_eq!(serving.socket_address().to_string(), "[::1]:443");
     assert_eq!(
         serving.certificate,
-        Certificate::Files {
+        Certificate::Files(CertificateFiles {
             certificate: "a.crt".into(),
             key: "a.key".into()
-        }
+        })
     );
     assert_eq!(
         config.logging,

@@ -7,7 +7,7 @@ use super::{
     flags::{Flag, TLS_CIPHER_SUITES, TLS_CURVE_PREFERENCES, TLS_MIN_VERSION, TLS_SNI_CERT_KEY},
     value::Reader,
 };
-use crate::config::{NamedCertificate, TlsConfig};
+use crate::config::{CertificateFiles, NamedCertificate, TlsConfig};
 
 /// Suites of TLS 1.3, all of which are always offered, as elsewhere.
 const ALWAYS: [&str; 3] = [
@@ -35,8 +35,9 @@ fn spoken(name: &str) -> Option<CipherSuite> {
     SPOKEN.into_iter().find(is)
 }
 
-/// Suites of TLS 1.2 and older that are spoken elsewhere but not here, because they are weak.
-const WEAK: [&str; 14] = [
+/// Suites of TLS 1.2 and older that are spoken elsewhere but not here, because they are weak. The last two lack only forward
+/// secrecy.
+const WEAK: [&str; 16] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
@@ -51,10 +52,6 @@ const WEAK: [&str; 14] = [
     "TLS_RSA_WITH_AES_128_CBC_SHA256",
     "TLS_RSA_WITH_AES_256_CBC_SHA",
     "TLS_RSA_WITH_RC4_128_SHA",
-];
-
-/// The same with GCM but without forward secrecy.
-const NO_FORWARD_SECRECY: [&str; 2] = [
     "TLS_RSA_WITH_AES_128_GCM_SHA256",
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
 ];
@@ -107,7 +104,7 @@ fn suites(reader: &mut Reader) -> Option<Vec<CipherSuite>> {
     for name in names {
         if let Some(suite) = spoken(&name) {
             suites.push(suite);
-        } else if WEAK.contains(&name.as_str()) || NO_FORWARD_SECRECY.contains(&name.as_str()) {
+        } else if WEAK.contains(&name.as_str()) {
             weak.push(name);
         } else if !ALWAYS.contains(&name.as_str()) {
             reader.refuse(format!(
@@ -188,14 +185,8 @@ pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
             Some((files, names)) => (files, Some(names)),
             None => (value.as_str(), None),
         };
-        let names: Vec<String> = names
-            .map(|names| {
-                names
-                    .split(',')
-                    .map(|name| name.trim().to_ascii_lowercase())
-                    .collect()
-            })
-            .unwrap_or_default();
+        let names = names.into_iter().flat_map(|names| names.split(','));
+        let names: Vec<_> = names.map(|name| name.trim().to_ascii_lowercase()).collect();
         if names.iter().any(String::is_empty) {
             reader.invalid(FLAG, value, "empty names list is not allowed");
             continue;
@@ -203,11 +194,9 @@ pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
         let mut files = files.split(',').map(str::trim);
         match (files.next(), files.next(), files.next()) {
             (Some(certificate), Some(key), None) if !certificate.is_empty() && !key.is_empty() => {
-                named.push(NamedCertificate {
-                    certificate: certificate.into(),
-                    key: key.into(),
-                    names,
-                });
+                let (certificate, key) = (certificate.into(), key.into());
+                let files = CertificateFiles { certificate, key };
+                named.push(NamedCertificate { files, names });
             }
             _ => reader.invalid(
                 FLAG,
@@ -296,13 +285,17 @@ mod tests {
             read,
             [
                 NamedCertificate {
-                    certificate: "a.crt".into(),
-                    key: "a.key".into(),
+                    files: CertificateFiles {
+                        certificate: "a.crt".into(),
+                        key: "a.key".into(),
+                    },
                     names: vec![]
                 },
                 NamedCertificate {
-                    certificate: "b.crt".into(),
-                    key: "b.key".into(),
+                    files: CertificateFiles {
+                        certificate: "b.crt".into(),
+                        key: "b.key".into(),
+                    },
                     names: strings(&["*.example.com", "b"]),
                 },
             ]

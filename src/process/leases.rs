@@ -9,33 +9,21 @@ use kube::Client;
 use crate::{
     api::{Accounts, ApiServer, Work},
     app::{self, Clients, Term},
-    config::{Config, Controllers, ElectionConfig},
+    config::{Config, ElectionConfig},
     controllers::{self, route, service},
     election::{self, Candidacy, Contest, Election, Elections, Leader, Purpose},
-    server::{Checks, Metrics, Status, status::Leadership},
+    server::{Shown, Status, status::Leadership},
 };
 
-/// Which leases there are, before anybody contends for them.
+/// Which leases there are, before this process contends for them.
 pub(super) struct Leases<'a> {
-    config: Option<&'a ElectionConfig>,
-    /// What all work passes that nothing else is said of.
+    config: &'a Config,
+    /// `None` if there is no election.
+    election: Option<&'a ElectionConfig>,
+    /// Passed by all work of which nothing else is said.
     main: Fence,
-    migration: Option<Migration<'a>>,
-}
-
-/// The lease of the controllers that are handed over between managers.
-struct Migration<'a> {
-    lease: &'a str,
-    fence: Fence,
-    controllers: &'a Controllers,
-}
-
-/// Where metrics, events and checks of elections go.
-pub(super) struct Observed<'a> {
-    pub(super) metrics: &'a Metrics,
-    pub(super) event_metrics: &'a EventMetrics,
-    pub(super) checks: &'a Checks,
-    pub(super) status: &'a Status,
+    /// The name and the fence of the lease of the controllers that are handed over between managers.
+    migration: Option<(&'a str, Fence)>,
 }
 
 /// The process as a candidate.
@@ -43,143 +31,111 @@ pub(super) struct Elected {
     pub(super) elections: Elections,
     /// The API server, for the stores and whatever is no controller's own.
     pub(super) client: Client,
-    pub(super) main: Term,
-    pub(super) migration: Option<Term>,
     /// The API server, for what a replica that does not lead may write.
     pub(super) replica_client: Client,
+    /// The lease of the process, and that of a migration if there is one.
+    pub(super) terms: Vec<Term>,
 }
 
 impl<'a> Leases<'a> {
-    /// A dry run reads and leaves it to others to lead. Who runs none of the controllers that are handed over leaves their
-    /// lease to those who do.
+    /// A dry run reads and never leads. A process that runs none of the controllers that are handed over leaves their lease to
+    /// others.
     pub(super) fn new(config: &'a Config) -> Self {
         let election = config.election.as_ref().filter(|_| !config.dry_run);
-        let controllers = &config.controllers;
         let migration = election
             .and_then(|election| election.migration.as_ref())
-            .filter(|_| !controllers.migrated.is_empty());
+            .filter(|_| !config.controllers.migrated.is_empty());
         Self {
             main: match (election, config.dry_run) {
                 (None, false) => Fence::default(),
                 _ => Fence::standby(),
             },
-            migration: migration.map(|migration| Migration {
-                lease: &migration.lease,
-                fence: Fence::standby(),
-                controllers,
-            }),
-            config: election,
+            migration: migration.map(|migration| (migration.lease.as_str(), Fence::standby())),
+            election,
+            config,
         }
     }
 
     /// The fences of what is written to the cloud.
     pub(super) fn fences(&self) -> Fences {
         let of = |controller| match &self.migration {
-            Some(migration) if migration.controllers.migrated.contains(controller) => &migration.fence,
-            _ => &self.main,
+            Some((_, fence)) if self.config.controllers.migrated.contains(controller) => fence.clone(),
+            _ => self.main.clone(),
         };
         Fences {
-            load_balancers: of(service::NAME).clone(),
-            routes: of(route::NAME).clone(),
+            load_balancers: of(service::NAME),
+            routes: of(route::NAME),
             others: self.main.clone(),
         }
     }
 
-    /// Makes the clients, and the elections, which begin when somebody wants to lead.
+    /// Creates the clients, and the elections, each of which begins when its candidacy is used.
     pub(super) fn contend(
         self,
         api_server: &ApiServer,
-        options: &Config,
-        observed: &Observed<'_>,
+        shown: &Shown,
+        event_metrics: &EventMetrics,
     ) -> anyhow::Result<Elected> {
-        let work = api_server.for_work(options.api_server.limit, &self.main)?;
+        let limit = self.config.api_server.limit;
+        let work = api_server.for_work(limit, &self.main)?;
         let client = work.client(Some(app::CLIENT))?;
-        let clients = clients(options, api_server, &work, &self.main)?;
-        let fence = self.main.clone();
-        let Some(config) = self.config else {
-            let (main, candidacy) = Election::none(self.main);
-            show(observed.status, (None, &candidacy), None, options.dry_run);
-            return Ok(Elected {
-                elections: Elections {
-                    main,
-                    migration: None,
-                },
-                replica_client: client.clone(),
-                client,
-                main: Term {
-                    candidacy,
-                    clients,
-                    fence,
-                },
-                migration: None,
-            });
-        };
-        let replica_client = api_server.for_election(election::request_timeout(config))?;
-        let contest = Contest::new(
-            config,
-            replica_client.clone(),
-            observed.metrics,
-            observed.event_metrics,
-            observed.checks,
-        );
-        let (main, candidacy) = Election::start(&contest, Purpose::Main, &config.name, self.main);
-        let migration = match self.migration {
-            None => None,
-            Some(Migration { lease, fence, .. }) => {
-                let work = api_server.for_work(options.api_server.limit, &fence)?;
-                let clients = self::clients(options, api_server, &work, &fence)?;
-                let (election, candidacy) =
-                    Election::start(&contest, Purpose::Migration, lease, fence.clone());
-                let term = Term {
-                    candidacy,
-                    clients,
-                    fence,
-                };
-                Some((lease, election, term))
+        let contest = match self.election {
+            Some(election) => {
+                let client = api_server.for_election(election::request_timeout(election))?;
+                Some(Contest::new(election, client, shown, event_metrics))
             }
+            None => None,
         };
-        let full = |name: &str| Some(format!("{}/{name}", config.namespace));
-        let second = migration
-            .as_ref()
-            .map(|(lease, _, term)| (full(lease), &term.candidacy));
-        show(
-            observed.status,
-            (full(&config.name), &candidacy),
-            second,
-            options.dry_run,
-        );
-        let (second, migration) = migration.map(|(_, election, term)| (election, term)).unzip();
-        Ok(Elected {
-            elections: Elections {
-                main,
-                migration: second,
-            },
-            client,
-            main: Term {
+        let (mut elections, mut terms, mut leases) = (Vec::new(), Vec::new(), Vec::new());
+        let main = self.election.map(|election| election.name.as_str());
+        let mut all = vec![(Purpose::Main, main, self.main, work)];
+        if let Some((lease, fence)) = self.migration {
+            let work = api_server.for_work(limit, &fence)?;
+            all.push((Purpose::Migration, Some(lease), fence, work));
+        }
+        for (purpose, lease, fence, work) in all {
+            let clients = clients(self.config, api_server, &work, &fence)?;
+            let (election, candidacy) = match contest.as_ref().zip(lease) {
+                Some((contest, lease)) => Election::start(contest, purpose, lease, fence.clone()),
+                None => Election::none(fence.clone()),
+            };
+            let namespace = self.election.map(|election| election.namespace.as_str());
+            let lease = namespace
+                .zip(lease)
+                .map(|(namespace, name)| format!("{namespace}/{name}"));
+            leases.push((lease, candidacy.clone()));
+            elections.push(election);
+            terms.push(Term {
+                purpose,
                 candidacy,
                 clients,
                 fence,
-            },
-            migration,
-            replica_client,
+            });
+        }
+        show(&shown.status, leases, self.config.dry_run);
+        Ok(Elected {
+            elections: Elections(elections),
+            replica_client: contest.map_or_else(|| client.clone(), |contest| contest.client),
+            client,
+            terms,
         })
     }
 }
 
 /// The clients of the enabled controllers: each has its name in its user agent, and acts as its own account if that is
 /// asked for.
-fn clients(options: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
-    let accounts = match options.service_accounts {
+fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
+    let accounts = match config.service_accounts {
         true => {
-            let others = api_server.for_others(options.api_server.limit, fence)?;
+            let others = api_server.for_others(config.api_server.limit, fence)?;
             Some(Accounts::new(others, work.client(None)?))
         }
         false => None,
     };
     let mut clients = Clients::new();
-    for controller in controllers::all(options.provider) {
+    for controller in controllers::all(config.provider) {
         let name = controller.client_name;
-        if options.controllers.is_enabled(controller.name) && !clients.contains_key(name) {
+        if config.controllers.is_enabled(controller.name) && !clients.contains_key(name) {
             let client = match &accounts {
                 Some(accounts) => accounts.client(name),
                 None => work.client(Some(name)),
@@ -190,32 +146,27 @@ fn clients(options: &Config, api_server: &ApiServer, work: &Work, fence: &Fence)
     Ok(clients)
 }
 
-/// A Lease, if there is an election, and our part in it.
-type Shown<'a> = (Option<String>, &'a Candidacy);
-
-/// Lets people see which leases are held.
-fn show(status: &Status, main: Shown<'_>, migration: Option<Shown<'_>>, dry_run: bool) {
-    let source = |(lease, candidacy): Shown<'_>| {
-        let candidacy = candidacy.clone();
-        move || {
-            let leader = candidacy.leader();
-            let renewed = leader.renewed().filter(|_| lease.is_some());
-            Leadership {
-                lease: lease.clone(),
-                leads: !dry_run && leader.is_we(),
-                dry_run,
-                renewed_seconds_ago: renewed.map(|renewed| renewed.elapsed().as_secs()),
-                leader: match leader {
-                    Leader::Other(identity) => Some(identity),
-                    Leader::Unknown | Leader::We(_) => None,
-                },
-                migration: None,
-            }
+/// Shows the state of the leases. With each, its name if there is an election.
+fn show(status: &Status, leases: Vec<(Option<String>, Candidacy)>, dry_run: bool) {
+    let leadership = move |(lease, candidacy): &(Option<String>, Candidacy)| {
+        let leader = candidacy.leader();
+        let renewed = leader.renewed().filter(|_| lease.is_some());
+        Leadership {
+            lease: lease.clone(),
+            leads: !dry_run && leader.is_we(),
+            dry_run,
+            renewed_seconds_ago: renewed.map(|renewed| renewed.elapsed().as_secs()),
+            leader: match leader {
+                Leader::Other(identity) => Some(identity),
+                Leader::Unknown | Leader::We(_) => None,
+            },
+            migration: None,
         }
     };
-    let (main, migration) = (source(main), migration.map(source));
-    status.set_leadership(move || Leadership {
-        migration: migration.as_ref().map(|migration| migration().into()),
-        ..main()
+    status.set_leadership(move || {
+        let mut all = leases.iter().map(leadership);
+        let main = all.next().unwrap_or_default();
+        let migration = all.next().map(Box::new);
+        Leadership { migration, ..main }
     });
 }

@@ -7,7 +7,7 @@ use ccm_core::{Freshness, Priority, client::Fence, load_balancer::ReadOptions};
 use tokio::time::timeout;
 use tracing::info;
 
-use super::{StartProblems, prepare_to_look};
+use super::{Printed, StartProblems, prepare_to_look};
 use crate::{
     api::{ApiRequests, ApiServer},
     options::{Output, PlanRequest},
@@ -17,22 +17,14 @@ use crate::{
 /// For the cloud to let us in. The provider has deadlines of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What would be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// To be printed.
-    pub text: String,
-    /// 0: nothing to do. 2: something to do. 3: nothing but differences that would be left as they are. 1: not everything
-    /// could be found out.
-    pub exit_code: u8,
-}
-
-/// Says what [`run`](crate::run) would do now. Writes nothing, neither to the cloud nor to the cluster.
+/// Reports what [`run`](crate::run) would do now. Writes nothing, neither to the cloud nor to the cluster.
+///
+/// Exit codes: 0 for nothing to do, 2 for something to do, 3 if there are only differences that would be left unchanged, 1 if
+/// the answer is incomplete.
 ///
 /// # Errors
-/// If nothing could be found out: flags or config are wrong, API server or cloud can not be reached, or there is no such
-/// Service.
-pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
+/// Flags or config are wrong, the API server or the cloud cannot be reached, or the Service does not exist.
+pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
     let config = &request.config;
     let fence = Fence::standby();
     let context = prepare_to_look(config, &fence);
@@ -82,7 +74,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
         priority: Priority::User,
     };
     let plan = planner.plan(&cluster, &scope, ask).await?;
-    Ok(Planned {
+    Ok(Printed {
         text: match request.output {
             Output::Text => plan::as_text(&plan),
             Output::Json => plan::as_json(&plan, config.provider.name)?,

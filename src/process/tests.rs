@@ -24,10 +24,7 @@ impl Scene {
         let (main, _candidacy) = Election::none(self.fence.clone());
         Process {
             work,
-            elections: Elections {
-                main,
-                migration: None,
-            },
+            elections: Elections(vec![main]),
             server: tokio::spawn(until(self.stop_server.clone())),
             shutdown: self.shutdown.clone(),
             shutdown_check: Checks::default().register("shutdown", Kind::Ready),

@@ -10,12 +10,12 @@ use crate::config::{Config, MigrationConfig};
 
 /// The configuration, ready to be shown. It does not change while the program runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ConfigPages {
     configz: Value,
     flags: Vec<(String, String)>,
 }
 
-impl Told {
+impl ConfigPages {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             configz: configz(config),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::metrics::register;
 
-/// All paths, for the status page.
+/// All paths, for the status page and for requests. Those of health checks have paths below them.
 pub(super) const PATHS: [&str; 8] = [
     "/configz",
     "/flagz",
@@ -51,41 +51,26 @@ pub(super) struct Routes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route<'a> {
     Health(Endpoint, Option<&'a str>),
-    Metrics,
-    Slis,
-    Configz,
-    Flagz,
-    Statusz,
+    /// One of [`PATHS`].
+    Page(&'static str),
 }
 
 impl<'a> Route<'a> {
     fn of(path: &'a str) -> Option<Self> {
-        if let Some((endpoint, check)) = Endpoint::of_path(path) {
-            return Some(Self::Health(endpoint, check));
-        }
-        match path {
-            "/metrics" => Some(Self::Metrics),
-            "/metrics/slis" => Some(Self::Slis),
-            "/configz" => Some(Self::Configz),
-            "/flagz" => Some(Self::Flagz),
-            "/statusz" => Some(Self::Statusz),
-            _ => None,
-        }
+        let health = Endpoint::of_path(path).map(|(endpoint, check)| Self::Health(endpoint, check));
+        health.or_else(|| PATHS.into_iter().find(|known| *known == path).map(Self::Page))
     }
 
     fn allows(self, method: &Method) -> bool {
-        matches!(*method, Method::GET | Method::HEAD) || (self == Self::Slis && method == Method::DELETE)
+        matches!(*method, Method::GET | Method::HEAD)
+            || (self == Self::Page("/metrics/slis") && method == Method::DELETE)
     }
 
     /// The metric label.
     fn label(self) -> &'static str {
         match self {
             Self::Health(endpoint, _) => endpoint.name(),
-            Self::Metrics => "metrics",
-            Self::Slis => "slis",
-            Self::Configz => "configz",
-            Self::Flagz => "flagz",
-            Self::Statusz => "statusz",
+            Self::Page(path) => path.rsplit('/').next().unwrap_or(path),
         }
     }
 }
@@ -156,36 +141,39 @@ impl Routes {
     }
 
     fn serve(&self, route: Route<'_>, peer: &Peer, request: &request::Parts) -> Response<String> {
+        let Shown {
+            checks,
+            metrics,
+            config,
+            ..
+        } = &self.shown;
         match route {
             Route::Health(endpoint, check) => {
                 let answer = match check {
-                    None => Some(health::aggregate(
-                        &self.shown.checks,
-                        endpoint,
-                        request.uri.query(),
-                        &self.slis,
-                    )),
-                    Some(name) => health::single(&self.shown.checks, endpoint, name, peer.local),
+                    None => {
+                        let query = request.uri.query();
+                        Some(health::aggregate(checks, endpoint, query, &self.slis))
+                    }
+                    Some(name) => health::single(checks, endpoint, name, peer.local),
                 };
                 answer.map_or_else(not_found, |(status, body)| text(status, body))
             }
-            Route::Metrics => metrics_page(self.shown.metrics.render(), request),
-            Route::Slis if request.method == Method::DELETE => {
+            Route::Page("/metrics") => metrics_page(metrics.render(), request),
+            Route::Page("/metrics/slis") if request.method == Method::DELETE => {
                 self.slis.reset();
                 text(StatusCode::OK, "metrics reset\n")
             }
-            Route::Slis => metrics_page(self.slis.render(), request),
-            Route::Configz => page(JSON, self.shown.told.configz()),
-            Route::Flagz if prefers(&request.headers, JSON, "text/plain") => {
-                page(JSON, self.shown.told.flagz_json())
+            Route::Page("/metrics/slis") => metrics_page(self.slis.render(), request),
+            Route::Page("/configz") => page(JSON, config.configz()),
+            Route::Page("/flagz") if prefers(&request.headers, JSON, "text/plain") => {
+                page(JSON, config.flagz_json())
             }
-            Route::Flagz => text(StatusCode::OK, self.shown.told.flagz()),
-            Route::Statusz => self.statusz(request),
+            Route::Page("/flagz") => text(StatusCode::OK, config.flagz()),
+            Route::Page("/statusz") => self.statusz(request),
+            Route::Page(_) => not_found(),
         }
     }
-}
 
-impl Routes {
     fn statusz(&self, request: &request::Parts) -> Response<String> {
         let Shown {
             checks,

@@ -7,17 +7,14 @@ mod html;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::client::ClientMetrics;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::RwLock;
 use serde::Serialize;
 
-use super::{
-    health::Checks,
-    metrics::{Metrics, Sample},
-};
+use super::{health::Checks, metrics::Metrics};
 use crate::metrics::meaning;
 
 /// The most rows of a list. Rows with problems come first.
@@ -29,9 +26,9 @@ pub(crate) struct Status(Arc<RwLock<Sources>>);
 
 type Source<T> = Option<Arc<dyn Fn() -> T + Send + Sync>>;
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Sources {
-    began: SystemTime,
+    began: Timestamp,
     version: String,
     provider: String,
     cloud: ClientMetrics,
@@ -39,21 +36,6 @@ struct Sources {
     nodes: Source<Vec<NodeRow>>,
     services: Source<Vec<ServiceRow>>,
     orphans: Source<Vec<OrphanRow>>,
-}
-
-impl Default for Sources {
-    fn default() -> Self {
-        Self {
-            began: SystemTime::now(),
-            version: String::new(),
-            provider: String::new(),
-            cloud: ClientMetrics::default(),
-            leadership: None,
-            nodes: None,
-            services: None,
-            orphans: None,
-        }
-    }
 }
 
 impl std::fmt::Debug for Sources {
@@ -143,7 +125,7 @@ pub(crate) struct Plan {
 struct Report {
     kind: &'static str,
     api_version: &'static str,
-    metadata: Metadata,
+    metadata: BTreeMap<&'static str, &'static str>,
     start_time: Timestamp,
     uptime_seconds: u64,
     binary_version: String,
@@ -162,11 +144,6 @@ struct Report {
     routes: Vec<Figure>,
     budgets: Vec<Budget>,
     cloud_errors: Vec<CloudError>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Metadata {
-    name: &'static str,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -192,7 +169,6 @@ struct Figure {
     name: String,
     value: f64,
     /// What it counts.
-    #[serde(skip)]
     meaning: &'static str,
 }
 
@@ -221,6 +197,7 @@ struct CloudError {
 impl Status {
     pub(crate) fn new(version: &str, provider: &str, cloud: ClientMetrics) -> Self {
         Self(Arc::new(RwLock::new(Sources {
+            began: Timestamp::now(),
             version: version.to_owned(),
             provider: provider.to_owned(),
             cloud,
@@ -263,16 +240,14 @@ impl Status {
     fn report(&self, checks: &Checks, metrics: &Metrics) -> Report {
         // Sources take locks of their own.
         let sources = self.0.read().clone();
-        let samples = metrics.samples();
-        let began = Timestamp::try_from(sources.began).unwrap_or_default();
+        let samples = Figure::all(&metrics.render().unwrap_or_default());
+        let uptime = Timestamp::now().duration_since(sources.began).as_secs();
         Report {
             kind: "Statusz",
             api_version: "config.k8s.io/v1alpha1",
-            metadata: Metadata {
-                name: "cloud-controller-manager",
-            },
-            start_time: began,
-            uptime_seconds: sources.began.elapsed().unwrap_or_default().as_secs(),
+            metadata: [("name", "cloud-controller-manager")].into(),
+            start_time: sources.began,
+            uptime_seconds: u64::try_from(uptime).unwrap_or_default(),
             binary_version: sources.version,
             paths: super::routes::PATHS.to_vec(),
             provider: sources.provider,
@@ -360,44 +335,42 @@ fn list<T>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) -> List<T> 
 }
 
 /// The samples of these metrics, in this order.
-fn figures(samples: &[Sample], names: &[&str]) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    for name in names {
-        figures.extend(
-            samples
-                .iter()
-                .filter(|sample| sample.name == *name)
-                .map(Figure::of),
-        );
-    }
-    figures
+fn figures(samples: &[Figure], names: &[&str]) -> Vec<Figure> {
+    let of = |name| samples.iter().filter(move |sample| sample.metric() == name);
+    names.iter().flat_map(|name| of(*name)).cloned().collect()
 }
 
 /// The metrics of routes, without those that only a dashboard can use.
-fn routes(samples: &[Sample]) -> Vec<Figure> {
-    let is_route = |name: &str| name.starts_with("ccm_route") || name.starts_with("route_controller_");
-    let is_bare = |name: &str| !["_sum", "_count"].iter().any(|end| name.ends_with(end));
-    samples
-        .iter()
-        .filter(|sample| is_route(&sample.name) && is_bare(&sample.name))
-        .map(Figure::of)
-        .collect()
+fn routes(samples: &[Figure]) -> Vec<Figure> {
+    let is_shown = |sample: &&Figure| {
+        let name = sample.metric();
+        let is_route = name.starts_with("ccm_route") || name.starts_with("route_controller_");
+        is_route
+            && !["_sum", "_count", "_bucket"]
+                .iter()
+                .any(|end| name.ends_with(end))
+    };
+    samples.iter().filter(is_shown).cloned().collect()
 }
 
 impl Figure {
-    /// The values of its labels.
-    fn labels(&self) -> Vec<&str> {
-        self.name.split('"').skip(1).step_by(2).collect()
+    /// All samples on the page of metrics.
+    fn all(metrics: &str) -> Vec<Self> {
+        let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+        let read = |line: &str| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let (metric, labels) = series.split_once('{').unwrap_or((series, ""));
+            let name = format!("{metric} {}", labels.trim_end_matches('}'));
+            Some(Self {
+                name: name.trim_end().to_owned(),
+                value: value.parse().ok()?,
+                meaning: meaning(metric).unwrap_or_default(),
+            })
+        };
+        samples.filter_map(read).collect()
     }
 
-    fn of(sample: &Sample) -> Self {
-        Self {
-            name: match sample.labels.as_str() {
-                "" => sample.name.clone(),
-                labels => format!("{} {labels}", sample.name),
-            },
-            value: sample.value,
-            meaning: meaning(&sample.name).unwrap_or_default(),
-        }
+    fn metric(&self) -> &str {
+        self.name.split(' ').next().unwrap_or_default()
     }
 }

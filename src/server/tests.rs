@@ -15,7 +15,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::config::{AccessConfig, Certificate, NamedCertificate, TlsConfig};
+use crate::config::{AccessConfig, Certificate, CertificateFiles, NamedCertificate, TlsConfig};
 
 struct Running {
     address: SocketAddr,
@@ -315,8 +315,10 @@ async fn clients_get_the_certificate_of_the_name_they_ask_for() {
     };
     let named =
         |(certificate, key): &(std::path::PathBuf, std::path::PathBuf), names: &[&str]| NamedCertificate {
-            certificate: certificate.clone(),
-            key: key.clone(),
+            files: CertificateFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            },
             names: names.iter().map(ToString::to_string).collect(),
         };
     let any = pair("any", &["*.example.com", "one.example.com"]);
@@ -483,10 +485,10 @@ async fn what_keeps_it_from_starting_is_named() {
 
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
-    config.certificate = Certificate::Files {
+    config.certificate = Certificate::Files(CertificateFiles {
         certificate: certificate.clone(),
         key: key.clone(),
-    };
+    });
     let error = bind(&config).await;
     assert!(
         error.contains("cannot read") && error.contains("tls.crt"),

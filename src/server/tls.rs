@@ -12,7 +12,8 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -30,56 +31,27 @@ use tracing::{info, warn};
 use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
 use crate::{
-    config::{Certificate, NamedCertificate, ServingConfig, TlsConfig},
+    config::{Certificate, CertificateFiles, NamedCertificate, ServingConfig, TlsConfig},
     files::WatchedFiles,
 };
 
 /// The names of the files below `--cert-dir`, as everywhere else.
 const PAIR_NAME: &str = "cloud-controller-manager";
 
-/// Why there is no certificate, in words for the user.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsError {
-    #[error("cannot read {path}: {source}", path = path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {path}: {source}", path = path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error("{path} holds no {what} in PEM form", path = path.display())]
-    Empty { path: PathBuf, what: &'static str },
-    #[error("{certificate} and {key} cannot be used together: {source}", certificate = certificate.display(), key = key.display())]
-    Pair {
-        certificate: PathBuf,
-        key: PathBuf,
-        source: rustls::Error,
-    },
-    #[error("{there} exists but {missing} does not; delete the one or restore the other", there = there.display(), missing = missing.display())]
-    Half { there: PathBuf, missing: PathBuf },
-    #[error(
-        "there are no names in {path}; add its names after a colon in --tls-sni-cert-key",
-        path = path.display()
-    )]
-    NoNames { path: PathBuf },
-    #[error("cannot create a self-signed certificate: {0}")]
-    Generate(#[from] rcgen::Error),
-    #[error("cannot set up TLS: {0}")]
-    Setup(#[from] rustls::Error),
-}
-
 /// The TLS side of the server.
-pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsError> {
+///
+/// # Errors
+/// Why there is no certificate, in words for the user.
+pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig> {
     let default: Arc<dyn ResolvesServerCert> = match &config.certificate {
         Certificate::InMemory => {
-            let pair = Generated::new(config.bind_address)?;
-            Arc::new(SingleCertAndKey::from(certified(
-                vec![pair.certificate],
-                pair.key,
-            )?))
+            let (certificate, key) = generate(config.bind_address)?;
+            let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+            let key = certified(vec![certificate.der().clone()], key).context("cannot set up TLS")?;
+            Arc::new(SingleCertAndKey::from(key))
         }
         Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, config.bind_address)?)?),
-        Certificate::Files { certificate, key } => Arc::new(Files::open(Pair {
-            certificate: certificate.clone(),
-            key: key.clone(),
-        })?),
+        Certificate::Files(files) => Arc::new(Files::open(files.clone())?),
     };
     let resolver = match config.named_certificates.is_empty() {
         true => default,
@@ -90,7 +62,8 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsE
         false => &[&rustls::version::TLS13, &rustls::version::TLS12],
     };
     let mut server = ServerConfig::builder_with_provider(Arc::new(crypto(&config.tls)))
-        .with_protocol_versions(versions)?
+        .with_protocol_versions(versions)
+        .context("cannot set up TLS")?
         .with_client_cert_verifier(Arc::new(AnyClient::new()))
         .with_cert_resolver(resolver);
     if config.http2_max_streams.is_some() {
@@ -178,81 +151,61 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Pair {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-/// A pair of files, loaded again when they change.
+/// A certificate in files, loaded again when they change.
 #[derive(Debug)]
 struct Files {
-    pair: Pair,
-    current: Mutex<Current>,
-}
-
-#[derive(Debug)]
-struct Current {
-    files: WatchedFiles,
-    key: Arc<CertifiedKey>,
-    /// The names in the certificate, in lower case.
-    names: Vec<String>,
+    files: CertificateFiles,
+    current: Mutex<(WatchedFiles, Arc<CertifiedKey>)>,
 }
 
 impl Files {
-    fn open(pair: Pair) -> Result<Self, TlsError> {
-        let files = WatchedFiles::new([pair.certificate.clone(), pair.key.clone()]);
-        let key = Arc::new(pair.read()?);
-        let names = names_in(&key);
+    fn open(files: CertificateFiles) -> Result<Self> {
+        let watched = WatchedFiles::new([files.certificate.clone(), files.key.clone()]);
+        let key = Arc::new(read(&files)?);
         Ok(Self {
-            pair,
-            current: Mutex::new(Current { files, key, names }),
+            files,
+            current: Mutex::new((watched, key)),
         })
     }
 
     /// The certificate in use, loaded again if it has changed.
-    fn current(&self) -> MutexGuard<'_, Current> {
-        let mut current = self.current.lock();
-        if current.files.has_changed() {
-            match self.pair.read() {
+    fn current(&self) -> Arc<CertifiedKey> {
+        let (watched, current) = &mut *self.current.lock();
+        if watched.has_changed() {
+            match read(&self.files) {
                 Ok(key) => {
-                    info!(file = %self.pair.certificate.display(), "Loaded the changed serving certificate");
-                    current.names = names_in(&key);
-                    current.key = Arc::new(key);
+                    info!(file = %self.files.certificate.display(), "Loaded the changed serving certificate");
+                    *current = Arc::new(key);
                 }
-                Err(error) => {
-                    warn!(%error, "Keeping the serving certificate in use, the changed one is not usable");
-                }
+                Err(error) => warn!(
+                    error = format!("{error:#}"),
+                    "Keeping the serving certificate in use, the changed one is not usable"
+                ),
             }
         }
-        current
+        Arc::clone(current)
     }
 }
 
 impl ResolvesServerCert for Files {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current().key))
+        Some(self.current())
     }
 }
 
+/// The names in the certificate, in lower case.
 fn names_in(key: &CertifiedKey) -> Vec<String> {
-    let parsed = key
-        .cert
-        .first()
-        .map(|certificate| parse_x509_certificate(certificate));
-    let Some(Ok((_, certificate))) = parsed else {
-        return Vec::new();
-    };
-    let Ok(Some(names)) = certificate.subject_alternative_name() else {
-        return Vec::new();
-    };
-    let names = names.value.general_names.iter();
-    names
-        .filter_map(|name| match name {
+    let names = key.cert.first().and_then(|certificate| {
+        let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+        let names = certificate.subject_alternative_name().ok()??;
+        let names = names.value.general_names.iter();
+        let names = names.filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
             _ => None,
-        })
-        .collect()
+        });
+        Some(names.collect())
+    });
+    names.unwrap_or_default()
 }
 
 /// Certificates by server name, and a default.
@@ -263,22 +216,17 @@ struct Named {
 }
 
 impl Named {
-    fn open(
-        certificates: &[NamedCertificate],
-        default: Arc<dyn ResolvesServerCert>,
-    ) -> Result<Self, TlsError> {
+    fn open(certificates: &[NamedCertificate], default: Arc<dyn ResolvesServerCert>) -> Result<Self> {
         let mut named = Vec::new();
-        for certificate in certificates {
-            let files = Files::open(Pair {
-                certificate: certificate.certificate.clone(),
-                key: certificate.key.clone(),
-            })?;
-            if certificate.names.is_empty() && files.current().names.is_empty() {
-                return Err(TlsError::NoNames {
-                    path: certificate.certificate.clone(),
-                });
+        for NamedCertificate { files, names } in certificates {
+            let opened = Files::open(files.clone())?;
+            if names.is_empty() && names_in(&opened.current()).is_empty() {
+                bail!(
+                    "there are no names in {}; add its names after a colon in --tls-sni-cert-key",
+                    files.certificate.display()
+                );
             }
-            named.push((files, certificate.names.clone()));
+            named.push((opened, names.clone()));
         }
         Ok(Self { named, default })
     }
@@ -287,9 +235,9 @@ impl Named {
     fn find(&self, name: &str) -> Option<Arc<CertifiedKey>> {
         let mut best: Option<(u8, Arc<CertifiedKey>)> = None;
         for (files, given) in &self.named {
-            let current = files.current();
+            let key = files.current();
             let (names, base) = match given.is_empty() {
-                true => (&current.names, 0),
+                true => (&names_in(&key), 0),
                 false => (given, 2),
             };
             let rank = names
@@ -298,7 +246,7 @@ impl Named {
                 .max()
                 .map(|exact| base + u8::from(exact));
             if rank > best.as_ref().map(|(rank, _)| *rank) {
-                best = rank.map(|rank| (rank, Arc::clone(&current.key)));
+                best = rank.map(|rank| (rank, key));
             }
         }
         best.map(|(_, key)| key)
@@ -323,109 +271,67 @@ impl ResolvesServerCert for Named {
     }
 }
 
-impl Pair {
-    fn read(&self) -> Result<CertifiedKey, TlsError> {
-        let read = |path: &PathBuf| {
-            fs::read(path).map_err(|source| TlsError::Read {
-                path: path.clone(),
-                source,
-            })
-        };
-        let certificate = read(&self.certificate)?;
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(&certificate)
-            .collect::<Result<_, _>>()
-            .ok()
-            .filter(|chain: &Vec<_>| !chain.is_empty())
-            .ok_or_else(|| TlsError::Empty {
-                path: self.certificate.clone(),
-                what: "certificate",
-            })?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|_| TlsError::Empty {
-            path: self.key.clone(),
-            what: "private key",
-        })?;
-        certified(chain, key).map_err(|source| TlsError::Pair {
-            certificate: self.certificate.clone(),
-            key: self.key.clone(),
-            source,
-        })
+fn read(files: &CertificateFiles) -> Result<CertifiedKey> {
+    let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let (file, key_file) = (files.certificate.display(), files.key.display());
+    let certificate = read(&files.certificate)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
+    let chain = chain.unwrap_or_default();
+    if chain.is_empty() {
+        bail!("{file} holds no certificate in PEM form");
     }
+    let Ok(key) = PrivateKeyDer::from_pem_slice(&read(&files.key)?) else {
+        bail!("{key_file} holds no private key in PEM form");
+    };
+    certified(chain, key).with_context(|| format!("{file} and {key_file} cannot be used together"))
 }
 
 /// The pair in `--cert-dir`; created if neither file exists.
-fn kept_pair(folder: &Path, address: IpAddr) -> Result<Pair, TlsError> {
-    let pair = Pair {
+fn kept_pair(folder: &Path, address: IpAddr) -> Result<CertificateFiles> {
+    let files = CertificateFiles {
         certificate: folder.join(format!("{PAIR_NAME}.crt")),
         key: folder.join(format!("{PAIR_NAME}.key")),
     };
-    match (pair.certificate.exists(), pair.key.exists()) {
-        (true, true) => return Ok(pair),
-        (true, false) => {
-            return Err(TlsError::Half {
-                there: pair.certificate,
-                missing: pair.key,
-            });
-        }
-        (false, true) => {
-            return Err(TlsError::Half {
-                there: pair.key,
-                missing: pair.certificate,
-            });
-        }
+    let half = |there: &Path, missing: &Path| {
+        let (there, missing) = (there.display(), missing.display());
+        bail!("{there} exists but {missing} does not; delete the one or restore the other")
+    };
+    match (files.certificate.exists(), files.key.exists()) {
+        (true, true) => return Ok(files),
+        (true, false) => return half(&files.certificate, &files.key),
+        (false, true) => return half(&files.key, &files.certificate),
         (false, false) => {}
     }
-    let generated = Generated::new(address)?;
+    let (certificate, key) = generate(address)?;
     let write = |path: &Path, text: &str, mode: u32| {
-        let file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(path);
+        let mut file = fs::OpenOptions::new();
+        let file = file.write(true).create_new(true).mode(mode).open(path);
         file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
-            .map_err(|source| TlsError::Write {
-                path: path.to_owned(),
-                source,
-            })
+            .with_context(|| format!("cannot write {}", path.display()))
     };
-    fs::create_dir_all(folder).map_err(|source| TlsError::Write {
-        path: folder.to_owned(),
-        source,
-    })?;
-    write(&pair.key, &generated.key_pem, 0o600)?;
-    write(&pair.certificate, &generated.certificate_pem, 0o644)?;
-    info!(file = %pair.certificate.display(), "Created a self-signed serving certificate");
-    Ok(pair)
+    fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+    write(&files.key, &key.serialize_pem(), 0o600)?;
+    write(&files.certificate, &certificate.pem(), 0o644)?;
+    info!(file = %files.certificate.display(), "Created a self-signed serving certificate");
+    Ok(files)
 }
 
-/// A self-signed certificate. It does not expire: clients that verify it trust this one certificate and no other, and a
-/// process may run for years.
-struct Generated {
-    certificate: CertificateDer<'static>,
-    key: PrivateKeyDer<'static>,
-    certificate_pem: String,
-    key_pem: String,
-}
-
-impl Generated {
-    fn new(address: IpAddr) -> Result<Self, rcgen::Error> {
-        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-        if !address.is_unspecified() && !names.contains(&address.to_string()) {
-            names.push(address.to_string());
-        }
+/// A self-signed certificate and its key. It does not expire: clients that verify it trust this one certificate and no other,
+/// and a process may run for years.
+fn generate(address: IpAddr) -> Result<(rcgen::Certificate, rcgen::KeyPair)> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    if !address.is_unspecified() && !names.contains(&address.to_string()) {
+        names.push(address.to_string());
+    }
+    let generate = || {
         let mut params = rcgen::CertificateParams::new(names)?;
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, PAIR_NAME);
+        let mut subject = rcgen::DistinguishedName::new();
+        subject.push(rcgen::DnType::CommonName, PAIR_NAME);
+        params.distinguished_name = subject;
         params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
         let key = rcgen::KeyPair::generate()?;
-        let certificate = params.self_signed(&key)?;
-        Ok(Self {
-            certificate_pem: certificate.pem(),
-            key_pem: key.serialize_pem(),
-            certificate: certificate.der().clone(),
-            key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
-        })
-    }
+        Ok::<_, rcgen::Error>((params.self_signed(&key)?, key))
+    };
+    generate().context("cannot create a self-signed certificate")
 }

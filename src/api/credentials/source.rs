@@ -11,10 +11,7 @@ use http::{HeaderValue, Uri};
 use k8s_openapi::{ByteString, jiff::Timestamp};
 use kube::{
     Config,
-    config::{
-        AuthInfo, Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError,
-        NamedAuthInfo, NamedCluster, NamedContext,
-    },
+    config::{AuthInfo, Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use secrecy::ExposeSecret;
@@ -312,64 +309,33 @@ struct Chosen<'a> {
 
 impl<'a> Chosen<'a> {
     fn of(kubeconfig: &'a Kubeconfig) -> Result<Self, String> {
-        let there = |names: Vec<&str>| match names.as_slice() {
-            [] => "there is none".to_owned(),
-            names => format!("there is {}", names.join(", ")),
-        };
         let contexts = || {
-            there(
-                kubeconfig
-                    .contexts
-                    .iter()
-                    .map(|named| named.name.as_str())
-                    .collect(),
-            )
+            kubeconfig
+                .contexts
+                .iter()
+                .map(|named| (&named.name, named.context.as_ref()))
         };
         let name = kubeconfig.current_context.as_deref().unwrap_or_default();
         if name.is_empty() {
+            let there = there(contexts());
             return Err(format!(
-                "it does not say which context to use; set current-context ({})",
-                contexts()
+                "it does not say which context to use; set current-context ({there})"
             ));
         }
-        let context = kubeconfig
-            .contexts
-            .iter()
-            .find(|named| named.name == name)
-            .and_then(|NamedContext { context, .. }| context.as_ref())
-            .ok_or_else(|| {
-                format!(
-                    "there is no context {name:?}; correct current-context ({})",
-                    contexts()
-                )
-            })?;
-        let cluster = kubeconfig
-            .clusters
-            .iter()
-            .find(|named| named.name == context.cluster)
-            .and_then(|NamedCluster { cluster, .. }| cluster.as_ref())
-            .ok_or_else(|| {
-                let clusters = kubeconfig.clusters.iter().map(|named| named.name.as_str());
-                format!(
-                    "the cluster {:?} of context {name:?} is not there; correct the context ({})",
-                    context.cluster,
-                    there(clusters.collect())
-                )
-            })?;
+        let context = find(name, contexts())
+            .map_err(|there| format!("there is no context {name:?}; correct current-context ({there})"))?;
+        let missing = |what: &str, wanted: &str, there: String| {
+            format!("the {what} {wanted:?} of context {name:?} is not there; correct the context ({there})")
+        };
+        let clusters = kubeconfig.clusters.iter();
+        let clusters = clusters.map(|named| (&named.name, named.cluster.as_ref()));
+        let cluster =
+            find(&context.cluster, clusters).map_err(|there| missing("cluster", &context.cluster, there))?;
+        let users = kubeconfig.auth_infos.iter();
+        let users = users.map(|named| (&named.name, Some(named.auth_info.as_ref())));
         let user = match context.user.as_deref() {
             None | Some("") => None,
-            Some(user) => {
-                let mut named = kubeconfig.auth_infos.iter();
-                let named = named.find(|named| named.name == user).ok_or_else(|| {
-                    let users = kubeconfig.auth_infos.iter().map(|named| named.name.as_str());
-                    format!(
-                        "the user {user:?} of context {name:?} is not there; correct the context ({})",
-                        there(users.collect())
-                    )
-                })?;
-                let NamedAuthInfo { auth_info, .. } = named;
-                auth_info.as_ref()
-            }
+            Some(user) => find(user, users).map_err(|there| missing("user", user, there))?,
         };
         Ok(Self {
             cluster_name: &context.cluster,
@@ -393,5 +359,26 @@ impl<'a> Chosen<'a> {
             ]);
         }
         files.into_iter().flatten().map(PathBuf::from)
+    }
+}
+
+/// The item of this name.
+///
+/// # Errors
+/// There is none: which there are.
+fn find<'a, T>(
+    name: &str,
+    mut items: impl Iterator<Item = (&'a String, Option<T>)> + Clone,
+) -> Result<T, String> {
+    let all = items.clone();
+    let found = items.find(|(known, _)| *known == name);
+    found.and_then(|(_, item)| item).ok_or_else(|| there(all))
+}
+
+fn there<'a, T>(items: impl Iterator<Item = (&'a String, T)>) -> String {
+    let names: Vec<_> = items.map(|(name, _)| name.as_str()).collect();
+    match names.as_slice() {
+        [] => "there is none".to_owned(),
+        names => format!("there is {}", names.join(", ")),
     }
 }

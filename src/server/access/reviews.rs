@@ -23,7 +23,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{cache::Cache, user::User};
-use crate::{config::AccessConfig, logging::Failing, metrics::register};
+use crate::{api, config::AccessConfig, logging::Failing, metrics::register};
 
 /// The most reviews in progress. A few scrapers need far fewer.
 const AT_ONCE: usize = 64;
@@ -208,7 +208,7 @@ impl Reviews {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if tries == TRIES || !may_pass(&error) {
+            if tries == TRIES || !api::may_pass(&error) {
                 return Err(report(&error));
             }
             debug!(
@@ -227,15 +227,6 @@ trait Review: Resource<DynamicType = ()> + Clone + Debug + Serialize + Deseriali
 
 impl Review for TokenReview {}
 impl Review for SubjectAccessReview {}
-
-/// Whether another try may succeed.
-fn may_pass(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
-        kube::Error::BuildRequest(_) | kube::Error::SerdeError(_) => false,
-        _ => true,
-    }
-}
 
 impl ReviewMetrics {
     fn new(what: &'static str, name: &str, registry: &mut Registry) -> Self {

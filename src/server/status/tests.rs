@@ -46,7 +46,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         .await;
     failed.unwrap_err();
     let status = Status::new("1.2.3", "acme", cloud);
-    status.0.write().began = SystemTime::UNIX_EPOCH;
+    status.0.write().began = Timestamp::UNIX_EPOCH;
     status.set_leadership(|| Leadership {
         lease: Some("kube-system/cloud-controller-manager".to_owned()),
         leads: true,
@@ -122,7 +122,8 @@ fn settled(text: &str) -> String {
         match line.find(" · up ") {
             Some(end) => settled.push_str(line.get(..end).unwrap()),
             None if line.contains("no &lt;script&gt;") => {
-                settled.push_str(&line.replace(line.get(8..31).unwrap(), "THEN"));
+                let (_, at) = line.split_once("<td data-l=\"at\">").unwrap();
+                settled.push_str(&line.replace(at.split_once('<').unwrap().0, "THEN"));
             }
             None => settled.push_str(line),
         }
