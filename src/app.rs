@@ -74,7 +74,7 @@ pub(crate) struct AppContext {
 ///
 /// # Errors
 ///
-/// If a part ends before it was told to.
+/// A part of the program ended unexpectedly.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     for controller in &context.config.controllers.disabled {
         info!(controller, "The controller is switched off");
@@ -99,7 +99,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
             biased;
             () = shutdown.cancelled() => Ok(()),
             ended = ended(&mut following) => ended,
-            () = dry_run(&context, &stores) => Err(anyhow!("the dry run ended without being told to")),
+            () = dry_run(&context, &stores) => Err(anyhow!("the dry run ended unexpectedly")),
         };
     }
 
@@ -308,7 +308,7 @@ fn start_controllers(
 /// The first of these that ends. None of them should.
 async fn ended(parts: &mut JoinSet<()>) -> anyhow::Result<()> {
     match parts.join_next().await {
-        Some(Ok(())) => Err(anyhow!("a controller or informer ended without being told to")),
+        Some(Ok(())) => Err(anyhow!("a controller or informer ended unexpectedly")),
         Some(Err(error)) => Err(error.into()),
         None => std::future::pending().await,
     }

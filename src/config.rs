@@ -11,7 +11,7 @@ use std::{
 use ccm_core::{Cloud, FlagValues, Provider};
 use rustls::{CipherSuite, NamedGroup};
 
-/// Everything that the program was told on its command line, checked.
+/// The command line, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The provider that `--cloud-provider` names.

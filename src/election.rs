@@ -50,9 +50,8 @@ use crate::{
     server::{Checks, Kind, Shown},
 };
 use api::ApiServer;
+use elector::Elector;
 pub(crate) use elector::Leader;
-use elector::{Elector, Timing};
-use lease::Terms;
 use metrics::LeaseMetrics;
 use state::State;
 
@@ -196,10 +195,6 @@ impl Election {
                 _ => Ok(()),
             });
         let writer = events::Writer::new(contest.client.clone(), contest.event_metrics);
-        let terms = Terms {
-            identity: contest.identity.clone(),
-            lease_duration: config.lease_duration,
-        };
         let elector = Elector::new(
             ApiServer::new(
                 contest.client.clone(),
@@ -207,12 +202,7 @@ impl Election {
                 name,
                 writer.recorder(COMPONENT),
             ),
-            State::new(terms, config.renew_deadline, &config.namespace, name),
-            Timing {
-                lease_duration: config.lease_duration,
-                retry_period: config.retry_period,
-                request_timeout: request_timeout(config),
-            },
+            State::new(config, &contest.identity, name),
             fence.clone(),
             contest.metrics.of(name),
             sender,
@@ -246,7 +236,7 @@ impl Election {
         (election, candidacy)
     }
 
-    /// Returns if the election ends without having been told to, with the reason. The fence is closed then.
+    /// Returns if the election ends unexpectedly, with the reason. The fence is closed then.
     pub(crate) async fn lost(&mut self) -> anyhow::Error {
         let Some(task) = &mut self.task else {
             return std::future::pending().await;
@@ -256,7 +246,7 @@ impl Election {
         self.fence.close();
         match ended {
             Ok(Err(error)) => error,
-            Ok(Ok(())) => anyhow!("the leader election ended without being told to"),
+            Ok(Ok(())) => anyhow!("the leader election ended unexpectedly"),
             Err(error) => anyhow!(error).context("the leader election ended by a bug"),
         }
     }

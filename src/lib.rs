@@ -6,7 +6,7 @@
 //! A binary with a provider of one's own registers it with `ccm_core::register_provider!` and calls [`main`]; see
 //! `examples/out_of_tree.rs`.
 //!
-//! | Module | Holds |
+//! | Module | Contents |
 //! |---|---|
 //! | `process` | start order, signals, end |
 //! | [`options`] | flags |

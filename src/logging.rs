@@ -137,29 +137,19 @@ fn matches(pattern: &str, target: &str) -> bool {
 
 /// Whether `*` (any characters) and `?` (any single one) can be filled in so that the pattern is the text.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut pos) = (0, 0);
-    // Where to go on when the last `*` has to stand for one more character.
-    let mut again: Option<(usize, usize)> = None;
-    loop {
-        match (pattern.get(at), text.get(pos)) {
-            (None, None) => return true,
-            (Some(b'*'), _) => {
-                again = Some((at + 1, pos));
-                at += 1;
-            }
-            (Some(wanted), Some(there)) if *wanted == b'?' || wanted == there => {
-                at += 1;
-                pos += 1;
-            }
-            _ => match again {
-                Some((after, taken)) if taken < text.len() => {
-                    again = Some((after, taken + 1));
-                    (at, pos) = (after, taken + 1);
-                }
-                _ => return false,
-            },
-        }
+    // For each length: whether the pattern so far can be the begin of the text of that length.
+    let mut fits: Vec<bool> = (0..=text.len()).map(|length| length == 0).collect();
+    for sign in pattern {
+        fits = if *sign == b'*' {
+            let shortest = fits.iter().position(|fits| *fits).unwrap_or(fits.len());
+            (0..fits.len()).map(|length| length >= shortest).collect()
+        } else {
+            let next = fits.iter().zip(text);
+            let next = next.map(|(fits, byte)| *fits && (*sign == b'?' || sign == byte));
+            std::iter::once(false).chain(next).collect()
+        };
     }
+    fits.last() == Some(&true)
 }
 
 fn ours(verbosity: u8) -> LevelFilter {

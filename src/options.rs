@@ -69,63 +69,8 @@ const USAGE: &str = "cloud-controller-manager --cloud-provider <NAME> [--cloud-c
      cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]\n       \
      cloud-controller-manager validate [--services <FILE>|-] [--strict] [-o text|json] [FLAGS]";
 
-/// No line is longer than 98 characters, or clap would break it on an ordinary terminal.
-const AFTER_HELP: &str = "\
-Writing flags:
-  `_` may stand for `-` in a flag's name. A boolean takes its value after `=`: --x, --x=true,
-  --x=false. A duration is a number with a unit (ms, s, m, h), or several: 90s, 1m30s. A LIST is
-  separated by commas and may be given in several flags. If any other flag is given twice, the last
-  one counts, except where it may be repeated. All mistakes are reported together, with exit code 1.
-
-Flags of other cloud-controller-managers that are only accepted here:
-  Not there yet    a value that asks for it is refused, one that switches it off is accepted
-  No effect (yet)  accepted; a value that asks for something gets a warning in the log
-  Deprecated       accepted with a warning in the log
-
-Where this program differs from other cloud-controller-managers on purpose:
-  --kube-api-qps                 no limit unless given: the API server's own flow control decides
-  --concurrent-node-syncs        32 instead of 1: the cloud is asked for many nodes at once
-  --concurrent-service-syncs     8 instead of 1
-  --route-reconciliation-period  unset instead of 10s: routes follow changes of nodes
-  --leader-elect                 the lease is released at the end, so that the next one starts at once
-  node lifecycle                 a node is not deleted after one answer: see --node-deletion-grace,
-                                 --node-deletion-confirm and --node-deletion-share
-  --authentication-kubeconfig    without it and outside of a pod, the API server is asked with what
-                                 --kubeconfig says, not left alone; so for --authorization-kubeconfig
-
-Seeing what it would do:
-  The word plan, with the flags of the program as it is to run, prints what it would do now, and
-  ends. --dry-run runs on and logs it whenever it changes. Both read, and write nothing: not to the
-  cloud, not to the cluster, no Events. They take no part in leader election, so that they may run
-  beside any leader, and need no right but to get, list and watch nodes and Services (and to get
-  the namespace kube-system). Exit codes of plan: 0 nothing to do, 2 something to do, 3 only
-  differences that would be left as they are, 1 any error.
-
-Seeing whether it would work, without a cluster:
-  The word validate, with --cloud-provider and --cloud-config, reads the config, lets itself in,
-  and looks whether the credentials may read what they have to, whether what the config names is
-  there, and how much of quotas is left. With --services it also looks at the annotations and
-  fields of Services of type LoadBalancer, in manifests before they are applied. Everything that is
-  wrong is said with file, line and what would be right. It writes nothing, so that rights to write
-  are not tried. Exit codes of validate: 0 nothing is wrong, or only warnings, 2 errors (with
-  --strict also warnings), 1 something could not be found out, or any other error.
-
-Examples:
-  In a pod of the cluster:
-    cloud-controller-manager --cloud-provider=openstack --cloud-config=/etc/config/cloud.conf
-  From outside of it, with more to read:
-    cloud-controller-manager --cloud-provider=openstack --kubeconfig=admin.conf -v=4
-  What would it do in the place of the program that runs now:
-    cloud-controller-manager plan --cloud-provider=openstack --cloud-config=cloud.conf \\
-      --kubeconfig=admin.conf
-  Is this config right, and are these manifests:
-    cloud-controller-manager validate --cloud-provider=openstack --cloud-config=cloud.conf \\
-      --services=services.yaml
-    helm template shop | cloud-controller-manager validate --cloud-provider=openstack \\
-      --cloud-config=cloud.conf --services=-
-  Which keys may stand in the config file:
-    cloud-controller-manager --cloud-provider=openstack --help-cloud-config
-";
+/// No line of it is longer than 98 characters, or clap would break it on an ordinary terminal.
+const AFTER_HELP: &str = include_str!("options/help.txt");
 
 /// The definition of all flags of a binary with these providers.
 #[must_use]

@@ -56,7 +56,7 @@ const CUT_OFF: Duration = Duration::from_millis(100);
 /// For blocking work (file reads, name lookups) that is still under way at the very end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
-/// The whole program: reads the command line and runs until it is told to stop. A binary with providers of its own
+/// The whole program: reads the command line and runs until a signal stops it. A binary with providers of its own
 /// needs no more than to call this.
 ///
 /// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error; for the others see [`plan()`] and
@@ -146,7 +146,7 @@ fn in_runtime<T>(logging: &LoggingConfig, work: impl Future<Output = anyhow::Res
 #[error("{}", .0.join("\n"))]
 struct StartProblems(Vec<String>);
 
-/// Runs until a signal tells it to stop. The log is the caller's.
+/// Runs until a signal stops it. The log is the caller's.
 ///
 /// # Errors
 /// The configuration prevents the start, or a part of the program ended when it should not have.
@@ -315,7 +315,7 @@ struct Process {
 }
 
 impl Process {
-    /// Waits for the end and brings it about in order. A part that ends before it was told to, ends the process.
+    /// Waits for the end and ends the parts in order. A part that ends unexpectedly ends the process.
     async fn supervise(mut self) -> anyhow::Result<()> {
         let mut lost = false;
         // Writes that outlive their controllers (a batch, an event) have the rest of the drain.
@@ -348,11 +348,11 @@ impl Process {
             ended = &mut self.work => {
                 ended_well("the controllers", ended).and_then(|()| match self.shutdown.is_cancelled() {
                     true => Ok(()),
-                    false => Err(anyhow!("the controllers ended without being told to")),
+                    false => Err(anyhow!("the controllers ended unexpectedly")),
                 })
             }
             ended = &mut self.server => ended_well("the HTTPS server", ended)
-                .and_then(|()| Err(anyhow!("the HTTPS server ended without being told to"))),
+                .and_then(|()| Err(anyhow!("the HTTPS server ended unexpectedly"))),
         };
         self.work.abort();
         self.elections

@@ -95,7 +95,7 @@ pub(crate) fn implied(program: &OsStr, compiled_in: &[&'static Provider]) -> Opt
 /// The provider that `--cloud-provider` names.
 ///
 /// # Errors
-/// What to tell the user who asked for one that is not here.
+/// There is none of this name, in words for the user.
 pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a Provider, String> {
     if let Some(provider) = compiled_in.iter().find(|provider| provider.name == name) {
         return Ok(provider);

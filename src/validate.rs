@@ -1,6 +1,6 @@
 //! `validate`: what is wrong with a config, its cloud and manifests of Services, found without a cluster.
 //!
-//! | Part | Holds |
+//! | Module | Contents |
 //! |---|---|
 //! | this file | what is looked at, and what it comes to |
 //! | [`manifest`] | Services in files, and where in them everything stands |
@@ -213,11 +213,9 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
             Ok(content) => manifest::read(&source.to_string(), &content),
             Err(error) => {
                 let message = format!("could not read {source}: {error}");
-                let finding = Finding::new(Severity::Unknown, "--services", message);
-                report.add(
-                    Source::Manifests,
-                    [finding.fix("name a file that can be read, or - for standard input")],
-                );
+                let finding = Finding::new(Severity::Unknown, "--services", message)
+                    .fix("name a file that can be read, or - for standard input");
+                report.add(Source::Manifests, [finding]);
                 continue;
             }
         };
@@ -226,22 +224,22 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
         for (kind, count) in others {
             *report.others.entry(kind).or_default() += count;
         }
-        report
-            .findings
-            .extend(findings.into_iter().map(|(service, finding)| Found {
-                source: Source::Manifests,
-                service,
-                finding,
-            }));
+        let found = findings.into_iter().map(|(service, finding)| Found {
+            source: Source::Manifests,
+            service,
+            finding,
+        });
+        report.findings.extend(found);
         match &checker {
-            Some(checker) => services
-                .iter()
-                .for_each(|manifest| report.judge(&**checker, manifest)),
+            Some(checker) => {
+                for manifest in &services {
+                    report.judge(&**checker, manifest);
+                }
+            }
             None => {
-                let why = "only its form was looked at";
-                report
-                    .skipped
-                    .extend(services.iter().map(|manifest| manifest.skipped(why.to_owned())));
+                let skipped =
+                    |manifest: &Manifest| manifest.skipped("only its form was looked at".to_owned());
+                report.skipped.extend(services.iter().map(skipped));
             }
         }
         // What is wrong with the form and with the meaning, in the order of the file.

@@ -220,7 +220,7 @@ fn everything_that_keeps_it_from_starting_is_reported_at_once() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8(output.stderr).unwrap();
-    assert!(log.contains("--kubeconfig: can not read no/such/file"), "{log}");
+    assert!(log.contains("--kubeconfig: cannot read no/such/file"), "{log}");
     assert!(log.contains("HTTPS server: cannot listen on 127.0.0.1:"), "{log}");
 }
 

@@ -173,7 +173,7 @@ async fn one_that_is_not_accepted_is_replaced_and_the_request_sent_again() {
     patch(&client).await.unwrap();
     {
         let mut server = server.lock();
-        // As when the account was deleted and made anew.
+        // As when the account was deleted and created again.
         (server.revoked, server.account) = (1, false);
         server.asked.clear();
     }
@@ -187,7 +187,7 @@ async fn one_that_is_not_accepted_is_replaced_and_the_request_sent_again() {
         ("POST token ", 2),
     ];
     assert_eq!(asked(&server), all(&expected));
-    // Who is not accepted with a new one either is told so.
+    // If the new token is not accepted either, the request fails.
     server.lock().revoked = 100;
     let error = patch(&client).await.unwrap_err();
     assert!(error.contains("refused with 401"), "{error}");

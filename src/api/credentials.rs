@@ -12,10 +12,7 @@ mod source;
 mod tests;
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -23,7 +20,7 @@ use http::Uri;
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
 use tokio::{
-    sync::{Notify, watch},
+    sync::watch,
     time::{Instant, sleep_until},
 };
 use tracing::{info, warn};
@@ -57,14 +54,8 @@ pub(crate) struct Credentials(Arc<Shared>);
 struct Shared {
     source: Source,
     current: watch::Sender<Arc<Current>>,
-    rejected: Arc<Rejected>,
-}
-
-/// The newest generation that the API server has answered 401 to.
-#[derive(Default)]
-struct Rejected {
-    generation: AtomicU64,
-    changed: Notify,
+    /// The newest generation that the API server has answered 401 to.
+    rejected: watch::Sender<u64>,
 }
 
 impl Credentials {
@@ -88,10 +79,10 @@ impl Credentials {
         let shared = Arc::new(Shared {
             source,
             current: watch::Sender::new(Arc::new(current)),
-            rejected: Arc::default(),
+            rejected: watch::Sender::default(),
         });
         watch.loaded(loaded.expires, loaded.from_plugin);
-        tokio::spawn(watch.follow(Arc::downgrade(&shared), Arc::clone(&shared.rejected)));
+        tokio::spawn(watch.follow(Arc::downgrade(&shared), shared.rejected.subscribe()));
         Ok(Self(shared))
     }
 
@@ -116,13 +107,14 @@ impl Credentials {
 
     /// The API server has answered 401 to this generation.
     pub(super) fn rejected(&self, generation: u64) {
-        let rejected = &self.0.rejected;
-        if generation < self.0.current.borrow().generation {
-            return;
-        }
-        if rejected.generation.fetch_max(generation, Ordering::Relaxed) < generation {
-            rejected.changed.notify_one();
-        }
+        let current = self.0.current.borrow().generation;
+        self.0.rejected.send_if_modified(|newest| {
+            let is_new = generation >= current && generation > *newest;
+            if is_new {
+                *newest = generation;
+            }
+            is_new
+        });
     }
 }
 
@@ -159,23 +151,19 @@ impl Watch {
         self.failing.ends();
     }
 
-    async fn follow(mut self, shared: Weak<Shared>, rejected: Arc<Rejected>) {
-        let mut handled = 0;
+    async fn follow(mut self, shared: Weak<Shared>, mut rejected: watch::Receiver<u64>) {
         let mut last_rejection: Option<Instant> = None;
         loop {
             let next = Instant::now() + self.interval;
-            tokio::select! {
-                () = sleep_until(self.due.map_or(next, |due| due.min(next))) => {}
-                () = rejected.changed.notified() => {}
-            }
-            let newest = rejected.generation.load(Ordering::Relaxed);
-            let is_rejected = newest > handled;
+            let is_rejected = tokio::select! {
+                () = sleep_until(self.due.map_or(next, |due| due.min(next))) => false,
+                changed = rejected.changed() => changed.is_ok(),
+            };
             if is_rejected {
                 if let Some(last) = last_rejection {
                     sleep_until(last + self.interval).await;
                 }
                 last_rejection = Some(Instant::now());
-                handled = newest;
             }
             let Some(shared) = shared.upgrade() else {
                 return;

@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 use super::{
     api::{Failure, Leases},
     metrics::ElectionMetrics,
+    request_timeout,
     state::{State, Step},
 };
 use crate::logging::{Failing, warn_if_new};
@@ -22,15 +23,6 @@ use crate::logging::{Failing, warn_if_new};
 const JITTER: f64 = 1.2;
 /// Giving the lease up must not keep the process from ending.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
-
-/// How often and how long.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Timing {
-    pub(super) lease_duration: Duration,
-    pub(super) retry_period: Duration,
-    /// For one request.
-    pub(super) request_timeout: Duration,
-}
 
 /// Who leads, as far as is known here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +70,6 @@ enum Outcome {
 pub(super) struct Elector<L> {
     pub(super) leases: L,
     pub(super) state: State,
-    pub(super) timing: Timing,
     pub(super) fence: Fence,
     pub(super) metrics: ElectionMetrics,
     /// Where others see who leads.
@@ -94,7 +85,6 @@ impl<L: Leases> Elector<L> {
     pub(super) fn new(
         leases: L,
         state: State,
-        timing: Timing,
         fence: Fence,
         metrics: ElectionMetrics,
         leader: watch::Sender<Leader>,
@@ -102,7 +92,6 @@ impl<L: Leases> Elector<L> {
         Self {
             leases,
             state,
-            timing,
             fence,
             metrics,
             leader,
@@ -141,7 +130,7 @@ impl<L: Leases> Elector<L> {
         info!(identity = self.state.identity(), "Stopped leading");
         self.announce("stopped leading");
         held?;
-        if self.fence.is_settled(self.timing.lease_duration) {
+        if self.fence.is_settled(self.state.config().lease_duration) {
             self.release().await;
         } else {
             // A successor that begins now could be overtaken by it.
@@ -157,12 +146,12 @@ impl<L: Leases> Elector<L> {
         info!(identity = self.state.identity(), "Waiting to become leader");
         loop {
             let outcome = self.attempt().await;
-            self.tell(&outcome);
+            self.report(&outcome);
             if outcome == Outcome::Held {
                 return;
             }
             let jitter = rand::random_range(0.0..=JITTER);
-            sleep(self.timing.retry_period.mul_f64(1.0 + jitter)).await;
+            sleep(self.state.config().retry_period.mul_f64(1.0 + jitter)).await;
         }
     }
 
@@ -173,7 +162,10 @@ impl<L: Leases> Elector<L> {
             let Some(until) = self.state.until() else {
                 return Err(Lost("the API server gave the lease to somebody else".to_owned()));
             };
-            let next = self.tried.checked_add(self.timing.retry_period).unwrap_or(until);
+            let next = self
+                .tried
+                .checked_add(self.state.config().retry_period)
+                .unwrap_or(until);
             let renewal = async {
                 sleep_until(next).await;
                 // Not after a time in which this process did not run.
@@ -191,7 +183,7 @@ impl<L: Leases> Elector<L> {
                 }
                 outcome = renewal => outcome,
             };
-            self.tell(&outcome);
+            self.report(&outcome);
             match outcome {
                 Outcome::Held => {}
                 Outcome::Failed(reason) => why = reason,
@@ -256,7 +248,7 @@ impl<L: Leases> Elector<L> {
     }
 
     async fn ask<T>(&self, request: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let limit = self.timing.request_timeout;
+        let limit = request_timeout(self.state.config());
         timeout(limit, request)
             .await
             .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}"))))
@@ -294,8 +286,8 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Logs what is new in it.
-    fn tell(&mut self, outcome: &Outcome) {
+    /// Logs a change.
+    fn report(&mut self, outcome: &Outcome) {
         if let Outcome::Failed(error) = outcome {
             warn_if_new!(
                 self.failing.begins(()),

@@ -111,7 +111,7 @@ impl Lease {
 
     /// Whether the holder has given no sign of life between the two.
     pub(super) fn is_unchanged(&self, since: &Self) -> bool {
-        // One that was deleted and made anew is another one, whatever stands in it.
+        // One that was deleted and created again is another one, whatever its fields are.
         self.0.metadata.uid == since.0.metadata.uid
             && RECORD.into_iter().all(|key| self.field(key) == since.field(key))
     }

@@ -1,18 +1,17 @@
 //! What to do with the Lease that there is: the pure half of an election.
 
-use std::time::Duration;
-
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::lease::{Lease, Terms};
+use crate::config::ElectionConfig;
 
 /// What is known of the Lease and of our place in it.
 #[derive(Debug)]
 pub(super) struct State {
     terms: Terms,
-    renew_deadline: Duration,
-    namespace: String,
+    config: ElectionConfig,
+    /// The name of the Lease.
     name: String,
     observed: Option<Observed>,
     /// While we lead: when that ends unless it is renewed.
@@ -41,20 +40,21 @@ pub(super) enum Step {
 }
 
 impl State {
-    pub(super) fn new(
-        terms: Terms,
-        renew_deadline: Duration,
-        namespace: impl Into<String>,
-        name: impl Into<String>,
-    ) -> Self {
+    pub(super) fn new(config: &ElectionConfig, identity: &str, name: &str) -> Self {
         Self {
-            terms,
-            renew_deadline,
-            namespace: namespace.into(),
-            name: name.into(),
+            terms: Terms {
+                identity: identity.to_owned(),
+                lease_duration: config.lease_duration,
+            },
+            config: config.clone(),
+            name: name.to_owned(),
             observed: None,
             until: None,
         }
+    }
+
+    pub(super) fn config(&self) -> &ElectionConfig {
+        &self.config
     }
 
     pub(super) fn identity(&self) -> &str {
@@ -81,7 +81,12 @@ impl State {
     /// What to do about the Lease as it was read just now.
     pub(super) fn found(&mut self, found: Option<Lease>, now: Instant, clock: Timestamp) -> Step {
         let Some(found) = found else {
-            return Step::Create(Lease::first(&self.namespace, &self.name, &self.terms, clock));
+            return Step::Create(Lease::first(
+                &self.config.namespace,
+                &self.name,
+                &self.terms,
+                clock,
+            ));
         };
         let changed = match &self.observed {
             Some(observed) if found.is_unchanged(&observed.lease) => observed.changed,
@@ -114,7 +119,9 @@ impl State {
     pub(super) fn written(&mut self, lease: Lease, sent: Instant) -> Option<Instant> {
         let ours = lease.holder() == self.identity();
         self.observed = Some(Observed { lease, changed: sent });
-        self.until = ours.then(|| sent.checked_add(self.renew_deadline)).flatten();
+        self.until = ours
+            .then(|| sent.checked_add(self.config.renew_deadline))
+            .flatten();
         self.until
     }
 }
@@ -123,6 +130,8 @@ impl State {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -130,11 +139,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn state() -> State {
-        let terms = Terms {
-            identity: "me".to_owned(),
-            lease_duration: 15 * SECOND,
-        };
-        State::new(terms, 10 * SECOND, "kube-system", "ccm")
+        State::new(&super::super::tests::config(), "me", "ccm")
     }
 
     fn clock() -> Timestamp {
@@ -200,7 +205,7 @@ mod tests {
                 "{renewed}"
             );
         }
-        // A renewal starts the wait anew, also one that bears an older time.
+        // A renewal restarts the wait, also one that has an older time.
         let mut state = state();
         let start = Instant::now();
         let first = held_by("other", "2030-01-01T00:00:10.000000Z");

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::{
     api::{Failure, Leases},
     elector::{Leader, Lost},
-    lease::Lease,
+    lease::{Lease, Terms},
     metrics::ElectionMetrics,
     *,
 };
@@ -31,10 +31,10 @@ enum Fault {
 
 /// The API server. Each client of it has faults of its own.
 #[derive(Clone, Default)]
-struct Store(Arc<Mutex<Shelf>>);
+struct Store(Arc<Mutex<Stored>>);
 
 #[derive(Default)]
-struct Shelf {
+struct Stored {
     lease: Option<Lease>,
     version: u64,
     requests: Vec<(&'static str, &'static str)>,
@@ -62,11 +62,11 @@ impl Store {
 
     /// As somebody with `kubectl edit` would.
     fn edit(&self, change: impl FnOnce(&mut Option<Lease>)) {
-        let mut shelf = self.0.lock();
-        shelf.version += 1;
-        let version = shelf.version.to_string();
-        change(&mut shelf.lease);
-        if let Some(lease) = &mut shelf.lease {
+        let mut stored = self.0.lock();
+        stored.version += 1;
+        let version = stored.version.to_string();
+        change(&mut stored.lease);
+        if let Some(lease) = &mut stored.lease {
             lease.0.metadata.resource_version = Some(version);
         }
     }
@@ -89,14 +89,14 @@ impl Client {
     async fn serve<T>(
         &self,
         verb: &'static str,
-        serve: impl FnOnce(&mut Shelf) -> Result<T, Failure>,
+        serve: impl FnOnce(&mut Stored) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         sleep(Duration::from_millis(5)).await;
         let (fault, answer) = {
-            let mut shelf = self.store.0.lock();
-            shelf.requests.push((self.name, verb));
-            let fault = shelf.faults.get(self.name).copied().unwrap_or(Fault::None);
-            let answer = matches!(fault, Fault::None | Fault::AnswerLost).then(|| serve(&mut shelf));
+            let mut stored = self.store.0.lock();
+            stored.requests.push((self.name, verb));
+            let fault = stored.faults.get(self.name).copied().unwrap_or(Fault::None);
+            let answer = matches!(fault, Fault::None | Fault::AnswerLost).then(|| serve(&mut stored));
             (fault, answer)
         };
         sleep(Duration::from_millis(5)).await;
@@ -108,40 +108,52 @@ impl Client {
     }
 }
 
-fn put(shelf: &mut Shelf, lease: &Lease) -> Lease {
-    shelf.version += 1;
+fn put(stored: &mut Stored, lease: &Lease) -> Lease {
+    stored.version += 1;
     let mut lease = lease.clone();
-    lease.0.metadata.resource_version = Some(shelf.version.to_string());
-    shelf.lease = Some(lease.clone());
+    lease.0.metadata.resource_version = Some(stored.version.to_string());
+    stored.lease = Some(lease.clone());
     lease
 }
 
 impl Leases for Client {
     async fn get(&self) -> Result<Option<Lease>, Failure> {
-        self.serve("get", |shelf| Ok(shelf.lease.clone())).await
+        self.serve("get", |stored| Ok(stored.lease.clone())).await
     }
 
     async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
-        self.serve("create", |shelf| match &shelf.lease {
+        self.serve("create", |stored| match &stored.lease {
             Some(_) => Err(Failure::Conflict),
-            None => Ok(put(shelf, lease)),
+            None => Ok(put(stored, lease)),
         })
         .await
     }
 
     async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
-        self.serve("update", |shelf| match &shelf.lease {
+        self.serve("update", |stored| match &stored.lease {
             None => Err(Failure::Refused("not found".to_owned())),
             Some(have) if have.0.metadata.resource_version != lease.0.metadata.resource_version => {
                 Err(Failure::Conflict)
             }
-            Some(_) => Ok(put(shelf, lease)),
+            Some(_) => Ok(put(stored, lease)),
         })
         .await
     }
 
     fn announce(&self, _: &Lease, message: &str) {
         self.store.0.lock().events.push(message.to_owned());
+    }
+}
+
+/// client-go's default times.
+pub(super) fn config() -> ElectionConfig {
+    ElectionConfig {
+        lease_duration: 15 * SECOND,
+        renew_deadline: 10 * SECOND,
+        retry_period: 2 * SECOND,
+        name: "ccm".to_owned(),
+        namespace: "kube-system".to_owned(),
+        migration: None,
     }
 }
 
@@ -158,22 +170,13 @@ impl Replica {
     fn start(store: &Store, name: &'static str) -> Self {
         let (sender, leader) = watch::channel(Leader::default());
         let (fence, stop) = (Fence::standby(), CancellationToken::new());
-        let terms = Terms {
-            identity: name.to_owned(),
-            lease_duration: 15 * SECOND,
-        };
-        let timing = Timing {
-            lease_duration: 15 * SECOND,
-            retry_period: 2 * SECOND,
-            request_timeout: 5 * SECOND,
-        };
         let client = Client {
             store: store.clone(),
             name,
         };
         let metrics = ElectionMetrics::default();
-        let state = State::new(terms, 10 * SECOND, "kube-system", "ccm");
-        let elector = Elector::new(client, state, timing, fence.clone(), metrics.clone(), sender);
+        let state = State::new(&config(), name, "ccm");
+        let elector = Elector::new(client, state, fence.clone(), metrics.clone(), sender);
         Self {
             fence,
             leader,
@@ -444,7 +447,7 @@ async fn whatever_fails_no_two_replicas_may_write_at_the_same_time() {
                 }
             }
             if rng.random_ratio(1, 200) {
-                // Killed and started anew.
+                // Killed and started again.
                 let killed = rng.random_range(0..NAMES.len());
                 replicas[killed].task.abort();
                 replicas[killed].fence.close();

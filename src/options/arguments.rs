@@ -44,6 +44,12 @@ pub(super) struct Arguments {
     pub(super) errors: Vec<OptionError>,
 }
 
+impl Arguments {
+    fn refuse(&mut self, message: impl Into<String>) {
+        self.errors.push(OptionError::new(message));
+    }
+}
+
 /// Reads the words after the program's name.
 pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsString>) -> Arguments {
     let mut found = Arguments::default();
@@ -55,10 +61,7 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
         let word = match word.into_string() {
             Ok(word) => word,
             Err(word) => {
-                found.errors.push(OptionError::new(format!(
-                    "{:?} is not UTF-8",
-                    word.to_string_lossy()
-                )));
+                found.refuse(format!("{:?} is not UTF-8", word.to_string_lossy()));
                 continue;
             }
         };
@@ -78,37 +81,33 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
             continue;
         };
         after_unknown = false;
-        if matches!(flag, Flag::Long { name: "help", .. } | Flag::Short('h', _)) {
+        if matches!((flag.name, flag.is_long), ("help", true) | ("h", false)) {
             found.help = true;
             continue;
         }
         let Some(arg) = lookup(command, &flag) else {
-            after_unknown = flag.value().is_none();
-            found.errors.push(unknown(command, &word, &flag));
+            after_unknown = flag.value.is_none();
+            found.refuse(unknown(command, &word, &flag));
             continue;
         };
         let name = arg.get_long().unwrap_or_default();
-        match (flag.value(), takes_next_word(arg)) {
+        match (flag.value, takes_next_word(arg)) {
             (Some(value), _) => found.flags.push(format!("--{name}={value}")),
             (None, false) => found.flags.push(format!("--{name}")),
             (None, true) => match words.next().map(OsString::into_string) {
                 Some(Ok(value)) => found.flags.push(format!("--{name}={value}")),
-                Some(Err(_)) => found
-                    .errors
-                    .push(OptionError::new(format!("--{name}: the value is not UTF-8"))),
-                None => found
-                    .errors
-                    .push(OptionError::new(format!("--{name}: a value must follow"))),
+                Some(Err(_)) => found.refuse(format!("--{name}: the value is not UTF-8")),
+                None => found.refuse(format!("--{name}: a value must follow")),
             },
         }
     }
     if !positional.is_empty() {
         let quoted: Vec<_> = positional.iter().map(|word| format!("{word:?}")).collect();
-        found.errors.push(OptionError::new(format!(
+        found.refuse(format!(
             "{:?} does not take any arguments, got [{}]",
             command.get_name(),
             quoted.join(" ")
-        )));
+        ));
     }
     found
 }
@@ -120,41 +119,35 @@ fn is_program(word: &OsString) -> bool {
         .is_some_and(|word| word.starts_with('/') && word.ends_with("cloud-controller-manager"))
 }
 
-enum Flag<'a> {
-    Long { name: &'a str, value: Option<&'a str> },
-    Short(char, Option<&'a str>),
-}
-
-impl Flag<'_> {
-    fn value(&self) -> Option<&str> {
-        match self {
-            Self::Long { value, .. } | Self::Short(_, value) => *value,
-        }
-    }
+/// A word that is a flag.
+struct Flag<'a> {
+    /// The name, or the letter of a short flag.
+    name: &'a str,
+    is_long: bool,
+    value: Option<&'a str>,
 }
 
 /// `None` if the word is no flag. A lone `-` is a word.
 fn read_flag(word: &str) -> Option<Flag<'_>> {
     if let Some(long) = word.strip_prefix("--") {
-        return Some(match long.split_once('=') {
-            Some((name, value)) => Flag::Long {
-                name,
-                value: Some(value),
-            },
-            None => Flag::Long {
-                name: long,
-                value: None,
-            },
+        let (name, value) = match long.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (long, None),
+        };
+        return Some(Flag {
+            name,
+            is_long: true,
+            value,
         });
     }
-    let mut rest = word.strip_prefix('-')?.chars();
-    let letter = rest.next()?;
-    let rest = rest.as_str();
-    // Both `-v=4` and `-v4`.
-    let value = rest
-        .strip_prefix('=')
-        .or_else(|| (!rest.is_empty()).then_some(rest));
-    Some(Flag::Short(letter, value))
+    let short = word.strip_prefix('-')?;
+    let (name, rest) = short.split_at(short.chars().next()?.len_utf8());
+    Some(Flag {
+        name,
+        is_long: false,
+        // Both `-v=4` and `-v4`.
+        value: (!rest.is_empty()).then(|| rest.strip_prefix('=').unwrap_or(rest)),
+    })
 }
 
 fn dashes(name: &str) -> String {
@@ -162,17 +155,13 @@ fn dashes(name: &str) -> String {
 }
 
 fn lookup<'a>(command: &'a Command, flag: &Flag<'_>) -> Option<&'a Arg> {
-    match flag {
-        Flag::Long { name, .. } => {
-            let name = dashes(name);
-            command
-                .get_arguments()
-                .find(|arg| arg.get_long() == Some(name.as_str()))
-        }
-        Flag::Short(letter, _) => command
-            .get_arguments()
-            .find(|arg| arg.get_short() == Some(*letter)),
-    }
+    let name = dashes(flag.name);
+    command.get_arguments().find(|arg| match flag.is_long {
+        true => arg.get_long() == Some(name.as_str()),
+        false => arg
+            .get_short()
+            .is_some_and(|letter| flag.name.starts_with(letter)),
+    })
 }
 
 /// Whether the flag's value may be the next word; a boolean's only stands after `=`.
@@ -180,24 +169,18 @@ fn takes_next_word(arg: &Arg) -> bool {
     arg.get_action().takes_values() && !arg.is_require_equals_set()
 }
 
-fn unknown(command: &Command, word: &str, flag: &Flag<'_>) -> OptionError {
-    let known = || command.get_arguments().filter_map(Arg::get_long);
-    let (shown, guess) = match flag {
-        Flag::Long { name, .. } => (format!("--{name}"), suggest::nearest(&dashes(name), known())),
-        Flag::Short(..) => {
-            // `-kubeconfig=x`: meant as a long flag.
-            let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
-            let name = dashes(name);
-            (
-                word.split('=').next().unwrap_or(word).to_owned(),
-                known().find(|known| *known == name),
-            )
-        }
+fn unknown(command: &Command, word: &str, flag: &Flag<'_>) -> String {
+    let mut known = command.get_arguments().filter_map(Arg::get_long);
+    let shown = word.split('=').next().unwrap_or(word);
+    let guess = match flag.is_long {
+        true => suggest::nearest(&dashes(flag.name), known),
+        // `-kubeconfig=x`: meant as a long flag.
+        false => known.find(|known| *known == dashes(shown.trim_start_matches('-'))),
     };
     let hint = guess
         .map(|name| format!("; did you mean --{name}?"))
         .unwrap_or_default();
-    OptionError::new(format!("unknown flag {shown}{hint}"))
+    format!("unknown flag {shown}{hint}")
 }
 
 #[cfg(test)]

@@ -2,59 +2,51 @@
 
 use std::num::NonZeroUsize;
 
-use super::{
-    flags::{
-        CLUSTER_CIDR, CONCURRENT_NODE_STATUS_UPDATES, CONCURRENT_NODE_SYNCS, CONCURRENT_SERVICE_SYNCS,
-        CONFIGURE_CLOUD_ROUTES, DELETE_ORPHANED_LOAD_BALANCERS, Flag, NODE_DELETION_CONFIRM,
-        NODE_DELETION_GRACE, NODE_DELETION_SHARE, NODE_MONITOR_PERIOD, NODE_STATUS_UPDATE_FREQUENCY,
-        REFRESH_TOPOLOGY_LABELS, ROUTE_RECONCILIATION_PERIOD, SERVICE_DRIFT_PERIOD,
-    },
-    value::Reader,
-};
+use super::{flags, value::Reader};
 use crate::config::{LifecycleConfig, NodeConfig, OrphanConfig, RouteConfig, ServiceConfig};
 
 pub(super) fn node(reader: &mut Reader) -> NodeConfig {
-    let concurrent_syncs = positive(CONCURRENT_NODE_SYNCS, reader);
-    let updates = CONCURRENT_NODE_STATUS_UPDATES;
+    let concurrent_syncs = positive(flags::CONCURRENT_NODE_SYNCS, reader);
+    let updates = flags::CONCURRENT_NODE_STATUS_UPDATES;
     let updates = reader.number(updates, "cannot be a negative number");
     NodeConfig {
-        status_update_frequency: reader.duration(NODE_STATUS_UPDATE_FREQUENCY),
+        status_update_frequency: reader.duration(flags::NODE_STATUS_UPDATE_FREQUENCY),
         concurrent_syncs,
         concurrent_status_updates: updates.and_then(NonZeroUsize::new).unwrap_or(concurrent_syncs),
-        refresh_topology_labels: reader.boolean(REFRESH_TOPOLOGY_LABELS),
+        refresh_topology_labels: reader.boolean(flags::REFRESH_TOPOLOGY_LABELS),
     }
 }
 
 pub(super) fn lifecycle(reader: &mut Reader) -> LifecycleConfig {
     LifecycleConfig {
-        monitor_period: reader.duration(NODE_MONITOR_PERIOD),
-        deletion_grace: reader.duration(NODE_DELETION_GRACE),
-        deletion_confirm: reader.duration(NODE_DELETION_CONFIRM),
-        deletion_share: reader.share(NODE_DELETION_SHARE),
+        monitor_period: reader.duration(flags::NODE_MONITOR_PERIOD),
+        deletion_grace: reader.duration(flags::NODE_DELETION_GRACE),
+        deletion_confirm: reader.duration(flags::NODE_DELETION_CONFIRM),
+        deletion_share: reader.share(flags::NODE_DELETION_SHARE),
     }
 }
 
 pub(super) fn service(reader: &mut Reader) -> ServiceConfig {
     ServiceConfig {
-        concurrent_syncs: positive(CONCURRENT_SERVICE_SYNCS, reader),
-        drift_period: Some(reader.duration(SERVICE_DRIFT_PERIOD)).filter(|period| !period.is_zero()),
+        concurrent_syncs: positive(flags::CONCURRENT_SERVICE_SYNCS, reader),
+        drift_period: Some(reader.duration(flags::SERVICE_DRIFT_PERIOD)).filter(|period| !period.is_zero()),
         orphans: OrphanConfig {
-            delete: reader.boolean(DELETE_ORPHANED_LOAD_BALANCERS),
+            delete: reader.boolean(flags::DELETE_ORPHANED_LOAD_BALANCERS),
             ..OrphanConfig::default()
         },
     }
 }
 
 pub(super) fn route(reader: &mut Reader) -> RouteConfig {
-    let period = ROUTE_RECONCILIATION_PERIOD;
+    let period = flags::ROUTE_RECONCILIATION_PERIOD;
     RouteConfig {
-        enabled: reader.boolean(CONFIGURE_CLOUD_ROUTES),
-        cluster_cidr: reader.text(CLUSTER_CIDR),
+        enabled: reader.boolean(flags::CONFIGURE_CLOUD_ROUTES),
+        cluster_cidr: reader.text(flags::CLUSTER_CIDR),
         period: reader.non_empty(period).map(|_| reader.duration(period)),
     }
 }
 
-fn positive(flag: Flag, reader: &mut Reader) -> NonZeroUsize {
+fn positive(flag: flags::Flag, reader: &mut Reader) -> NonZeroUsize {
     const MUST: &str = "must be a positive number";
     let number = reader.number::<usize>(flag, MUST);
     if number == Some(0) {

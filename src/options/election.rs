@@ -2,13 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    flags::{
-        LEADER_ELECT, LEADER_ELECT_LEASE_DURATION, LEADER_ELECT_RENEW_DEADLINE, LEADER_ELECT_RESOURCE_LOCK,
-        LEADER_ELECT_RESOURCE_NAME, LEADER_ELECT_RESOURCE_NAMESPACE, LEADER_ELECT_RETRY_PERIOD,
-    },
-    value::Reader,
-};
+use super::{flags, value::Reader};
 use crate::config::ElectionConfig;
 
 /// A try comes up to this much later than the retry period says, so that replicas do not ask at the same moment.
@@ -17,17 +11,17 @@ const JITTER_FACTOR: f64 = 1.2;
 /// `None` if there is no election; the other flags are then only read.
 pub(super) fn election(reader: &mut Reader) -> Option<ElectionConfig> {
     let before = reader.errors.len();
-    let on = reader.boolean(LEADER_ELECT);
-    let lease = reader.duration(LEADER_ELECT_LEASE_DURATION);
-    let renew = reader.duration(LEADER_ELECT_RENEW_DEADLINE);
-    let retry = reader.duration(LEADER_ELECT_RETRY_PERIOD);
+    let on = reader.boolean(flags::LEADER_ELECT);
+    let lease = reader.duration(flags::LEADER_ELECT_LEASE_DURATION);
+    let renew = reader.duration(flags::LEADER_ELECT_RENEW_DEADLINE);
+    let retry = reader.duration(flags::LEADER_ELECT_RETRY_PERIOD);
     if !on {
         return None;
     }
     if reader.errors.len() == before {
         check_timing(lease, renew, retry, reader);
     }
-    let lock = reader.text(LEADER_ELECT_RESOURCE_LOCK);
+    let lock = reader.text(flags::LEADER_ELECT_RESOURCE_LOCK);
     if lock != "leases" {
         reader.refuse(format!(
             "--leader-elect-resource-lock {lock:?}: resourceLock value must be \"leases\""
@@ -45,8 +39,8 @@ pub(super) fn election(reader: &mut Reader) -> Option<ElectionConfig> {
         lease_duration: lease,
         renew_deadline: renew,
         retry_period: retry,
-        name: name(LEADER_ELECT_RESOURCE_NAME, true),
-        namespace: name(LEADER_ELECT_RESOURCE_NAMESPACE, false),
+        name: name(flags::LEADER_ELECT_RESOURCE_NAME, true),
+        namespace: name(flags::LEADER_ELECT_RESOURCE_NAMESPACE, false),
         migration: None,
     })
 }

@@ -1,33 +1,30 @@
 //! Reads the flags of the sections "Generic" and "Misc".
 
-use super::{
-    flags::{KUBE_API_BURST, KUBE_API_CONTENT_TYPE, KUBE_API_QPS, KUBECONFIG, MASTER, USER_AGENT},
-    value::Reader,
-};
+use super::{flags, value::Reader};
 use crate::config::{ApiServerConfig, ClientLimit};
 
 /// What may be asked for; we speak the first in either case.
 const CONTENT_TYPES: [&str; 2] = ["application/json", "application/vnd.kubernetes.protobuf"];
 
 pub(super) fn check_content_type(reader: &mut Reader) {
-    let content_type = reader.text(KUBE_API_CONTENT_TYPE);
+    let content_type = reader.text(flags::KUBE_API_CONTENT_TYPE);
     if !CONTENT_TYPES.contains(&content_type.as_str()) {
         let why = format!("write {}", CONTENT_TYPES.join(" or "));
-        reader.invalid(KUBE_API_CONTENT_TYPE, &content_type, why);
+        reader.invalid(flags::KUBE_API_CONTENT_TYPE, &content_type, why);
     }
 }
 
 /// How to reach the API server.
 pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> ApiServerConfig {
-    let master = reader.non_empty(MASTER).and_then(|text| {
+    let master = reader.non_empty(flags::MASTER).and_then(|text| {
         let url = read_url(&text);
         if url.is_none() {
-            reader.invalid(MASTER, &text, "write a URL such as https://10.0.0.1:6443");
+            reader.invalid(flags::MASTER, &text, "write a URL such as https://10.0.0.1:6443");
         }
         url
     });
     ApiServerConfig {
-        kubeconfig: reader.path(KUBECONFIG),
+        kubeconfig: reader.path(flags::KUBECONFIG),
         master,
         limit,
     }
@@ -35,13 +32,13 @@ pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> Api
 
 pub(super) fn client_limit(reader: &mut Reader) -> Option<ClientLimit> {
     let must = format!("must be between 1 and {}", u32::MAX);
-    let burst = reader.number::<u32>(KUBE_API_BURST, &must);
+    let burst = reader.number::<u32>(flags::KUBE_API_BURST, &must);
     if burst == Some(0) {
         reader.refuse(format!("--kube-api-burst 0 {must}"));
     }
     // Without the flag there is no limit.
-    let given = !reader.all(KUBE_API_QPS).is_empty();
-    let qps = given.then(|| reader.float(KUBE_API_QPS)).flatten();
+    let given = !reader.all(flags::KUBE_API_QPS).is_empty();
+    let qps = given.then(|| reader.float(flags::KUBE_API_QPS)).flatten();
     Some(ClientLimit {
         qps: qps.filter(|qps| *qps > 0.0)?,
         burst: burst?,
@@ -62,12 +59,12 @@ fn read_url(text: &str) -> Option<http::Uri> {
 
 /// The later a word was given, the earlier it stands, as elsewhere.
 pub(super) fn user_agent(version: &str, reader: &mut Reader) -> String {
-    let mut words = reader.all(USER_AGENT);
+    let mut words = reader.all(flags::USER_AGENT);
     words.retain(|word| !word.is_empty());
     words.reverse();
     for word in &words {
         if http::HeaderValue::from_str(word).is_err() {
-            reader.refuse(format!("--user-agent: {word:?} can not stand in an HTTP header"));
+            reader.refuse(format!("--user-agent: {word:?} cannot stand in an HTTP header"));
         }
     }
     words.push(format!("cloud-controller-manager/{version}"));

@@ -1,18 +1,15 @@
 //! Reads the flags of the section "Logs".
 
-use super::{
-    flags::{LOGGING_FORMAT, VERBOSITY, VMODULE},
-    value::Reader,
-};
+use super::{flags, value::Reader};
 use crate::config::{LogFormat, LoggingConfig, ModuleVerbosity};
 
 pub(super) fn logging(reader: &mut Reader) -> LoggingConfig {
-    let verbosity = reader.integer(VERBOSITY).unwrap_or(0);
-    let format = match reader.text(LOGGING_FORMAT).as_str() {
+    let verbosity = reader.integer(flags::VERBOSITY).unwrap_or(0);
+    let format = match reader.text(flags::LOGGING_FORMAT).as_str() {
         "text" => LogFormat::Text,
         "json" => LogFormat::Json,
         other => {
-            reader.invalid(LOGGING_FORMAT, other, "write text or json");
+            reader.invalid(flags::LOGGING_FORMAT, other, "write text or json");
             LogFormat::Text
         }
     };
@@ -26,7 +23,11 @@ pub(super) fn logging(reader: &mut Reader) -> LoggingConfig {
 
 fn modules(reader: &mut Reader) -> Vec<ModuleVerbosity> {
     let mut modules = Vec::new();
-    for item in reader.all(VMODULE).iter().flat_map(|value| value.split(',')) {
+    for item in reader
+        .all(flags::VMODULE)
+        .iter()
+        .flat_map(|value| value.split(','))
+    {
         if item.is_empty() {
             continue;
         }

@@ -4,11 +4,7 @@ mod file;
 
 use std::fs;
 
-use super::{
-    controllers::Known,
-    flags::{ENABLE_LEADER_MIGRATION, LEADER_MIGRATION_CONFIG},
-    value::Reader,
-};
+use super::{controllers::Known, flags, value::Reader};
 use crate::config::{ControllerLeader, Controllers, ElectionConfig, MigrationConfig};
 use crate::controllers::FRAMEWORK;
 
@@ -26,8 +22,8 @@ pub(super) fn migration(
     known: &Known,
     reader: &mut Reader,
 ) {
-    let file = reader.non_empty(LEADER_MIGRATION_CONFIG);
-    if !reader.boolean(ENABLE_LEADER_MIGRATION) {
+    let file = reader.non_empty(flags::LEADER_MIGRATION_CONFIG);
+    if !reader.boolean(flags::ENABLE_LEADER_MIGRATION) {
         if file.is_some() {
             reader.warn("--leader-migration-config has no effect without --enable-leader-migration");
         }
@@ -84,7 +80,7 @@ fn read(file: Option<&str>, known: &Known, reader: &mut Reader) -> Option<Migrat
     match fs::read_to_string(file) {
         Ok(text) => file::read(file, &text, known, reader),
         Err(error) => {
-            reader.refuse(format!("--leader-migration-config: can not read {file}: {error}"));
+            reader.refuse(format!("--leader-migration-config: cannot read {file}: {error}"));
             None
         }
     }

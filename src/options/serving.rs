@@ -2,18 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{
-    flags::{
-        AUTHENTICATION_KUBECONFIG, AUTHENTICATION_SKIP_LOOKUP, AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL,
-        AUTHENTICATION_TOLERATE_LOOKUP_FAILURE, AUTHORIZATION_ALWAYS_ALLOW_PATHS, AUTHORIZATION_KUBECONFIG,
-        AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL, AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL,
-        BIND_ADDRESS, CERT_DIR, CLIENT_CA_FILE, DISABLE_HTTP2_SERVING, HTTP2_MAX_STREAMS_PER_CONNECTION,
-        PERMIT_ADDRESS_SHARING, PERMIT_PORT_SHARING, SECURE_PORT, TLS_CERT_FILE, TLS_PRIVATE_KEY_FILE,
-        WEBHOOK_SECURE_PORT, WEBHOOKS,
-    },
-    tls,
-    value::Reader,
-};
+use super::{flags, tls, value::Reader};
 use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
 
 /// HTTP/2 requests at once on one connection, unless a number is given.
@@ -25,12 +14,12 @@ pub(super) fn serving(reader: &mut Reader) -> Option<ServingConfig> {
     let named_certificates = tls::named_certificates(reader);
     let tls = tls::tls(reader);
     let http2_max_streams = http2_max_streams(reader);
-    let share_port = reader.boolean(PERMIT_PORT_SHARING);
-    reader.boolean(PERMIT_ADDRESS_SHARING);
-    let bind_address = reader.address(BIND_ADDRESS);
+    let share_port = reader.boolean(flags::PERMIT_PORT_SHARING);
+    reader.boolean(flags::PERMIT_ADDRESS_SHARING);
+    let bind_address = reader.address(flags::BIND_ADDRESS);
     let certificate = certificate(reader);
     let must = "must be between 0 and 65535, inclusive. 0 for turning off secure port";
-    let port = reader.number(SECURE_PORT, must).filter(|port| *port != 0);
+    let port = reader.number(flags::SECURE_PORT, must).filter(|port| *port != 0);
     check_webhooks(port, reader);
     Some(ServingConfig {
         bind_address: bind_address.unwrap_or(IpAddr::from([127, 0, 0, 1])),
@@ -45,8 +34,8 @@ pub(super) fn serving(reader: &mut Reader) -> Option<ServingConfig> {
 }
 
 fn http2_max_streams(reader: &mut Reader) -> Option<u32> {
-    const FLAG: super::flags::Flag = HTTP2_MAX_STREAMS_PER_CONNECTION;
-    let disabled = reader.boolean(DISABLE_HTTP2_SERVING);
+    const FLAG: flags::Flag = flags::HTTP2_MAX_STREAMS_PER_CONNECTION;
+    let disabled = reader.boolean(flags::DISABLE_HTTP2_SERVING);
     let number = reader.integer(FLAG)?;
     match u32::try_from(number) {
         Ok(_) if disabled => None,
@@ -61,12 +50,15 @@ fn http2_max_streams(reader: &mut Reader) -> Option<u32> {
 }
 
 fn certificate(reader: &mut Reader) -> Certificate {
-    let (given, missing) = match (reader.path(TLS_CERT_FILE), reader.path(TLS_PRIVATE_KEY_FILE)) {
+    let (given, missing) = match (
+        reader.path(flags::TLS_CERT_FILE),
+        reader.path(flags::TLS_PRIVATE_KEY_FILE),
+    ) {
         (Some(certificate), Some(key)) => {
             return Certificate::Files(CertificateFiles { certificate, key });
         }
         (None, None) => {
-            let folder = reader.path(CERT_DIR);
+            let folder = reader.path(flags::CERT_DIR);
             return folder.map_or(Certificate::InMemory, Certificate::Directory);
         }
         (Some(_), None) => ("--tls-cert-file", "--tls-private-key-file"),
@@ -79,21 +71,21 @@ fn certificate(reader: &mut Reader) -> Certificate {
 /// Who a client is, and what it may see.
 fn access(reader: &mut Reader) -> AccessConfig {
     AccessConfig {
-        authentication_kubeconfig: reader.path(AUTHENTICATION_KUBECONFIG),
-        token_ttl: reader.duration(AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL),
-        skip_lookup: reader.boolean(AUTHENTICATION_SKIP_LOOKUP),
-        tolerate_lookup_failure: reader.boolean(AUTHENTICATION_TOLERATE_LOOKUP_FAILURE),
-        client_authorities: reader.path(CLIENT_CA_FILE),
-        authorization_kubeconfig: reader.path(AUTHORIZATION_KUBECONFIG),
-        allowed_ttl: reader.duration(AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL),
-        denied_ttl: reader.duration(AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL),
-        open_paths: reader.list(AUTHORIZATION_ALWAYS_ALLOW_PATHS),
+        authentication_kubeconfig: reader.path(flags::AUTHENTICATION_KUBECONFIG),
+        token_ttl: reader.duration(flags::AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL),
+        skip_lookup: reader.boolean(flags::AUTHENTICATION_SKIP_LOOKUP),
+        tolerate_lookup_failure: reader.boolean(flags::AUTHENTICATION_TOLERATE_LOOKUP_FAILURE),
+        client_authorities: reader.path(flags::CLIENT_CA_FILE),
+        authorization_kubeconfig: reader.path(flags::AUTHORIZATION_KUBECONFIG),
+        allowed_ttl: reader.duration(flags::AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL),
+        denied_ttl: reader.duration(flags::AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL),
+        open_paths: reader.list(flags::AUTHORIZATION_ALWAYS_ALLOW_PATHS),
     }
 }
 
 /// There are no webhooks yet.
 fn check_webhooks(secure_port: Option<u16>, reader: &mut Reader) {
-    for item in reader.list(WEBHOOKS) {
+    for item in reader.list(flags::WEBHOOKS) {
         match item.strip_prefix('-').unwrap_or(&item) {
             "*" => reader.refuse("--webhooks=*: not there yet: there are no webhooks; leave it out"),
             name => reader.refuse(format!(
@@ -102,7 +94,7 @@ fn check_webhooks(secure_port: Option<u16>, reader: &mut Reader) {
         }
     }
     let must = "must be between 0 and 65535, inclusive. A value of 0 disables the webhook endpoint entirely.";
-    let port = reader.number::<u16>(WEBHOOK_SECURE_PORT, must);
+    let port = reader.number::<u16>(flags::WEBHOOK_SECURE_PORT, must);
     if port.is_some() && port == secure_port {
         reader.refuse("--webhook-secure-port cannot be the same value as --secure-port");
     }

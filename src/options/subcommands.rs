@@ -2,11 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{
-    arguments::Word,
-    flags::{OUTPUT, SERVICE, SERVICES, STRICT},
-    value::Reader,
-};
+use super::{arguments::Word, flags, value::Reader};
 use crate::config::Config;
 use crate::validate::Manifests;
 
@@ -45,7 +41,7 @@ pub struct ValidateRequest {
 
 /// The only Service that is to be planned.
 pub(super) fn service(word: Option<Word>, reader: &mut Reader) -> Option<(String, String)> {
-    let text = reader.non_empty(SERVICE)?;
+    let text = reader.non_empty(flags::SERVICE)?;
     if word != Some(Word::Plan) {
         reader.refuse("--service is for the word plan: write cloud-controller-manager plan --service ...");
         return None;
@@ -55,7 +51,7 @@ pub(super) fn service(word: Option<Word>, reader: &mut Reader) -> Option<(String
             Some((namespace.to_owned(), name.to_owned()))
         }
         _ => {
-            reader.invalid(SERVICE, &text, "write namespace/name, such as default/web");
+            reader.invalid(flags::SERVICE, &text, "write namespace/name, such as default/web");
             None
         }
     }
@@ -63,22 +59,22 @@ pub(super) fn service(word: Option<Word>, reader: &mut Reader) -> Option<(String
 
 /// In which form to print.
 pub(super) fn output(word: Option<Word>, reader: &mut Reader) -> Output {
-    let output = reader.text(OUTPUT);
+    let output = reader.text(flags::OUTPUT);
     match output.as_str() {
         "text" => return Output::Text,
         _ if word.is_none() => reader.refuse(
             "--output is for the words plan and validate: write cloud-controller-manager plan --output ...",
         ),
         "json" => return Output::Json,
-        other => reader.invalid(OUTPUT, other, "write text or json"),
+        other => reader.invalid(flags::OUTPUT, other, "write text or json"),
     }
     Output::Text
 }
 
 /// Where the manifests are, and whether warnings count as errors.
 pub(super) fn manifests(word: Option<Word>, reader: &mut Reader) -> (Vec<Manifests>, bool) {
-    let strict = reader.boolean(STRICT);
-    let names = reader.all(SERVICES);
+    let strict = reader.boolean(flags::STRICT);
+    let names = reader.all(flags::SERVICES);
     if word != Some(Word::Validate) {
         for (flag, given) in [("services", !names.is_empty()), ("strict", strict)] {
             if given {
@@ -93,7 +89,7 @@ pub(super) fn manifests(word: Option<Word>, reader: &mut Reader) -> (Vec<Manifes
         let source = match name.as_str() {
             "" => {
                 let why = "write the name of a file, or - for standard input";
-                reader.invalid(SERVICES, &name, why);
+                reader.invalid(flags::SERVICES, &name, why);
                 continue;
             }
             "-" => Manifests::Stdin,

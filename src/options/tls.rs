@@ -3,10 +3,7 @@
 use ccm_core::flags::parse_integer;
 use rustls::{CipherSuite, NamedGroup};
 
-use super::{
-    flags::{Flag, TLS_CIPHER_SUITES, TLS_CURVE_PREFERENCES, TLS_MIN_VERSION, TLS_SNI_CERT_KEY},
-    value::Reader,
-};
+use super::{flags, value::Reader};
 use crate::config::{CertificateFiles, NamedCertificate, TlsConfig};
 
 /// Suites of TLS 1.3, all of which are always offered, as elsewhere.
@@ -77,8 +74,8 @@ pub(super) fn tls(reader: &mut Reader) -> TlsConfig {
 }
 
 fn only_tls13(reader: &mut Reader) -> bool {
-    const FLAG: &str = TLS_MIN_VERSION.def.name;
-    match reader.text(TLS_MIN_VERSION).as_str() {
+    const FLAG: &str = flags::TLS_MIN_VERSION.def.name;
+    match reader.text(flags::TLS_MIN_VERSION).as_str() {
         "" | "VersionTLS12" => {}
         "VersionTLS13" => return true,
         old @ ("VersionTLS10" | "VersionTLS11") => {
@@ -94,8 +91,8 @@ fn only_tls13(reader: &mut Reader) -> bool {
 }
 
 fn suites(reader: &mut Reader) -> Option<Vec<CipherSuite>> {
-    const FLAG: &str = TLS_CIPHER_SUITES.def.name;
-    let names = reader.list(TLS_CIPHER_SUITES);
+    const FLAG: &str = flags::TLS_CIPHER_SUITES.def.name;
+    let names = reader.list(flags::TLS_CIPHER_SUITES);
     if names.is_empty() {
         return None;
     }
@@ -127,8 +124,8 @@ fn suites(reader: &mut Reader) -> Option<Vec<CipherSuite>> {
 }
 
 fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
-    const FLAG: &str = TLS_CURVE_PREFERENCES.def.name;
-    let items = reader.list(TLS_CURVE_PREFERENCES);
+    const FLAG: &str = flags::TLS_CURVE_PREFERENCES.def.name;
+    let items = reader.list(flags::TLS_CURVE_PREFERENCES);
     if items.is_empty() {
         return None;
     }
@@ -140,7 +137,7 @@ fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
         let number = match parse_integer(&item) {
             Ok(number) => number,
             Err(reason) => {
-                reader.invalid(TLS_CURVE_PREFERENCES, &item, reason);
+                reader.invalid(flags::TLS_CURVE_PREFERENCES, &item, reason);
                 continue;
             }
         };
@@ -178,7 +175,7 @@ fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
 
 /// The values of `--tls-sni-cert-key`: two files, separated by a comma, and names after a colon.
 pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
-    const FLAG: Flag = TLS_SNI_CERT_KEY;
+    const FLAG: flags::Flag = flags::TLS_SNI_CERT_KEY;
     let mut named = Vec::new();
     for value in reader.all(FLAG).iter().filter(|value| !value.is_empty()) {
         let (files, names) = match value.split_once(':') {
@@ -210,7 +207,10 @@ pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::flags::{Flag, TLS_CIPHER_SUITES, TLS_CURVE_PREFERENCES, TLS_MIN_VERSION, TLS_SNI_CERT_KEY},
+        *,
+    };
 
     fn strings(values: &[&str]) -> Vec<String> {
         values.iter().map(ToString::to_string).collect()

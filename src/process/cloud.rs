@@ -15,7 +15,7 @@ const BACKOFF: Backoff = Backoff {
 /// A provider has deadlines of its own; this is for one that forgot.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Repeats the provider's `build` until it succeeds. It reads its files anew each time, so that a corrected Secret needs
+/// Repeats the provider's `build` until it succeeds. It reads its files again each time, so that a corrected Secret needs
 /// no restart.
 pub(super) async fn connect(
     provider: &Provider,
@@ -41,7 +41,7 @@ pub(super) async fn connect(
         };
         let pause = BACKOFF.delay(attempt);
         let report = failure.report();
-        // A person must act on most of these; the others may pass. Told once, not at every attempt.
+        // A person must act on most of these; the others may pass. Reported once, not at every attempt.
         if !failing.begins(report.clone()) {
             debug!(provider = provider.name, attempt, retry_in = ?pause, error = report, "Still not connected to the cloud");
         } else if matches!(

@@ -48,7 +48,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
         .await
         .map_err(|_| anyhow!("no answer in time"))
         .and_then(|built| built.map_err(|error| anyhow!(error.report())))
-        .with_context(|| format!("can not connect to the cloud ({})", config.provider.name))?;
+        .with_context(|| format!("cannot connect to the cloud ({})", config.provider.name))?;
     info!(cloud = cloud.scope(), "Connected to the cloud");
     let cluster = Cluster::read(&client, config, &*cloud).await?;
     let ownership_tag = plan::read_ownership_tag(&client, config, &*cloud).await?;

@@ -15,20 +15,10 @@ use crate::{
 /// # Errors
 /// What is wrong with the files, in words for the user.
 pub(super) async fn load(config: &AccessConfig, main: &ApiServer) -> Result<Reviewers, Vec<String>> {
-    let (authentication, authorization) = (
-        client(
-            "--authentication-kubeconfig",
-            config.authentication_kubeconfig.as_deref(),
-            main,
-        )
-        .await,
-        client(
-            "--authorization-kubeconfig",
-            config.authorization_kubeconfig.as_deref(),
-            main,
-        )
-        .await,
-    );
+    let authentication = config.authentication_kubeconfig.as_deref();
+    let authentication = client("--authentication-kubeconfig", authentication, main).await;
+    let authorization = config.authorization_kubeconfig.as_deref();
+    let authorization = client("--authorization-kubeconfig", authorization, main).await;
     match (authentication, authorization) {
         (Ok((authentication, lookup_required)), Ok((authorization, _))) => Ok(Reviewers {
             authentication,
@@ -61,7 +51,7 @@ async fn client(flag: &'static str, file: Option<&Path>, main: &ApiServer) -> Re
     let client = main
         .with(credentials)
         .for_reviews()
-        .map_err(|error| format!("{flag}: can not be used: {error:#}"))?;
+        .map_err(|error| format!("{flag}: cannot be used: {error:#}"))?;
     Ok((client, chosen))
 }
 

@@ -77,7 +77,7 @@ async fn a_part_that_fails_panics_or_just_ends_ends_the_process_with_its_reason(
         ),
         (
             tokio::spawn(async { Ok(()) }),
-            "the controllers ended without being told to",
+            "the controllers ended unexpectedly",
         ),
     ];
     for (work, reason) in cases {

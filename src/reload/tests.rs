@@ -19,7 +19,7 @@ use crate::events::COMPONENT;
 /// Nothing here takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A cloud whose file is one word: `wrong` can not be read, `refused` is not accepted, `restart` needs one, `more <path>`
+/// A cloud whose file is one word: `wrong` cannot be read, `refused` is not accepted, `restart` needs one, `more <path>`
 /// names another file, everything else is a password.
 #[derive(Debug)]
 struct WordCloud {
@@ -176,11 +176,11 @@ impl Scene {
     }
 
     /// The reasons of the events, in order. A look may come between two changes.
-    async fn told(&self, reasons: &[&str]) {
+    async fn reported(&self, reasons: &[&str]) {
         let check = || {
-            let mut told = self.reasons();
-            told.dedup();
-            told == reasons
+            let mut reported = self.reasons();
+            reported.dedup();
+            reported == reasons
         };
         self.until(&format!("events {reasons:?}"), check).await;
     }
@@ -302,7 +302,7 @@ async fn what_is_wrong_is_told_once_and_so_is_its_end() {
     let secret = Secret::mounted("one");
     let scene = Scene::quickly(secret.path().join("word")).await;
     secret.update("wrong");
-    scene.told(&["CloudConfigInvalid"]).await;
+    scene.reported(&["CloudConfigInvalid"]).await;
     assert!(scene.metric("ccm_config_last_reload_successful 0"));
     {
         let events = scene.events.lock();
@@ -316,10 +316,10 @@ async fn what_is_wrong_is_told_once_and_so_is_its_end() {
     // The same again, as the kubelet may do it.
     secret.update("wrong");
     secret.update("refused");
-    let told = ["CloudConfigInvalid", "CloudConfigRejected"];
-    scene.told(&told).await;
+    let reported = ["CloudConfigInvalid", "CloudConfigRejected"];
+    scene.reported(&reported).await;
     secret.update("one");
-    scene.told(&[told[0], told[1], RELOADED]).await;
+    scene.reported(&[reported[0], reported[1], RELOADED]).await;
     assert!(scene.metric("ccm_config_last_reload_successful 1"));
     scene.end().await;
 }

@@ -12,7 +12,7 @@ use prometheus_client::{
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::debug;
 
-use crate::metrics::register;
+use crate::metrics::metrics;
 
 /// All connections. Clones share them.
 #[derive(Clone, Debug)]
@@ -20,8 +20,14 @@ pub(super) struct Connections {
     slots: Arc<Semaphore>,
     /// Idle connections wait for it. It wakes the one that waits for longest.
     full: Arc<Notify>,
-    count: Gauge,
-    evictions: Counter,
+    metrics: ConnectionMetrics,
+}
+
+metrics! {
+    struct ConnectionMetrics {
+        count: Gauge = "ccm_https_connections",
+        evictions: Counter = "ccm_https_evictions",
+    }
 }
 
 /// One connection, until it is dropped.
@@ -39,15 +45,11 @@ pub(super) struct InProgress(Arc<Connection>);
 
 impl Connections {
     pub(super) fn new(most: usize, registry: &mut Registry) -> Self {
-        let connections = Self {
+        Self {
             slots: Arc::new(Semaphore::new(most)),
             full: Arc::default(),
-            count: Gauge::default(),
-            evictions: Counter::default(),
-        };
-        register(registry, "ccm_https_connections", connections.count.clone());
-        register(registry, "ccm_https_evictions", connections.evictions.clone());
-        connections
+            metrics: ConnectionMetrics::register(registry),
+        }
     }
 
     /// A slot for a new connection. While all are taken, an idle connection is closed, or the next one that becomes idle.
@@ -60,7 +62,7 @@ impl Connections {
                 Arc::clone(&self.slots).acquire_owned().await.ok()?
             }
         };
-        self.count.inc();
+        self.metrics.count.inc();
         Some(Arc::new(Connection {
             all: self.clone(),
             requests: watch::Sender::default(),
@@ -90,7 +92,7 @@ impl Connection {
             }
         }
         debug!("Closing the connection that was idle for longest, there are too many");
-        self.all.evictions.inc();
+        self.all.metrics.evictions.inc();
     }
 }
 
@@ -102,7 +104,7 @@ impl Drop for InProgress {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.all.count.dec();
+        self.all.metrics.count.dec();
     }
 }
 
@@ -157,10 +159,16 @@ mod tests {
         for evicted in [&mut first_evicted, &mut second_evicted] {
             assert!(poll!(evicted).is_pending());
         }
-        assert_eq!(connections.evictions.get(), 1);
+        assert_eq!(connections.metrics.evictions.get(), 1);
         drop(work);
         second_evicted.await;
-        assert_eq!((connections.count.get(), connections.evictions.get()), (3, 2));
+        assert_eq!(
+            (
+                connections.metrics.count.get(),
+                connections.metrics.evictions.get()
+            ),
+            (3, 2)
+        );
         drop(busy);
     }
 }

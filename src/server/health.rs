@@ -13,10 +13,7 @@
 //! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The reason of
 //! a failure may name addresses and users; only a client on this machine gets it, on the path of the check.
 
-use std::{
-    fmt::{self, Write},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use http::StatusCode;
 use parking_lot::RwLock;
@@ -189,51 +186,43 @@ pub(super) fn aggregate(
             _ => {}
         }
     }
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     let mut failed = Vec::new();
-    let mut unused = exclude.clone();
+    let mut unused: BTreeSet<_> = exclude.iter().map(String::as_str).collect();
     for (name, kind, state) in checks.of(endpoint) {
         if exclude.iter().any(|excluded| excluded == name) {
-            unused.retain(|excluded| excluded != name);
-            push_line(&mut lines, format_args!("[+]{name} excluded: ok"));
+            unused.remove(name);
+            lines.push(format!("[+]{name} excluded: ok"));
             continue;
         }
         slis.probed(name, endpoint, state.is_ok());
-        match state {
-            Ok(()) => push_line(&mut lines, format_args!("[+]{name} ok")),
-            Err(_) if kind == Kind::Shown => {
-                push_line(
-                    &mut lines,
-                    format_args!("[-]{name} failed: reason withheld, does not count"),
-                );
-            }
+        lines.push(match state {
+            Ok(()) => format!("[+]{name} ok"),
+            Err(_) if kind == Kind::Shown => format!("[-]{name} failed: reason withheld, does not count"),
             Err(reason) => {
-                push_line(&mut lines, format_args!("[-]{name} failed: reason withheld"));
                 failed.push(format!("{name}: {reason}"));
+                format!("[-]{name} failed: reason withheld")
             }
-        }
+        });
     }
     if !unused.is_empty() {
-        unused.sort();
-        unused.dedup();
-        let quoted: Vec<_> = unused.iter().map(|name| format!("{name:?}")).collect();
-        let names = quoted.join(", ");
-        push_line(
-            &mut lines,
-            format_args!("warn: some health checks cannot be excluded: no matches for {names}"),
-        );
+        let names: Vec<_> = unused.iter().map(|name| format!("{name:?}")).collect();
+        let names = names.join(", ");
+        lines.push(format!(
+            "warn: some health checks cannot be excluded: no matches for {names}"
+        ));
     }
     let name = endpoint.name();
-    if !failed.is_empty() {
-        debug!(endpoint = name, failed = failed.join("; "), "Health check failed");
-        push_line(&mut lines, format_args!("{name} check failed"));
-        return (StatusCode::INTERNAL_SERVER_ERROR, lines);
-    }
-    if !verbose {
-        return (StatusCode::OK, "ok".to_owned());
-    }
-    push_line(&mut lines, format_args!("{name} check passed"));
-    (StatusCode::OK, lines)
+    let (status, verdict) = match failed.as_slice() {
+        [] if !verbose => return (StatusCode::OK, "ok".to_owned()),
+        [] => (StatusCode::OK, "passed"),
+        failed => {
+            debug!(endpoint = name, failed = failed.join("; "), "Health check failed");
+            (StatusCode::INTERNAL_SERVER_ERROR, "failed")
+        }
+    };
+    lines.push(format!("{name} check {verdict}\n"));
+    (status, lines.join("\n"))
 }
 
 /// The answer for a single check; `None` if this aggregate has no such check.
@@ -250,22 +239,13 @@ pub(super) fn single(
     Some(match state {
         Ok(()) => (StatusCode::OK, "ok".to_owned()),
         Err(reason) => {
-            let reason = if local_peer {
-                reason.as_str()
-            } else {
-                "reason withheld"
-            };
+            let reason: &str = if local_peer { &reason } else { "reason withheld" };
             (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("internal server error: {reason}\n"),
             )
         }
     })
-}
-
-fn push_line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "{line}");
 }
 
 #[cfg(test)]

@@ -9,16 +9,27 @@ mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::client::ClientMetrics;
+use ccm_core::client::{BucketState, ClientMetrics};
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::RwLock;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{health::Checks, metrics::Metrics};
 use crate::metrics::meaning;
 
 /// The most rows of a list. Rows with problems come first.
 const MOST_ROWS: usize = 200;
+/// The metrics of queues.
+const QUEUES: [&str; 7] = [
+    "workqueue_depth",
+    "ccm_nodes_uninitialized",
+    "ccm_node_lifecycle_suspects",
+    "ccm_service_queue",
+    "ccm_service_parts_running",
+    "ccm_plan_parked",
+    "ccm_plan_failing",
+];
 
 /// The state that parts of the program report. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -119,81 +130,6 @@ pub(crate) struct Plan {
     pub(crate) count: usize,
 }
 
-/// The content of the page. The first fields are those of `Statusz` in Kubernetes' own components.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Report {
-    kind: &'static str,
-    api_version: &'static str,
-    metadata: BTreeMap<&'static str, &'static str>,
-    start_time: Timestamp,
-    uptime_seconds: u64,
-    binary_version: String,
-    paths: Vec<&'static str>,
-    provider: String,
-    health: Vec<CheckRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    leadership: Option<Leadership>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nodes: Option<List<NodeRow>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    services: Option<List<ServiceRow>>,
-    orphans: Vec<OrphanRow>,
-    queues: Vec<Figure>,
-    brake: Vec<Figure>,
-    routes: Vec<Figure>,
-    budgets: Vec<Budget>,
-    cloud_errors: Vec<CloudError>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct CheckRow {
-    name: &'static str,
-    well: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
-/// The number of items in each state, and the items, those with problems first.
-#[derive(Clone, Debug, Serialize)]
-struct List<T> {
-    total: usize,
-    states: BTreeMap<&'static str, usize>,
-    shown: Vec<T>,
-}
-
-/// A number from the metrics.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Figure {
-    /// The metric with its labels.
-    name: String,
-    value: f64,
-    /// What it counts.
-    meaning: &'static str,
-}
-
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Budget {
-    provider: &'static str,
-    bucket: &'static str,
-    tokens: f64,
-    burst: u32,
-    rate: f64,
-    full_rate: f64,
-    in_flight: u32,
-    waiting: usize,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct CloudError {
-    at: Timestamp,
-    operation: &'static str,
-    kind: String,
-    message: String,
-    count: u64,
-}
-
 impl Status {
     pub(crate) fn new(version: &str, provider: &str, cloud: ClientMetrics) -> Self {
         Self(Arc::new(RwLock::new(Sources {
@@ -227,99 +163,87 @@ impl Status {
 
     /// As JSON.
     pub(super) fn json(&self, checks: &Checks, metrics: &Metrics) -> String {
-        let report = self.report(checks, metrics);
-        // This cannot fail: all keys are text.
-        serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
+        format!("{:#}\n", self.report(checks, metrics, self.leadership().as_ref()))
     }
 
     /// As a page.
     pub(super) fn html(&self, checks: &Checks, metrics: &Metrics) -> String {
-        html::page(&self.report(checks, metrics))
+        let leadership = self.leadership();
+        html::page(
+            &self.report(checks, metrics, leadership.as_ref()),
+            leadership.as_ref(),
+        )
     }
 
-    fn report(&self, checks: &Checks, metrics: &Metrics) -> Report {
+    fn leadership(&self) -> Option<Leadership> {
+        let source = self.0.read().leadership.clone();
+        source.map(|source| source())
+    }
+
+    /// The content of the page. It begins with the fields of `Statusz` in Kubernetes' own components.
+    fn report(&self, checks: &Checks, metrics: &Metrics, leadership: Option<&Leadership>) -> Value {
         // Sources take locks of their own.
         let sources = self.0.read().clone();
-        let samples = Figure::all(&metrics.render().unwrap_or_default());
-        let uptime = Timestamp::now().duration_since(sources.began).as_secs();
-        Report {
-            kind: "Statusz",
-            api_version: "config.k8s.io/v1alpha1",
-            metadata: [("name", "cloud-controller-manager")].into(),
-            start_time: sources.began,
-            uptime_seconds: u64::try_from(uptime).unwrap_or_default(),
-            binary_version: sources.version,
-            paths: super::routes::PATHS.to_vec(),
-            provider: sources.provider,
-            health: checks
-                .all()
-                .into_iter()
-                .map(|(name, _, state)| CheckRow {
-                    name,
-                    well: state.is_ok(),
-                    reason: state.err(),
-                })
-                .collect(),
-            leadership: sources.leadership.map(|source| source()),
-            nodes: sources
-                .nodes
-                .map(|source| list(source(), |node| (node.state, node.state != "ready"))),
-            services: sources.services.map(|source| {
-                list(source(), |service| {
-                    (
-                        service.state,
-                        service.error.is_some() || service.state == "pending",
-                    )
-                })
-            }),
-            orphans: sources.orphans.map(|source| source()).unwrap_or_default(),
-            queues: figures(
-                &samples,
-                &[
-                    "workqueue_depth",
-                    "ccm_nodes_uninitialized",
-                    "ccm_node_lifecycle_suspects",
-                    "ccm_service_queue",
-                    "ccm_service_parts_running",
-                    "ccm_plan_parked",
-                    "ccm_plan_failing",
-                ],
-            ),
-            brake: figures(&samples, &["ccm_nodes_deletion_held"]),
-            routes: routes(&samples),
-            budgets: sources.cloud.buckets().into_iter().map(budget).collect(),
-            cloud_errors: sources
-                .cloud
-                .recent_errors()
-                .into_iter()
-                .map(|error| CloudError {
-                    at: Timestamp::try_from(error.at).unwrap_or_default(),
-                    operation: error.operation,
-                    kind: error.kind.to_string(),
-                    message: error.message,
-                    count: error.count,
-                })
-                .collect(),
-        }
+        let metrics = metrics.render().unwrap_or_default();
+        let uptime = Timestamp::now().duration_since(sources.began);
+        let health = checks.all().into_iter();
+        let nodes = sources.nodes.map(|source| {
+            let is_bad = |node: &NodeRow| node.state != "ready";
+            list(source(), |node| (node.state, is_bad(node)))
+        });
+        let services = sources.services.map(|source| {
+            let is_bad = |service: &ServiceRow| service.error.is_some() || service.state == "pending";
+            list(source(), |service| (service.state, is_bad(service)))
+        });
+        let errors = sources.cloud.recent_errors().into_iter();
+        json!({
+            "kind": "Statusz",
+            "apiVersion": "config.k8s.io/v1alpha1",
+            "metadata": {"name": "cloud-controller-manager"},
+            "startTime": sources.began,
+            "uptimeSeconds": uptime.as_secs(),
+            "binaryVersion": sources.version,
+            "paths": super::routes::PATHS,
+            "provider": sources.provider,
+            "health": Vec::from_iter(health.map(|(name, _, state)| {
+                json!({"name": name, "well": state.is_ok(), "reason": state.err()})
+            })),
+            "leadership": leadership,
+            "nodes": nodes,
+            "services": services,
+            "orphans": sources.orphans.map(|source| source()).unwrap_or_default(),
+            "queues": Vec::from_iter(QUEUES.iter().flat_map(|name| figures(&metrics, |metric| metric == *name))),
+            "brake": figures(&metrics, |metric| metric == "ccm_nodes_deletion_held"),
+            "routes": figures(&metrics, is_route),
+            "budgets": Vec::from_iter(sources.cloud.buckets().into_iter().map(budget)),
+            "cloudErrors": Vec::from_iter(errors.map(|error| json!({
+                "at": Timestamp::try_from(error.at).unwrap_or_default(),
+                "operation": error.operation,
+                "kind": error.kind.to_string(),
+                "message": error.message,
+                "count": error.count,
+            }))),
+        })
     }
 }
 
-fn budget((provider, bucket, state): (&'static str, &'static str, ccm_core::client::BucketState)) -> Budget {
-    Budget {
-        provider,
-        bucket,
-        tokens: state.tokens,
-        burst: state.quota.burst,
-        rate: state.rate,
-        full_rate: state.quota.rate,
-        in_flight: state.in_flight,
-        waiting: state.waiting_user + state.waiting_background,
-    }
+fn budget((provider, bucket, state): (&'static str, &'static str, BucketState)) -> Value {
+    json!({
+        "provider": provider,
+        "bucket": bucket,
+        "tokens": state.tokens,
+        "burst": state.quota.burst,
+        "rate": state.rate,
+        "fullRate": state.quota.rate,
+        "inFlight": state.in_flight,
+        "waiting": state.waiting_user + state.waiting_background,
+    })
 }
 
-/// Counts by state, and puts items with problems first. `of`: the state, and whether there is a problem.
-fn list<T>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) -> List<T> {
-    let mut states = BTreeMap::new();
+/// The number of items in each state, and the items, those with problems first. `of`: the state, and whether there is a
+/// problem.
+fn list<T: Serialize>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) -> Value {
+    let mut states: BTreeMap<_, usize> = BTreeMap::new();
     for item in &all {
         *states.entry(of(item).0).or_default() += 1;
     }
@@ -327,50 +251,30 @@ fn list<T>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) -> List<T> 
     // A stable sort.
     all.sort_by_key(|item| !of(item).1);
     all.truncate(MOST_ROWS);
-    List {
-        total,
-        states,
-        shown: all,
-    }
-}
-
-/// The samples of these metrics, in this order.
-fn figures(samples: &[Figure], names: &[&str]) -> Vec<Figure> {
-    let of = |name| samples.iter().filter(move |sample| sample.metric() == name);
-    names.iter().flat_map(|name| of(*name)).cloned().collect()
+    json!({"total": total, "states": states, "shown": all})
 }
 
 /// The metrics of routes, without those that only a dashboard can use.
-fn routes(samples: &[Figure]) -> Vec<Figure> {
-    let is_shown = |sample: &&Figure| {
-        let name = sample.metric();
-        let is_route = name.starts_with("ccm_route") || name.starts_with("route_controller_");
-        is_route
-            && !["_sum", "_count", "_bucket"]
-                .iter()
-                .any(|end| name.ends_with(end))
-    };
-    samples.iter().filter(is_shown).cloned().collect()
+fn is_route(metric: &str) -> bool {
+    let is_part = ["_sum", "_count", "_bucket"]
+        .iter()
+        .any(|end| metric.ends_with(end));
+    !is_part && (metric.starts_with("ccm_route") || metric.starts_with("route_controller_"))
 }
 
-impl Figure {
-    /// All samples on the page of metrics.
-    fn all(metrics: &str) -> Vec<Self> {
-        let samples = metrics.lines().filter(|line| !line.starts_with('#'));
-        let read = |line: &str| {
-            let (series, value) = line.rsplit_once(' ')?;
-            let (metric, labels) = series.split_once('{').unwrap_or((series, ""));
-            let name = format!("{metric} {}", labels.trim_end_matches('}'));
-            Some(Self {
-                name: name.trim_end().to_owned(),
-                value: value.parse().ok()?,
-                meaning: meaning(metric).unwrap_or_default(),
+/// The samples of these metrics, with the meaning of the metric.
+fn figures(metrics: &str, is_shown: impl Fn(&str) -> bool) -> Vec<Value> {
+    let samples = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+    let figure = |(series, value): (&str, &str)| {
+        let (metric, labels) = series.split_once('{').unwrap_or((series, ""));
+        let name = format!("{metric} {}", labels.trim_end_matches('}'));
+        is_shown(metric).then(|| {
+            json!({
+                "name": name.trim_end(),
+                "value": value.parse::<f64>().ok(),
+                "meaning": meaning(metric),
             })
-        };
-        samples.filter_map(read).collect()
-    }
-
-    fn metric(&self) -> &str {
-        self.name.split(' ').next().unwrap_or_default()
-    }
+        })
+    };
+    samples.filter_map(figure).collect()
 }

@@ -206,31 +206,21 @@ impl Reader<'_> {
 
     /// Annotations are texts. What else stands there is taken for the text that was hardly meant otherwise.
     fn annotations(&mut self, service: Option<&str>, node: &mut Node) {
-        let Value::Map(top) = &mut node.value else { return };
-        let metadata = top.iter_mut().filter(|entry| entry.key == "metadata");
         let mut wrong = Vec::new();
-        for metadata in metadata {
-            let Value::Map(entries) = &mut metadata.node.value else {
-                continue;
-            };
-            let lists = entries.iter_mut().filter(|entry| entry.key == "annotations");
-            for list in lists {
-                let Value::Map(annotations) = &mut list.node.value else {
-                    continue;
+        let metadata = values_mut(node, "metadata");
+        for annotations in metadata.flat_map(|metadata| values_mut(metadata, "annotations")) {
+            for Entry { key, at, node } in entries_mut(annotations) {
+                let text = match &node.value {
+                    Value::Text(_) => continue,
+                    Value::Null => String::new(),
+                    Value::Bool(_, text) | Value::Number(_, text) => text.clone(),
+                    Value::List(_) | Value::Map(_) => node.to_json().to_string(),
                 };
-                for Entry { key, at, node } in annotations {
-                    let text = match &node.value {
-                        Value::Text(_) => continue,
-                        Value::Null => String::new(),
-                        Value::Bool(_, text) | Value::Number(_, text) => text.clone(),
-                        Value::List(_) | Value::Map(_) => node.to_json().to_string(),
-                    };
-                    // The API server takes nothing for an empty text.
-                    if node.value != Value::Null {
-                        wrong.push((key.clone(), *at, node.value.kind(), text.clone()));
-                    }
-                    node.value = Value::Text(text);
+                // The API server takes nothing for an empty text.
+                if node.value != Value::Null {
+                    wrong.push((key.clone(), *at, node.value.kind(), text.clone()));
                 }
+                node.value = Value::Text(text);
             }
         }
         for (key, at, kind, text) in wrong {
@@ -240,6 +230,21 @@ impl Reader<'_> {
             self.note(Severity::Error, (service, &key), at, message, &fix);
         }
     }
+}
+
+fn entries_mut(node: &mut Node) -> &mut [Entry] {
+    match &mut node.value {
+        Value::Map(entries) => entries,
+        _ => &mut [],
+    }
+}
+
+/// The values of this key; a key may be there twice.
+fn values_mut<'a>(node: &'a mut Node, key: &'a str) -> impl Iterator<Item = &'a mut Node> {
+    let entries = entries_mut(node).iter_mut();
+    entries
+        .filter(move |entry| entry.key == key)
+        .map(|entry| &mut entry.node)
 }
 
 /// Gives a node port to each port that has none, as the API server does when the Service is created.

@@ -9,7 +9,7 @@ use super::{Found, Report, Verdict};
 /// The text of all of it.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = String::new();
-    // Writing to a string can not fail.
+    // Writing to a string cannot fail.
     let _ = write(report, &mut text);
     text
 }

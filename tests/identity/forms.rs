@@ -82,7 +82,7 @@ async fn what_can_not_be_used_ends_the_start_with_what_to_do_and_no_secret() {
         (plugin(&format!("echo {secret}")), "printed no ExecCredential"),
         (
             json!({"client-certificate-data": data(&stage.certificate), "client-key-data": data(secret)}),
-            "can not use",
+            "cannot use",
         ),
     ] {
         stage.kubeconfig(&trusted, &user);

@@ -123,7 +123,7 @@ async fn all_that_keeps_the_server_from_starting_is_named_at_once() {
         "tls.key cannot be used together",
         "cannot listen on 127.0.0.1:",
         "--client-ca-file: cannot read /missing/clients.pem",
-        "--authentication-kubeconfig: can not read /missing/kubeconfig",
+        "--authentication-kubeconfig: cannot read /missing/kubeconfig",
     ] {
         assert_eq!(
             stage.lines(part),

@@ -1,5 +1,5 @@
 //! The HTTPS server of the whole program before a real API server: who is served what, and what happens when the API
-//! server can not be asked, or certificates change.
+//! server cannot be asked, or certificates change.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "../binaries/mod.rs"]

@@ -40,7 +40,7 @@ struct Status {
 /// Runs it. What it prints on standard output stays out of every message.
 ///
 /// # Errors
-/// It can not be run, fails, or prints no credentials: in words for the user.
+/// It cannot be run, fails, or prints no credentials: in words for the user.
 pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
     let name = config
         .command
@@ -57,8 +57,8 @@ pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
     let hint = |error: &dyn fmt::Display| {
         let hint = config.install_hint.as_deref().map(str::trim).unwrap_or_default();
         match hint {
-            "" => format!("{plugin} can not be run: {error}"),
-            hint => format!("{plugin} can not be run: {error}; {hint}"),
+            "" => format!("{plugin} cannot be run: {error}"),
+            hint => format!("{plugin} cannot be run: {error}; {hint}"),
         }
     };
     let output = timeout(LIMIT, command.output())
@@ -105,7 +105,7 @@ fn variable(entry: &HashMap<String, String>) -> Option<(&String, &String)> {
     Some((entry.get("name")?, entry.get("value")?))
 }
 
-/// What a plugin is told.
+/// The input of a plugin: `KUBERNETES_EXEC_INFO`.
 fn about(config: &ExecConfig) -> String {
     let mut spec = json!({ "interactive": false });
     if config.provide_cluster_info
@@ -182,7 +182,7 @@ mod tests {
         missing.command = Some("/no/such/plugin".to_owned());
         let error = ask(&missing).await.err().unwrap();
         assert!(
-            error.contains("/no/such/plugin can not be run") && error.ends_with("; install it with apt"),
+            error.contains("/no/such/plugin cannot be run") && error.ends_with("; install it with apt"),
             "{error}"
         );
     }

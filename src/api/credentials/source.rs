@@ -135,9 +135,9 @@ impl Source {
     fn blame(&self, what: &str) -> String {
         match self {
             Self::File { flag, path, .. } => blame(flag, path, what),
-            Self::Server(server) => format!("--master: can not use {server}: {what}"),
+            Self::Server(server) => format!("--master: cannot use {server}: {what}"),
             Self::Pod { folder, .. } => format!(
-                "can not use the service account of the pod ({}): {what}",
+                "cannot use the service account of the pod ({}): {what}",
                 folder.display()
             ),
         }
@@ -155,7 +155,7 @@ impl std::fmt::Display for Source {
 }
 
 fn blame(flag: &str, path: &Path, what: &str) -> String {
-    format!("{flag}: can not use {}: {what}", path.display())
+    format!("{flag}: cannot use {}: {what}", path.display())
 }
 
 fn base64(bytes: &[u8]) -> String {
@@ -189,7 +189,7 @@ fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
     config.auth_info.token = Some(token(&folder.join("token"))?.into());
     let authorities = folder.join("ca.crt");
     let pem =
-        fs::read(&authorities).map_err(|error| format!("can not read {}: {error}", authorities.display()))?;
+        fs::read(&authorities).map_err(|error| format!("cannot read {}: {error}", authorities.display()))?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem)
         .map(|certificate| Ok::<_, rustls::pki_types::pem::Error>(certificate?.to_vec()))
         .collect();
@@ -208,7 +208,7 @@ fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
 /// A file with a token: a line break at its end is no part of it.
 fn token(path: &Path) -> Result<String, String> {
     let text =
-        fs::read_to_string(path).map_err(|error| format!("can not read {}: {error}", path.display()))?;
+        fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     match text.trim() {
         "" => Err(format!("there is no token in {}", path.display())),
         token => Ok(token.to_owned()),
@@ -257,7 +257,7 @@ async fn of_file(flag: &'static str, path: &Path, server: Option<&Uri>) -> Resul
 fn inline_pair(user: &mut AuthInfo) -> Result<(), String> {
     let read = |path: String| match fs::read(&path) {
         Ok(bytes) => Ok(base64(&bytes)),
-        Err(error) => Err(format!("can not read {path}: {error}")),
+        Err(error) => Err(format!("cannot read {path}: {error}")),
     };
     if let Some(path) = user.client_certificate.take()
         && user.client_certificate_data.is_none()
@@ -278,7 +278,7 @@ fn inline_pair(user: &mut AuthInfo) -> Result<(), String> {
 
 fn read(flag: &str, path: &Path) -> Result<Kubeconfig, String> {
     // Its own words for this are less clear.
-    fs::File::open(path).map_err(|error| format!("{flag}: can not read {}: {error}", path.display()))?;
+    fs::File::open(path).map_err(|error| format!("{flag}: cannot read {}: {error}", path.display()))?;
     Kubeconfig::read_from(path).map_err(|error| blame(flag, path, &explain(&error)))
 }
 

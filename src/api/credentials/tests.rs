@@ -97,7 +97,7 @@ async fn what_a_kubeconfig_lacks_is_said_with_what_is_there() {
     let folder = Folder::new();
     let error = problem(folder.source(None)).await;
     assert!(
-        error.starts_with("--kubeconfig: can not read ") && error.contains("kubeconfig: No such file"),
+        error.starts_with("--kubeconfig: cannot read ") && error.contains("kubeconfig: No such file"),
         "{error}"
     );
     let context = json!([{"name": "here", "context": {"cluster": "k", "user": "u"}}]);
@@ -160,27 +160,27 @@ async fn no_secret_stands_in_what_is_wrong() {
     folder.pair("b");
     let script = |text: &str| json!({"command": "sh", "args": ["-c", text], "apiVersion": "x"});
     for (user, words) in [
-        (json!({"tokenFile": "missing"}), "can not read "),
+        (json!({"tokenFile": "missing"}), "cannot read "),
         (json!({"tokenFile": "empty"}), "there is no token in "),
         (json!({"tokenFile": "two"}), "its token is none"),
         (json!({"token": format!("{SECRET}\n")}), "its token is none"),
         (
             json!({"client-certificate": "missing", "client-key": "a.key"}),
-            "can not read ",
+            "cannot read ",
         ),
         (json!({"client-certificate": "a.crt"}), "no client key"),
         (json!({"client-key": "a.key"}), "no client certificate"),
         (
             json!({"client-certificate": "a.crt", "client-key": "b.key"}),
-            "can not use ",
+            "cannot use ",
         ),
         (
             json!({"client-certificate": "noise", "client-key": "noise"}),
-            "can not use ",
+            "cannot use ",
         ),
         (
             json!({"client-certificate-data": SECRET, "client-key-data": SECRET}),
-            "can not use ",
+            "cannot use ",
         ),
         (
             json!({"exec": script(&format!("echo {SECRET}; exit 1"))}),
@@ -330,7 +330,7 @@ async fn a_plugin_is_asked_once_and_again_before_the_end_and_after_401() {
     let runs = || folder.read("runs").lines().count();
     let soon = Timestamp::now() + Duration::from_secs(2);
     folder.write("answer", &answer("first", Some(soon)));
-    // A child process has a clock of its own, so that this one can not be stopped.
+    // A child process has a clock of its own, so that this one cannot be stopped.
     let source = folder.kubeconfig(json!({}), &plugin(&folder));
     let credentials = Credentials::load_at(source, Duration::from_millis(50))
         .await
@@ -342,7 +342,7 @@ async fn a_plugin_is_asked_once_and_again_before_the_end_and_after_401() {
 
     // It has no end now, and nobody asks until it is not accepted. What was in force before counts no more.
     credentials.rejected(1);
-    assert_eq!(credentials.0.rejected.generation.load(Ordering::Relaxed), 0);
+    assert_eq!(*credentials.0.rejected.borrow(), 0);
     folder.write("answer", &answer("third", None));
     change(&credentials, || credentials.rejected(2)).await;
     assert_eq!((token(&credentials).unwrap(), runs()), ("third".to_owned(), 3));

@@ -255,7 +255,7 @@ fn what_is_no_such_file_says_so() {
     ]);
     assert_eq!(missing.len(), 1);
     assert!(
-        missing[0].starts_with("--leader-migration-config: can not read /nowhere/m.yaml: "),
+        missing[0].starts_with("--leader-migration-config: cannot read /nowhere/m.yaml: "),
         "{missing:?}"
     );
 }

@@ -114,11 +114,8 @@ impl Reviews {
                 },
                 ..TokenReview::default()
             };
-            let status = self
-                .review(&self.authentication, client, &review)
-                .await?
-                .status
-                .unwrap_or_default();
+            let status = self.review(&self.authentication, client, &review).await?.status;
+            let status = status.unwrap_or_default();
             if let Some(error) = status.error.filter(|error| !error.is_empty()) {
                 debug!(error, "The API server does not accept a client's token");
             }
@@ -154,11 +151,8 @@ impl Reviews {
                 },
                 ..SubjectAccessReview::default()
             };
-            let status = self
-                .review(&self.authorization, client, &review)
-                .await?
-                .status
-                .unwrap_or_default();
+            let status = self.review(&self.authorization, client, &review).await?.status;
+            let status = status.unwrap_or_default();
             let verdict = Verdict {
                 allowed: status.allowed && status.denied != Some(true),
                 reason: status.reason.unwrap_or_default(),
@@ -179,10 +173,9 @@ impl Reviews {
         client: &Client,
         review: &K,
     ) -> Result<K, String> {
-        let answer = match timeout(ANSWER_LIMIT, self.try_review(metrics, client, review)).await {
-            Ok(answer) => answer,
-            Err(_) => Err("no answer in time".to_owned()),
-        };
+        let answer = timeout(ANSWER_LIMIT, self.try_review(metrics, client, review))
+            .await
+            .unwrap_or_else(|_| Err("no answer in time".to_owned()));
         metrics.report(answer.as_ref().err().map(String::as_str));
         answer
     }
@@ -193,11 +186,8 @@ impl Reviews {
         client: &Client,
         review: &K,
     ) -> Result<K, String> {
-        let _turn = self
-            .under_way
-            .acquire()
-            .await
-            .map_err(|error| error.to_string())?;
+        let turn = self.under_way.acquire().await;
+        let _turn = turn.map_err(|error| error.to_string())?;
         let api: Api<K> = Api::all(client.clone());
         let mut tries = 1;
         loop {
@@ -238,16 +228,13 @@ impl ReviewMetrics {
                 Histogram::new([0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0])
             }),
         };
+        let name = format!("apiserver_delegated_{name}_request");
         register(
             registry,
-            format!("apiserver_delegated_{name}_request"),
-            metrics.total.clone(),
-        );
-        register(
-            registry,
-            format!("apiserver_delegated_{name}_request_duration_seconds"),
+            format!("{name}_duration_seconds"),
             metrics.duration.clone(),
         );
+        register(registry, name, metrics.total.clone());
         metrics
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Leadership, Report};
+use super::Leadership;
+use crate::server::routes::PATHS;
 
 const TITLE: &str = "cloud-controller-manager";
 
@@ -21,22 +22,13 @@ const SECTIONS: [(&str, &str); 9] = [
     ("Last errors of the cloud", "cloudErrors"),
 ];
 
-const STYLE: &str = "\
-:root{color-scheme:light dark;--line:#8884;--good:#2a7d3f;--bad:#c0392b;--dim:#888}*{box-sizing:border-box}\
-body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:70rem;overflow-wrap:anywhere}\
-h1{font-size:1.3rem;margin:0 0 .2rem}h2{font-size:1.05rem;margin:1.6rem 0 .4rem}p{margin:.2rem 0}\
-.dim{color:var(--dim)}.good{color:var(--good)}.bad{color:var(--bad)}ul,ol{margin:.2rem 0;padding-left:1.3rem}\
-table{border-collapse:collapse;width:100%}th{font-weight:600}\
-td,th{text-align:left;vertical-align:top;padding:.3rem .5rem .3rem 0;border-bottom:1px solid var(--line)}\
-@media(max-width:40rem){thead{display:none}tr{display:block;border-bottom:1px solid var(--line);padding:.3rem 0}\
-td{display:block;border:0;padding:.1rem 0}td:empty{display:none}td:before{content:attr(data-l) \": \";color:var(--dim)}}";
+const STYLE: &str = include_str!("style.css");
 
-pub(super) fn page(report: &Report) -> String {
-    // This cannot fail: all keys are text.
-    let fields = serde_json::to_value(report).unwrap_or_default();
+pub(super) fn page(report: &Value, leadership: Option<&Leadership>) -> String {
+    let field = |name| report.get(name).map(show).unwrap_or_default();
     let sections = each(SECTIONS, |(title, field)| {
-        let content = match fields.get(field) {
-            None => dim("Not known yet."),
+        let content = match report.get(field) {
+            None | Some(Value::Null) => dim("Not known yet."),
             Some(Value::Array(items)) if items.is_empty() => dim("None."),
             Some(value) => show(value),
         };
@@ -47,13 +39,11 @@ pub(super) fn page(report: &Report) -> String {
          content=\"width=device-width,initial-scale=1\">\n<title>{TITLE}</title>\n<style>{STYLE}</style>\n</head>\n\
          <body>\n<h1>{TITLE}</h1>\n<p>{version} · cloud <b>{provider}</b> · up {up}</p>\n{leadership}{sections}\
          <h2>More</h2>\n<ul>{paths}</ul>\n</body>\n</html>\n",
-        version = escape(&report.binary_version),
-        provider = escape(&report.provider),
-        up = duration(report.uptime_seconds),
-        leadership = leadership(report.leadership.as_ref()),
-        paths = each(&report.paths, |path| {
-            format!("<li><a href=\"{path}\">{path}</a></li>")
-        }),
+        version = field("binaryVersion"),
+        provider = field("provider"),
+        up = duration(report["uptimeSeconds"].as_u64().unwrap_or_default()),
+        leadership = show_leadership(leadership),
+        paths = each(PATHS, |path| format!("<li><a href=\"{path}\">{path}</a></li>")),
     )
 }
 
@@ -100,7 +90,7 @@ fn table(rows: &[Value]) -> String {
     format!("<table><thead><tr>{head}</tr></thead>\n{rows}</table>\n")
 }
 
-fn leadership(leadership: Option<&Leadership>) -> String {
+fn show_leadership(leadership: Option<&Leadership>) -> String {
     match leadership {
         None => dim("Starting."),
         Some(Leadership { dry_run: true, .. }) => {
