@@ -93,7 +93,7 @@ impl Verbosity {
             .find(|module| matches(&module.pattern, target))?;
         Some(match is_library(target) {
             false => ours(module.verbosity),
-            // Whoever names a library wants to hear more of it than one who raises the number for all.
+            // A pattern for a library asks for more of it than a larger number for all.
             true if module.verbosity >= 4 => LevelFilter::DEBUG,
             true => theirs(module.verbosity),
         })

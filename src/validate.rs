@@ -7,7 +7,7 @@
 //! | [`text`] | the same for people to read |
 //! | [`json`] | the same for programs |
 //!
-//! What is wrong is for the provider to say ([`ccm_core::check`]). Nothing is written, neither here nor there.
+//! The provider decides what is wrong ([`ccm_core::check`]). Nothing is written, neither to a cloud nor to a cluster.
 
 #[cfg(test)]
 #[path = "validate/any_bytes_tests.rs"]
@@ -38,7 +38,7 @@ use tokio::{task::spawn_blocking, time::timeout};
 use self::manifest::{Manifest, Reading, Skipped};
 pub(crate) use self::{json::render as as_json, text::render as as_text};
 
-/// For a cloud without a checker to let us in.
+/// The limit of authentication at a cloud without a checker.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Larger files are no manifests.
 const MAX_BYTES: u64 = 64 << 20;
@@ -66,7 +66,7 @@ impl fmt::Display for Manifests {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     provider: &'static str,
-    /// Where and as whom the cloud was asked.
+    /// The scope of the credentials in the cloud.
     scope: Option<String>,
     /// What is wrong: config, cloud, manifests, each in its order.
     findings: Vec<Found>,

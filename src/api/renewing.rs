@@ -20,9 +20,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(330);
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) connect_timeout: Duration,
-    /// Whether what passes (429, 503, 504) is tried again.
+    /// Whether requests with passing failures (429, 503, 504) are sent again.
     pub(super) retries: bool,
-    /// Whether to show no credentials: requests bring their own.
+    /// Whether the connection has no credentials: requests bring their own.
     pub(super) anonymous: bool,
     pub(super) versions: Versions,
     pub(super) keepalive: Keepalive,
@@ -42,7 +42,7 @@ impl Connection {
     }
 }
 
-/// Sends requests with the credentials in force. What is under way when they change ends on its old connection.
+/// Sends requests with the credentials in force. A request in progress when they change ends on its old connection.
 pub(super) struct Renewing {
     connection: Connection,
     credentials: Credentials,
@@ -75,7 +75,7 @@ impl Renewing {
                 self.client = client;
                 self.generation = current.generation;
             }
-            // What can be wrong was found when they were loaded.
+            // Not expected: loading the credentials has checked them.
             Err(error) => warn!(
                 error = ccm_core::error::report(&error),
                 "Keeping the connection to the API server, there is none with the changed credentials"

@@ -1,4 +1,4 @@
-//! The API server, as far as an election needs it: GET, POST and PUT of one Lease, and events about it.
+//! The requests of an election: GET, POST and PUT of one Lease, and events about it.
 
 use ccm_core::controllers::{EventType, Recorder};
 use kube::{
@@ -8,7 +8,7 @@ use kube::{
 
 use super::lease::Lease;
 
-/// Why the API server did not do what it was asked for.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// It refused the request: nothing was changed.
@@ -22,18 +22,18 @@ pub(super) enum Failure {
     Unknown(String),
 }
 
-/// Where the Lease is kept.
+/// The store of the Lease.
 pub(super) trait Leases: Send + Sync + 'static {
     /// The Lease, if there is one.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, Failure>> + Send;
 
-    /// Makes it. [`Failure::Conflict`] if there is one.
+    /// Creates it. [`Failure::Conflict`] if there is one.
     fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
 
-    /// Replaces it, unless somebody else has written it since it was read ([`Failure::Conflict`]).
+    /// Replaces it, unless another process wrote it since it was read ([`Failure::Conflict`]).
     fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
 
-    /// Tells who looks at the Lease. Does not wait.
+    /// Publishes an event about the Lease. Does not wait.
     fn announce(&self, lease: &Lease, message: &str);
 }
 

@@ -21,10 +21,10 @@ use crate::logging::{Failing, warn_if_new};
 
 /// While waiting, up to this share of the retry period is added to it, so that replicas do not ask in step.
 const JITTER: f64 = 1.2;
-/// Giving the lease up must not keep the process from ending.
+/// The release of the lease must not keep the process from ending.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Who leads, as far as is known here.
+/// The leader, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Leader {
     #[default]
@@ -49,12 +49,12 @@ impl Leader {
     }
 }
 
-/// The lease is not, or may soon not be, ours any more.
+/// The lease is lost, or may be soon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("leaderelection lost: {0}")]
 pub(super) struct Lost(pub(super) String);
 
-/// What one try came to.
+/// The result of one try.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     /// Ours.
@@ -72,7 +72,7 @@ pub(super) struct Elector<L> {
     pub(super) state: State,
     pub(super) fence: Fence,
     pub(super) metrics: ElectionMetrics,
-    /// Where others see who leads.
+    /// Shows others who leads.
     pub(super) leader: watch::Sender<Leader>,
     /// When the last try began.
     tried: Instant,
@@ -101,7 +101,7 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Waits for the lease, keeps it until `stop`, and gives it up.
+    /// Waits for the lease, keeps it until `stop`, and releases it.
     ///
     /// # Errors
     /// It was lost. The fence is closed then.

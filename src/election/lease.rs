@@ -1,7 +1,7 @@
 //! The Lease as an election sees it.
 //!
-//! Everything that stands in it and is none of our business (labels, annotations, fields of a later API) is sent back
-//! as it was. Nothing is taken for granted: anybody may have edited it.
+//! Fields that an election does not use (labels, annotations, fields of a later API) are sent back unchanged. Any field may be
+//! missing or malformed: anybody may have edited the object.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Lease(pub(super) DynamicObject);
 
-/// The fields whose change is a sign of life of the holder.
+/// The fields whose change proves that the holder is alive.
 const RECORD: [&str; 5] = [
     "holderIdentity",
     "leaseDurationSeconds",
@@ -25,7 +25,7 @@ const RECORD: [&str; 5] = [
     "leaseTransitions",
 ];
 
-/// Who wants to hold a lease, and for how long.
+/// The holder and the duration of a lease.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) identity: String,
@@ -45,7 +45,7 @@ impl Lease {
         ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&())
     }
 
-    /// One that is not in the API server yet, held on these terms.
+    /// A new one, held on these terms.
     pub(super) fn first(namespace: &str, name: &str, terms: &Terms, clock: Timestamp) -> Self {
         let mut lease = Self(DynamicObject::new(name, &Self::resource()).within(namespace));
         lease.set("leaseTransitions", 0);
@@ -53,7 +53,7 @@ impl Lease {
         lease
     }
 
-    /// This one, held on these terms by somebody who did not hold it before.
+    /// This one, taken over on these terms.
     pub(super) fn taken(mut self, terms: &Terms, clock: Timestamp) -> Self {
         self.set("leaseTransitions", self.transitions().saturating_add(1));
         self.set("acquireTime", time(clock));
@@ -61,14 +61,14 @@ impl Lease {
         self
     }
 
-    /// This one, held on by who holds it.
+    /// This one, renewed by its holder.
     pub(super) fn renewed(mut self, terms: &Terms, clock: Timestamp) -> Self {
         self.set("leaseTransitions", self.transitions());
         self.hold(terms, clock);
         self
     }
 
-    /// This one, given up.
+    /// This one, released.
     pub(super) fn released(mut self, clock: Timestamp) -> Self {
         self.set("leaseTransitions", self.transitions());
         self.set("holderIdentity", "");
@@ -87,20 +87,20 @@ impl Lease {
         }
     }
 
-    /// Who holds it; empty if nobody does.
+    /// The identity of the holder; empty if there is none.
     pub(super) fn holder(&self) -> &str {
         self.field("holderIdentity")
             .and_then(Value::as_str)
             .unwrap_or_default()
     }
 
-    /// How long the holder is to be waited for after a sign of life, if it says so.
+    /// How long others wait for the holder after its last renewal, if the Lease contains that.
     pub(super) fn duration(&self) -> Option<Duration> {
         let seconds = self.field("leaseDurationSeconds").and_then(Value::as_u64)?;
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    /// How often its holder has changed.
+    /// The number of changes of the holder.
     pub(super) fn transitions(&self) -> i32 {
         let number = self.field("leaseTransitions").and_then(Value::as_i64);
         number
@@ -109,14 +109,14 @@ impl Lease {
             .max(0)
     }
 
-    /// Whether the holder has given no sign of life between the two.
+    /// Whether the holder did not renew it between the two.
     pub(super) fn is_unchanged(&self, since: &Self) -> bool {
         // One that was deleted and created again is another one, whatever its fields are.
         self.0.metadata.uid == since.0.metadata.uid
             && RECORD.into_iter().all(|key| self.field(key) == since.field(key))
     }
 
-    /// What an event is about.
+    /// The reference for events.
     pub(super) fn reference(&self) -> ObjectReference {
         ObjectReference {
             resource_version: self.0.metadata.resource_version.clone(),

@@ -1,4 +1,4 @@
-//! What to do with the Lease that there is: the pure half of an election.
+//! The decision what to do with the Lease: the pure half of an election.
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::lease::{Lease, Terms};
 use crate::config::ElectionConfig;
 
-/// What is known of the Lease and of our place in it.
+/// What is known of the Lease.
 #[derive(Debug)]
 pub(super) struct State {
     terms: Terms,
@@ -14,7 +14,7 @@ pub(super) struct State {
     /// The name of the Lease.
     name: String,
     observed: Option<Observed>,
-    /// While we lead: when that ends unless it is renewed.
+    /// While this process leads: when that ends unless it is renewed.
     until: Option<Instant>,
 }
 
@@ -29,13 +29,13 @@ struct Observed {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// There is none: make this one.
+    /// There is none: create this one.
     Create(Lease),
     /// Write this one in place of the one that was read.
     Update(Lease),
-    /// Somebody else holds it.
+    /// Another process holds it.
     Wait,
-    /// We held it, and somebody else does now.
+    /// This process held it, and another one holds it now.
     Lost,
 }
 
@@ -66,7 +66,7 @@ impl State {
         self.observed.as_ref().map(|observed| &observed.lease)
     }
 
-    /// While we lead: when that ends unless it is renewed.
+    /// While this process leads: when that ends unless it is renewed.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }
@@ -115,7 +115,7 @@ impl State {
     /// The API server has carried out what was sent at `sent`, and answered with this. Says until when we lead, if it
     /// is ours.
     ///
-    /// Whoever wants to follow us waits for the whole lease duration from a later moment than `sent`.
+    /// The next leader waits for the whole lease duration from a later moment than `sent`.
     pub(super) fn written(&mut self, lease: Lease, sent: Instant) -> Option<Instant> {
         let ours = lease.holder() == self.identity();
         self.observed = Some(Observed { lease, changed: sent });

@@ -3,7 +3,7 @@
 //! `*` stands for all, `name` switches one on, `-name` off. The first item that mentions a controller decides about it;
 //! one that no item mentions runs if there is a `*`.
 
-use std::{collections::BTreeSet, fmt::Write};
+use std::collections::BTreeSet;
 
 use ccm_core::{Provider, config::suggest, controllers::ControllerDef};
 
@@ -15,32 +15,25 @@ const FLAG: &str = CONTROLLERS.def.name;
 
 /// The short names of all controllers, for `--help`.
 pub(super) fn names(providers: &[&'static Provider]) -> String {
-    let list = |controllers: &[ControllerDef]| -> String {
-        let names: Vec<_> = controllers.iter().map(ControllerDef::short_name).collect();
-        names.join(", ")
-    };
+    let join = |names: Vec<&str>| names.join(", ");
+    let list =
+        |controllers: &[ControllerDef]| join(controllers.iter().map(ControllerDef::short_name).collect());
     let mut text = list(&FRAMEWORK);
-    for provider in providers
-        .iter()
-        .filter(|provider| !provider.controllers.is_empty())
+    for Provider {
+        name, controllers, ..
+    } in providers
     {
-        // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "; with --cloud-provider={} also {}",
-            provider.name,
-            list(provider.controllers)
-        );
+        if !controllers.is_empty() {
+            text += &format!("; with --cloud-provider={name} also {}", list(controllers));
+        }
     }
-    let off = |def: &&ControllerDef| !def.default_on;
-    let off: Vec<_> = providers
-        .iter()
-        .flat_map(|provider| provider.controllers)
-        .filter(off)
+    let all = providers.iter().flat_map(|provider| provider.controllers);
+    let off: Vec<_> = all
+        .filter(|def| !def.default_on)
         .map(ControllerDef::short_name)
         .collect();
     if !off.is_empty() {
-        let _ = write!(text, "; * does not include {}", off.join(", "));
+        text += &format!("; * does not include {}", join(off));
     }
     text
 }
@@ -59,20 +52,14 @@ impl Known {
             let name = provider.name;
             provider.controllers.iter().map(move |def| (name, def))
         };
-        let others: Vec<_> = providers.iter().flat_map(of).collect();
+        let all = providers.iter().flat_map(of);
         match chosen {
             Some(chosen) => Self {
                 controllers: controllers::all(chosen).collect(),
-                others: others
-                    .into_iter()
-                    .filter(|(name, _)| *name != chosen.name)
-                    .collect(),
+                others: all.filter(|(name, _)| *name != chosen.name).collect(),
             },
             None => Self {
-                controllers: FRAMEWORK
-                    .iter()
-                    .chain(others.into_iter().map(|(_, def)| def))
-                    .collect(),
+                controllers: FRAMEWORK.iter().chain(all.map(|(_, def)| def)).collect(),
                 others: Vec::new(),
             },
         }
@@ -93,10 +80,8 @@ impl Known {
                 ));
                 continue;
             }
-            let names = self
-                .controllers
-                .iter()
-                .flat_map(|def| [def.name, def.short_name()]);
+            let known = self.controllers.iter();
+            let names = known.flat_map(|def| [def.name, def.short_name()]);
             let hint = suggest::nearest(name, names)
                 .map(|name| format!("; did you mean {name:?}?"))
                 .unwrap_or_default();

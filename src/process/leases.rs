@@ -20,7 +20,7 @@ pub(super) struct Leases<'a> {
     config: &'a Config,
     /// `None` if there is no election.
     election: Option<&'a ElectionConfig>,
-    /// Passed by all work of which nothing else is said.
+    /// Passed by all work without a fence of its own.
     main: Fence,
     /// The name and the fence of the lease of the controllers that are handed over between managers.
     migration: Option<(&'a str, Fence)>,

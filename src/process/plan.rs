@@ -14,7 +14,7 @@ use crate::{
     plan::{self, Cluster, Planner, Scope, Summary},
 };
 
-/// For the cloud to let us in. The provider has deadlines of its own.
+/// The limit of authentication at the cloud. The provider has deadlines of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Reports what [`run`](crate::run) would do now. Writes nothing, neither to the cloud nor to the cluster.

@@ -10,7 +10,7 @@ use crate::{
     server::Reviewers,
 };
 
-/// Reads files; the API server is not asked for anything yet. `main` is how everything else reaches the API server.
+/// Reads files; sends no request yet. `main`: the access of everything else to the API server.
 ///
 /// # Errors
 /// What is wrong with the files, in words for the user.
@@ -32,7 +32,7 @@ pub(super) async fn load(config: &AccessConfig, main: &ApiServer) -> Result<Revi
     }
 }
 
-/// With it, whether somebody has said that this one is to be used: a file, or being a pod.
+/// A client, and whether its account was chosen: by a file, or by running in a pod.
 async fn client(flag: &'static str, file: Option<&Path>, main: &ApiServer) -> Result<(Client, bool), String> {
     let (credentials, chosen) = match file {
         Some(file) => {

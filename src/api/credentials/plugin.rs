@@ -11,10 +11,10 @@ use tokio::{process::Command, time::timeout};
 
 /// A plugin that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// So much of what it says on standard error is shown.
+/// The most bytes of its standard error that are shown.
 const SHOWN: usize = 300;
 
-/// What a plugin gave.
+/// The credentials of a plugin.
 pub(super) struct Given {
     pub(super) token: Option<String>,
     /// Certificate and key, PEM.
@@ -22,7 +22,7 @@ pub(super) struct Given {
     pub(super) expires: Option<Timestamp>,
 }
 
-/// What it prints. Never shown.
+/// The output of a plugin. Never shown.
 #[derive(Deserialize)]
 struct Printed {
     status: Option<Status>,
@@ -37,10 +37,10 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Runs it. What it prints on standard output stays out of every message.
+/// Runs a plugin. Its standard output stays out of every message.
 ///
 /// # Errors
-/// It cannot be run, fails, or prints no credentials: in words for the user.
+/// It cannot be run, fails, or prints no credentials, in words for the user.
 pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
     let name = config
         .command
@@ -76,7 +76,7 @@ pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
         ));
     }
     let printed: Printed = serde_json::from_slice(&output.stdout)
-        // Its words may quote what was printed.
+        // The text of the error may quote the output.
         .map_err(|error| {
             format!(
                 "{plugin} printed no ExecCredential (line {}, column {})",

@@ -1,4 +1,4 @@
-//! Where it stands how the API server is reached, and as whom: a kubeconfig file, a pod's folder, or nothing but a URL.
+//! Sources of the API server's address and credentials: a kubeconfig file, a pod's folder, or only a URL.
 
 use std::{
     env, fs,
@@ -19,10 +19,10 @@ use secrecy::ExposeSecret;
 use super::plugin;
 use crate::api::transport::{self, Keepalive, Versions};
 
-/// Where the kubelet puts what a pod needs to reach the API server.
+/// The folder with a pod's credentials for the API server.
 const POD_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where to look.
+/// A source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A kubeconfig file.
@@ -33,7 +33,7 @@ pub(crate) enum Source {
         /// In place of the server in the file.
         server: Option<Uri>,
     },
-    /// An API server that asks for nothing.
+    /// An API server without authentication.
     Server(Uri),
     /// The service account of the pod.
     Pod {
@@ -43,13 +43,13 @@ pub(crate) enum Source {
     },
 }
 
-/// What a source says.
+/// The config of a source.
 pub(super) struct Loaded {
     /// Complete: no file and no plugin is needed any more.
     pub(super) config: Config,
     /// When the credentials end, if they say so.
     pub(super) expires: Option<Timestamp>,
-    /// They come from a plugin, which gives others when it is asked again.
+    /// They come from a plugin, which gives other ones when it runs again.
     pub(super) from_plugin: bool,
 }
 
@@ -57,7 +57,7 @@ impl Source {
     /// The service account of the pod that this process runs in.
     ///
     /// # Errors
-    /// It runs in none, or in one without a service account: what is missing.
+    /// The process runs in no pod, or in one without a service account: what is missing.
     pub(crate) fn pod() -> Result<Self, String> {
         let variable = |name: &str| env::var(name).map_err(|_| format!("the variable {name} is not set"));
         let (host, port) = (
@@ -119,7 +119,7 @@ impl Source {
         if let Some(token) = &config.auth_info.token
             && HeaderValue::try_from(token.expose_secret()).is_err()
         {
-            return Err(self.blame("its token is none: it holds a line break or what is no ASCII"));
+            return Err(self.blame("its token is invalid: it contains a line break or non-ASCII characters"));
         }
         // Everything that could fail later fails here.
         transport::open(&config, Keepalive::default(), Versions::Http2)
@@ -241,7 +241,7 @@ async fn of_file(flag: &'static str, path: &Path, server: Option<&Uri>) -> Resul
         ));
     }
     if let Some(file) = token_file {
-        // Before a token that stands in the kubeconfig itself, since it is the one that is kept up to date.
+        // It precedes a token in the kubeconfig itself, since it is the one that is kept up to date.
         config.auth_info.token_file = None;
         config.auth_info.token = Some(
             token(Path::new(&file))
@@ -282,7 +282,7 @@ fn read(flag: &str, path: &Path) -> Result<Kubeconfig, String> {
     Kubeconfig::read_from(path).map_err(|error| blame(flag, path, &explain(&error)))
 }
 
-/// Says what is wrong without what stands in the file.
+/// What is wrong, without the content of the file.
 fn explain(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => {
@@ -300,7 +300,7 @@ fn explain(error: &KubeconfigError) -> String {
     }
 }
 
-/// What the current context of a kubeconfig names.
+/// What the current context of a kubeconfig refers to.
 struct Chosen<'a> {
     cluster_name: &'a str,
     cluster: &'a Cluster,

@@ -162,8 +162,8 @@ async fn no_secret_stands_in_what_is_wrong() {
     for (user, words) in [
         (json!({"tokenFile": "missing"}), "cannot read "),
         (json!({"tokenFile": "empty"}), "there is no token in "),
-        (json!({"tokenFile": "two"}), "its token is none"),
-        (json!({"token": format!("{SECRET}\n")}), "its token is none"),
+        (json!({"tokenFile": "two"}), "its token is invalid"),
+        (json!({"token": format!("{SECRET}\n")}), "its token is invalid"),
         (
             json!({"client-certificate": "missing", "client-key": "a.key"}),
             "cannot read ",
