@@ -171,45 +171,44 @@ impl Collector for ProcessCollector {
         let stat = fs::read_to_string("/proc/self/stat").ok();
         let (cpu, start) = stat.as_deref().and_then(times).unzip();
         let boot = number("stat", "btime ");
-        let gauges = [
-            (
-                "process_resident_memory_bytes",
-                "Resident memory size in bytes",
-                number(STATUS, "VmRSS:").map(|kilobytes| kilobytes * 1024.0),
-            ),
-            (
-                "process_open_fds",
-                "Number of open file descriptors",
-                open_files(),
-            ),
-            (
-                "process_max_fds",
-                "Maximum number of open file descriptors",
-                number("self/limits", "Max open files"),
-            ),
-            (
-                "process_virtual_memory_bytes",
-                "Virtual memory size in bytes",
-                number(STATUS, "VmSize:").map(|kilobytes| kilobytes * 1024.0),
-            ),
-            (
-                "process_start_time_seconds",
-                "Start time of the process since the Unix epoch in seconds",
-                boot.zip(start).map(|(boot, start)| boot + start),
-            ),
-        ];
-        for (name, help, value) in gauges {
-            if let Some(metric) = value.map(ConstGauge::new) {
-                metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-            }
-        }
+        let mut gauge = |name: &str, help: &str, value: Option<f64>| -> fmt::Result {
+            let Some(metric) = value.map(ConstGauge::new) else {
+                return Ok(());
+            };
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+        };
+        let resident = number(STATUS, "VmRSS:").map(|kilobytes| kilobytes * 1024.0);
+        gauge(
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes",
+            resident,
+        )?;
+        gauge(
+            "process_open_fds",
+            "Number of open file descriptors",
+            open_files(),
+        )?;
+        let most = number("self/limits", "Max open files");
+        gauge("process_max_fds", "Maximum number of open file descriptors", most)?;
+        let virtual_size = number(STATUS, "VmSize:").map(|kilobytes| kilobytes * 1024.0);
+        gauge(
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes",
+            virtual_size,
+        )?;
+        gauge(
+            "process_start_time_seconds",
+            "Start time of the process since the Unix epoch in seconds",
+            boot.zip(start).map(|(boot, start)| boot + start),
+        )?;
         if let Some(metric) = cpu.map(ConstCounter::new) {
-            // The format appends `_total`.
-            let (name, help) = (
+            metric.encode(encoder.encode_descriptor(
+                // The format appends `_total`.
                 "process_cpu_seconds",
                 "Total user and system CPU time spent in seconds",
-            );
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+                None,
+                metric.metric_type(),
+            )?)?;
         }
         Ok(())
     }

@@ -228,13 +228,13 @@ impl ReviewMetrics {
                 Histogram::new([0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0])
             }),
         };
-        let name = format!("apiserver_delegated_{name}_request");
+        let (total, duration) = (metrics.total.clone(), metrics.duration.clone());
+        register(registry, format!("apiserver_delegated_{name}_request"), total);
         register(
             registry,
-            format!("{name}_duration_seconds"),
-            metrics.duration.clone(),
+            format!("apiserver_delegated_{name}_request_duration_seconds"),
+            duration,
         );
-        register(registry, name, metrics.total.clone());
         metrics
     }
 
