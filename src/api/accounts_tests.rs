@@ -67,7 +67,8 @@ impl Server {
         }
         self.given += 1;
         let token = json!({
-            "spec": {"expirationSeconds": self.lifetime}, "status": {"token": format!("t{}", self.given)},
+            "spec": {"expirationSeconds": self.lifetime},
+            "status": {"token": format!("t{}", self.given), "expirationTimestamp": "2030-01-01T00:00:00Z"},
         });
         Response::new(Body::from(token.to_string().into_bytes()))
     }

@@ -60,13 +60,14 @@ fn show(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => escape(text),
+        Value::Array(items) if items.is_empty() => String::new(),
         Value::Array(items) if items.iter().all(Value::is_object) => table(items),
         Value::Array(items) => format!(
             "<ul>{}</ul>",
             each(items, |item| format!("<li>{}</li>", show(item)))
         ),
         Value::Object(fields) => each(fields, |(name, value)| {
-            format!("<p>{}: {}</p>\n", escape(name), show(value))
+            format!("<div>{}: {}</div>\n", escape(name), show(value))
         }),
         other => other.to_string(),
     }
