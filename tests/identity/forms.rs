@@ -74,7 +74,7 @@ async fn what_can_not_be_used_ends_the_start_with_what_to_do_and_no_secret() {
     let plugin = |script: &str| json!({"exec": {"apiVersion": "x", "command": "sh", "args": ["-c", script]}});
     for (user, words) in [
         (json!({"tokenFile": "nowhere"}), "nowhere: No such file"),
-        (json!({"token": format!("{secret}\n")}), "its token is none"),
+        (json!({"token": format!("{secret}\n")}), "its token is invalid"),
         (
             plugin(&format!("echo {secret}; echo log in first >&2; exit 7")),
             "log in first",
