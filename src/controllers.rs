@@ -4,6 +4,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod node;
 pub(crate) mod node_action;
 pub(crate) mod node_object;
+mod node_writer;
 pub(crate) mod plan;
 pub(crate) mod route;
 pub(crate) mod service;

@@ -6,7 +6,7 @@
 //!                          timer --> describe (all nodes)         --> patches for differences only
 //! ```
 //!
-//! What to change is decided in [`desired`], pure; [`patch`] says it to the API server. Behaviour follows upstream's
+//! What to change is decided in [`desired`], pure; a [`NodeWriter`] applies it. Behaviour follows upstream's
 //! controller except where that is unsafe or slow: addresses are written before the taint goes, nothing is PUT,
 //! labels that the cloud owns are refreshed, and the cloud is asked in batches.
 
@@ -14,10 +14,8 @@ mod describe;
 mod desired;
 mod initialize;
 mod metrics;
-mod patch;
 mod plan;
 mod refresh;
-mod report;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -27,20 +25,21 @@ use ccm_core::{
         Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, Recorder, WorkQueue,
     },
 };
-use kube::Api;
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 pub(crate) use self::plan::{has_uninitialized, plan};
-use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
+use self::{describe::Describer, metrics::NodeMetrics};
 use crate::{
     config::NodeConfig,
     controllers::{
         Framework, finished,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
+        node_writer::NodeWriter,
     },
+    logging::FailingByKind,
     metrics::count,
 };
 
@@ -81,7 +80,7 @@ struct Finished {
 
 /// The controller. [`NodeController::run`] is its life.
 pub(crate) struct NodeController {
-    api: Api<NodeObject>,
+    writer: NodeWriter,
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
     describer: Describer,
@@ -94,7 +93,9 @@ pub(crate) struct NodeController {
     /// Nodes that were initialised a moment ago, by uid. Until the watch has brought the result, the store still
     /// shows their taint.
     finished: Mutex<HashMap<String, Finished>>,
-    reports: Reports,
+    /// Nodes that cannot be initialized. Each gets an event when the kind of failure changes; the log gets a line when
+    /// the first node fails in some way, and one when none does any more.
+    failing: FailingByKind,
     recorder: Recorder,
     metrics: NodeMetrics,
     shutdown: CancellationToken,
@@ -105,7 +106,7 @@ impl NodeController {
         let config = framework.config.node.clone();
         let cloud = context.setup.cloud;
         Arc::new(Self {
-            api: Api::all(context.client),
+            writer: NodeWriter::new(context.client),
             nodes: context.nodes,
             describer: Describer::new(Arc::clone(&cloud), &context.cloud_metrics),
             cloud,
@@ -114,7 +115,7 @@ impl NodeController {
             config,
             attempts: Mutex::default(),
             finished: Mutex::default(),
-            reports: Reports::default(),
+            failing: FailingByKind::default(),
             recorder: context.recorder,
             metrics: context.metrics.with(NodeMetrics::register),
             shutdown: context.shutdown,
@@ -196,7 +197,7 @@ impl NodeController {
             return;
         };
         if attempt.reason.is_some() {
-            self.reports.end(name);
+            initialize::log_end(self.failing.works(name));
         }
         self.metrics.waiting.set(self.waiting());
     }
@@ -226,6 +227,9 @@ impl NodeController {
         } else {
             Box::pin(self.reconcile_labels(&node)).await
         };
+        if shutdown.is_cancelled() {
+            return;
+        }
         match result {
             Ok(()) => {
                 self.forget(&name);

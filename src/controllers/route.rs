@@ -1,13 +1,13 @@
 //! The route controller: every node's Pods can be reached through the cloud's network.
 //!
 //! ```text
-//! nodes --> window: when --> pass: desired, observe, plan --> holds: what waits --> apply, 500 at a time
+//! nodes --> window: when --> pass: desired, observe, plan --> retries: what waits --> apply, 500 at a time
 //!              ^                                                                        |
 //!   resync ----+---- retries <---------------------------------------------- outcomes --+--> conditions, events
 //! ```
 //!
-//! What there should be and what is to do about it is [`ccm_core::routes`]'s; here is when it is looked at, what waits
-//! after a failure, and what is told. [`window`], [`holds`] and [`outcome`] decide, pure; [`pass`] and [`condition`] do.
+//! [`ccm_core::routes`] decides which routes there should be and what to change. Here is when that is compared, what waits
+//! after a failure, and what is reported. [`window`], [`retries`] and [`outcome`] decide, pure; [`pass`] and [`condition`] do.
 //!
 //! | Rule | Why |
 //! |---|---|
@@ -22,12 +22,12 @@
 //! watches.
 
 mod condition;
-mod holds;
 mod metrics;
 mod outcome;
 mod pass;
 mod plan;
 mod report;
+mod retries;
 mod window;
 
 use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
@@ -46,8 +46,8 @@ use tracing::{debug, error, info, warn};
 
 pub(crate) use self::plan::plan;
 use self::{
-    condition::Conditions, holds::Holds, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
-    window::Window,
+    condition::Conditions, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
+    retries::PendingRetries, window::Window,
 };
 use crate::{config::RouteConfig, controllers::Framework};
 
@@ -105,7 +105,7 @@ pub(crate) struct RouteController {
     config: RouteConfig,
     conditions: Conditions,
     reports: Reports,
-    holds: Holds,
+    retries: PendingRetries,
     window: Window,
     /// What was last seen of each node with podCIDRs.
     seen: HashMap<String, u64>,
@@ -134,7 +134,7 @@ impl RouteController {
             nodes: context.nodes,
             cloud: context.setup.cloud,
             config: framework.config.route.clone(),
-            holds: Holds::default(),
+            retries: PendingRetries::default(),
             window: Window::default(),
             seen: HashMap::new(),
             hasher: RandomState::new(),
@@ -222,7 +222,7 @@ impl RouteController {
 
     /// When the next pass is due.
     fn due(&self) -> Instant {
-        let sooner = [self.window.due(), self.holds.due()];
+        let sooner = [self.window.due(), self.retries.due()];
         let soonest = sooner.into_iter().flatten().fold(self.next, Instant::min);
         if self.failures > 0 {
             // What fails for all is not hurried by what changes.

@@ -64,13 +64,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use self::{
-    event_loop::Following,
     events::EventReporter,
     metrics::ServiceMetrics,
-    state::{Change, Name, State},
+    state::{Name, State},
 };
 pub(crate) use self::{
-    ownership_tag::{KnownTag, at_start, follow as follow_ownership_tag},
+    ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
     plan::{World, plan},
 };
 use crate::{
@@ -108,21 +107,20 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
 fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
     let framework = context.setup.framework_as::<Framework>()?;
     let controller = ServiceController::new(context, &framework);
-    // The page outlives the controller, whose recorders keep the writer of Events running.
-    let (services, orphans) = (Arc::downgrade(&controller), Arc::downgrade(&controller));
-    framework.status.set_services(move || {
-        services
-            .upgrade()
-            .map(|shown| shown.state.lock().rows())
-            .unwrap_or_default()
-    });
-    framework.status.set_orphans(move || {
-        orphans
-            .upgrade()
-            .map(|shown| shown.state.lock().orphan_rows())
-            .unwrap_or_default()
-    });
+    framework.status.set_services(shown(&controller, State::rows));
+    framework
+        .status
+        .set_orphans(shown(&controller, State::orphan_rows));
     Ok(Box::pin(controller.run()))
+}
+
+/// Rows of the status page. The page outlives the controller, whose recorders keep the writer of Events running.
+fn shown<T>(controller: &Arc<ServiceController>, rows: fn(&State) -> Vec<T>) -> impl Fn() -> Vec<T> + use<T> {
+    let controller = Arc::downgrade(controller);
+    move || {
+        let shown = controller.upgrade();
+        shown.map(|shown| rows(&shown.state.lock())).unwrap_or_default()
+    }
 }
 
 /// Waits between tries of one part: those that people know from elsewhere.
@@ -152,7 +150,6 @@ pub(crate) struct ServiceController {
     parts: WorkQueue<PartKey>,
     objects: WorkQueue<Name>,
     state: Mutex<State>,
-    following: Mutex<Option<Following>>,
     /// Something may be due: for the event loop.
     changed: Notify,
     events: EventReporter,
@@ -182,7 +179,6 @@ impl ServiceController {
             parts: WorkQueue::new(BACKOFF, "service", queues),
             objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", queues),
             state: Mutex::default(),
-            following: Mutex::default(),
             changed: Notify::new(),
             events: EventReporter::new(recorder, provider, framework.process.clone()),
             metrics: context.metrics.with(ServiceMetrics::register),
@@ -203,13 +199,13 @@ impl ServiceController {
         let ready = async {
             self.services.synced().await;
             self.nodes.synced().await;
-            ownership_tag::at_start(&mut tag).await
+            ownership_tag::wait(&mut tag).await.unwrap_or_default()
         };
-        let at_start = tokio::select! {
-            () = shutdown.cancelled() => return,
-            tag = ready => tag,
+        let Some(at_start) = shutdown.run_until_cancelled(ready).await else {
+            return;
         };
-        let is_known = matches!(at_start, OwnershipTag::Known(_));
+        // Nothing is to be learnt about a tag that is known.
+        let tag = (at_start == OwnershipTag::Unknown).then_some(tag);
         *self.state.lock() = State::new(Arc::clone(&self.cluster_name), at_start, self.config.orphans);
         info!(
             controller = COMPONENT,
@@ -223,10 +219,7 @@ impl ServiceController {
         for _ in 0..OBJECT_WRITERS {
             tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
         }
-        if !is_known {
-            tasks.spawn(Arc::clone(&self).learn_ownership_tag(tag, shutdown.clone()));
-        }
-        tasks.spawn(Arc::clone(&self).run_events(services, nodes, shutdown));
+        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag, shutdown));
         while let Some(ended) = tasks.join_next().await {
             finished(ended);
         }
@@ -234,18 +227,5 @@ impl ServiceController {
             controller = COMPONENT,
             "Controller has finished what it had begun"
         );
-    }
-
-    /// Waits until the ownership tag is known.
-    async fn learn_ownership_tag(self: Arc<Self>, mut tag: KnownTag, shutdown: CancellationToken) {
-        let known = tag.wait_for(|tag| matches!(tag, Some(OwnershipTag::Known(_))));
-        let tag = tokio::select! {
-            () = shutdown.cancelled() => return,
-            known = known => known.ok().and_then(|tag| tag.clone()),
-        };
-        if let Some(tag) = tag {
-            self.change(Change::OwnershipTag(tag));
-            self.changed.notify_one();
-        }
     }
 }

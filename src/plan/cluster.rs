@@ -1,6 +1,6 @@
 //! The cluster at one moment.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use ccm_core::{
@@ -15,8 +15,6 @@ use crate::{config::Config, controllers::service};
 
 /// How many objects one page of a listing holds.
 const PAGE_SIZE: u32 = 200;
-/// How long the API server may take to return the cluster's ownership tag.
-const TAG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The nodes and Services of the cluster at one moment.
 #[derive(Clone, Debug, Default)]
@@ -53,12 +51,8 @@ pub(crate) async fn read_ownership_tag(
     let Some(mut tag) = follow_ownership_tag(client, config, cloud) else {
         return Ok(OwnershipTag::default());
     };
-    match tokio::time::timeout(TAG_TIMEOUT, tag.wait_for(Option::is_some)).await {
-        Ok(Ok(tag)) => Ok(tag.clone().unwrap_or_default()),
-        _ => Err(anyhow!(
-            "the API server does not say which cluster this is (namespace kube-system)"
-        )),
-    }
+    let tag = service::wait_for_ownership_tag(&mut tag).await;
+    tag.context("the API server does not say which cluster this is (namespace kube-system)")
 }
 
 impl Cluster {
@@ -67,9 +61,9 @@ impl Cluster {
     /// # Errors
     /// If a listing fails.
     pub(crate) async fn read(client: &Client, config: &Config, cloud: &dyn Cloud) -> anyhow::Result<Self> {
-        let nodes = list(client).await.context("can not list nodes")?;
+        let nodes = list(client).await.context("cannot list nodes")?;
         let services = if has_load_balancers(config, cloud) {
-            list(client).await.context("can not list Services")?
+            list(client).await.context("cannot list Services")?
         } else {
             Vec::new()
         };

@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result,
+    Cloud, Error, ErrorKind, Freshness, InstanceState, Need, NodeView, Priority, Result,
     client::{BatchConfig, Batcher, ClientMetrics},
 };
 use tokio::time::Instant;
+
+use crate::controllers::node_object::describe;
 
 /// A batch is sent when nothing came for this long ..
 const IDLE: Duration = Duration::from_millis(30);
@@ -71,41 +73,26 @@ async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<Insta
     };
     let newest = questions.iter().filter_map(|question| question.newer_than).max();
     let part = |fresh: bool| {
-        let queries: Vec<_> = questions
+        let of_part = questions
             .iter()
-            .filter(|question| question.newer_than.is_some() == fresh)
-            .map(|question| InstanceQuery {
-                node: Arc::clone(&question.node),
-                need: Need::Metadata,
-            })
-            .collect();
+            .filter(|question| question.newer_than.is_some() == fresh);
+        let views: Vec<_> = of_part.map(|question| &question.node).collect();
         let freshness = match newest {
             Some(instant) if fresh => Freshness::After(instant),
             _ => Freshness::AtMost(RECENT),
         };
         async move {
-            if queries.is_empty() {
+            if views.is_empty() {
                 return Vec::new();
             }
-            instances.describe(&queries, freshness, Priority::User).await
+            describe(instances, views, Need::Metadata, freshness, Priority::User).await
         }
     };
     let (fresh, recent) = tokio::join!(part(true), part(false));
     let (mut fresh, mut recent) = (fresh.into_iter(), recent.into_iter());
-    questions
-        .iter()
-        .map(|question| {
-            let answers = if question.newer_than.is_some() {
-                &mut fresh
-            } else {
-                &mut recent
-            };
-            answers.next().unwrap_or_else(|| {
-                Err(Error::new(
-                    ErrorKind::Unexpected,
-                    "the provider gave fewer answers than it was asked",
-                ))
-            })
-        })
-        .collect()
+    let answers = questions.iter().filter_map(|question| match question.newer_than {
+        Some(_) => fresh.next(),
+        None => recent.next(),
+    });
+    answers.collect()
 }

@@ -12,7 +12,7 @@ use ccm_core::{
     routes::{Desired, DesiredRoute, Obstacle, RouteNode, RoutePlan, Want},
 };
 
-use super::holds::Key;
+use super::retries::Key;
 use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 /// What came of one podCIDR of one node.

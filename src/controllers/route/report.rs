@@ -1,4 +1,4 @@
-//! What is told to people: why a node has no route, and that the routes can not be read. Once per change.
+//! Why a node has no route, and that the routes cannot be read: reported once per change.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,15 +24,15 @@ const EVENTS: usize = 20;
 /// Upstream's reason.
 const FAILED: &str = "FailedToCreateRoute";
 
-/// Tells people.
+/// Events and lines of the log.
 pub(super) struct Reports {
     recorder: Recorder,
-    /// What was told of each node (by uid) and destination.
-    told: HashMap<(String, String), String>,
+    /// What was last reported of each node (by uid) and destination.
+    reported: HashMap<(String, String), String>,
     reading: Failing<&'static str>,
     full: Failing,
     deleting: Failing<&'static str>,
-    held: Failing,
+    kept: Failing,
     foreign_family: Failing,
 }
 
@@ -40,11 +40,11 @@ impl Reports {
     pub(super) fn new(recorder: Recorder) -> Self {
         Self {
             recorder,
-            told: HashMap::new(),
+            reported: HashMap::new(),
             reading: Failing::default(),
             full: Failing::default(),
             deleting: Failing::default(),
-            held: Failing::default(),
+            kept: Failing::default(),
             foreign_family: Failing::default(),
         }
     }
@@ -70,7 +70,7 @@ impl Reports {
 
     /// What came of everything that is due. `took`: how long the attempt took.
     pub(super) fn outcomes(&mut self, items: &[Item], took: Duration) {
-        let mut told = HashMap::new();
+        let mut reported = HashMap::new();
         let (mut events, mut left_out) = (0_usize, 0_usize);
         let is_quota = |error: &Error| error.kind() == ErrorKind::QuotaExceeded;
         let failures = || {
@@ -82,7 +82,7 @@ impl Reports {
         for (item, error) in failures().filter(|(_, error)| !is_quota(error)) {
             let key = (item.node.view.uid.clone(), item.destination.clone());
             let news = error.message().to_owned();
-            if self.told.get(&key) != Some(&news) {
+            if self.reported.get(&key) != Some(&news) {
                 if events < EVENTS {
                     events += 1;
                     self.publish(item, error, took, "");
@@ -90,9 +90,9 @@ impl Reports {
                     left_out += 1;
                 }
             }
-            told.insert(key, news);
+            reported.insert(key, news);
         }
-        self.told = told;
+        self.reported = reported;
         if left_out > 0 {
             info!(
                 controller = COMPONENT,
@@ -162,10 +162,10 @@ impl Reports {
     }
 
     /// So many routes stay because no node has a podCIDR.
-    pub(super) fn held(&mut self, routes: usize) {
+    pub(super) fn kept(&mut self, routes: usize) {
         if routes == 0 {
-            self.held.ends();
-        } else if self.held.begins(()) {
+            self.kept.ends();
+        } else if self.kept.begins(()) {
             warn!(
                 controller = COMPONENT,
                 routes, "No node has a podCIDR: routes that nobody wants are not deleted"

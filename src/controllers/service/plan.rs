@@ -15,7 +15,7 @@ use ccm_core::{
 use tokio::time::Instant;
 
 use super::{nodes::Nodes, object::ObjectChange, orphans};
-use crate::controllers::plan::{Action, Blocked, Findings, Kind, Object, Plan};
+use crate::controllers::plan::{Blocked, Change, Findings, Kind, Object, Plan};
 
 /// One thing that this controller does.
 pub(super) enum ServiceAction<'a> {
@@ -25,32 +25,15 @@ pub(super) enum ServiceAction<'a> {
     Write { change: &'a ObjectChange, later: bool },
 }
 
-impl Action for ServiceAction<'_> {
-    fn effect(&self) -> Effect {
-        match self {
-            Self::Step(_, step) => step.effect,
-            Self::Write { .. } => Effect::Change,
-        }
-    }
-
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Step(..) => Kind::Cloud,
-            Self::Write { .. } => Kind::Service,
-        }
-    }
-
-    fn reason(&self) -> String {
-        match self {
-            Self::Step(_, step) => step.reason.clone(),
-            Self::Write { .. } => String::new(),
-        }
-    }
-
-    fn part(&self) -> Option<String> {
-        match self {
-            Self::Step(part, _) => Some(part.to_string()),
-            Self::Write { .. } => None,
+impl From<&ServiceAction<'_>> for Change {
+    fn from(action: &ServiceAction<'_>) -> Self {
+        match action {
+            ServiceAction::Step(part, step) => Self {
+                why: step.reason.clone(),
+                part: Some(part.to_string()),
+                ..Self::new(step.effect, Kind::Cloud, action)
+            },
+            ServiceAction::Write { .. } => Self::new(Effect::Change, Kind::Service, action),
         }
     }
 }

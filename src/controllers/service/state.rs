@@ -48,6 +48,12 @@ const BURST: Duration = Duration::from_secs(2);
 /// we write is forgotten anyway, and before a create the engine always reads again.
 const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
 
+/// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
+const DISCOVERY_BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(2),
+    longest: Duration::from_secs(30),
+};
+
 /// A Service that is not served although nothing is under way for it is compared again after this long, the next time
 /// after twice as long.
 const LOST: Backoff = Backoff {
@@ -170,6 +176,10 @@ pub(super) enum Output {
     Event(Event),
     /// Report orphans.
     Orphans(Vec<OrphanPart>),
+    /// So many parts begin to follow changed nodes.
+    FollowNodes { parts: usize },
+    /// All of them follow, after this time.
+    NodesFollowed(Duration),
 }
 
 /// A discovery: which parts all Services have.
@@ -232,7 +242,7 @@ pub(super) enum PartStatus {
     New,
     Done,
     /// A member is refused; the others are done.
-    Held,
+    Refused,
     Parked,
     Blocked,
     Failed,
@@ -242,7 +252,7 @@ impl PartStatus {
     pub(super) const ALL: [Self; 6] = [
         Self::New,
         Self::Done,
-        Self::Held,
+        Self::Refused,
         Self::Parked,
         Self::Blocked,
         Self::Failed,
@@ -253,7 +263,7 @@ impl PartStatus {
         match self {
             Self::New => "new",
             Self::Done => "done",
-            Self::Held => "held",
+            Self::Refused => "held",
             Self::Parked => "parked",
             Self::Blocked => "blocked",
             Self::Failed => "failed",
@@ -262,7 +272,7 @@ impl PartStatus {
 
     /// Whether it is tried again though nothing has changed.
     pub(super) fn is_trouble(self) -> bool {
-        matches!(self, Self::Held | Self::Blocked | Self::Failed)
+        matches!(self, Self::Refused | Self::Blocked | Self::Failed)
     }
 
     /// How the pass ended, and why if it has to be tried again.
@@ -272,7 +282,7 @@ impl PartStatus {
             _ => None,
         });
         match &report.state {
-            PartState::Done if refused.is_some() => (Self::Held, refused),
+            PartState::Done if refused.is_some() => (Self::Refused, refused),
             PartState::Done => (Self::Done, None),
             PartState::Parked { .. } => (Self::Parked, None),
             PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
@@ -405,6 +415,11 @@ pub(super) struct State {
     snapshot_is_old: bool,
     /// Parts must be discovered, with answers after this.
     discovery: Option<Job>,
+    /// How many discoveries in a row failed, and when the next one is due.
+    failed_discoveries: u32,
+    retry_discovery: Option<Instant>,
+    /// Since when parts follow the nodes of this generation, while some do not yet.
+    following: Option<(Instant, u64)>,
     moment: Moment,
     /// All kinds of failures that occurred.
     kinds: HashSet<&'static str>,
@@ -566,8 +581,9 @@ impl State {
     /// leads to a discovery waits for it.
     pub(super) fn due(&self, discovers: bool) -> Option<Instant> {
         let nodes = self.nodes.due().filter(|_| self.started);
-        if discovers {
-            return nodes;
+        if discovers || self.retry_discovery.is_some() {
+            let retry = self.retry_discovery.filter(|_| !discovers);
+            return nodes.into_iter().chain(retry).min();
         }
         let again = self.services.values().filter_map(|entry| entry.again).min();
         let all = [nodes, again, self.orphans_due()];
@@ -579,26 +595,35 @@ impl State {
         self.orphans.due().filter(|_| self.all_included())
     }
 
-    /// Time has passed. If nodes changed and it is time to follow them: the parts that do not.
-    pub(super) fn take_due(&mut self, at: Instant) -> Option<Vec<Output>> {
-        if !self.started || !self.nodes.take_due(at) {
-            return None;
+    /// Time has passed. If nodes changed and it is time to follow them: runs the parts that do not. While discovery fails:
+    /// runs what it is not needed for.
+    pub(super) fn take_due(&mut self, at: Instant) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        if self.started && self.nodes.take_due(at) {
+            let job = Job::now(Cause::Nodes);
+            // A cloud may have parts for each zone.
+            job.add_to(&mut self.discovery);
+            let generation = self.nodes.generation();
+            let behind: Vec<_> = self.behind(generation).cloned().collect();
+            self.following = (!behind.is_empty()).then_some((at, generation));
+            outputs.push(Output::FollowNodes { parts: behind.len() });
+            outputs.extend(behind.iter().map(|part| self.make_dirty(part, job)));
         }
-        let generation = self.nodes.generation();
-        let job = Job::now(Cause::Nodes);
-        // A cloud may have parts for each zone.
-        job.add_to(&mut self.discovery);
+        if self.failed_discoveries > 0 {
+            outputs.extend(self.requeue_known());
+        }
+        outputs
+    }
+
+    /// Parts of load balancers that do not follow the nodes of this generation.
+    fn behind(&self, generation: u64) -> impl Iterator<Item = &PartKey> {
         let wants = |key| {
             let mut members = self.members_of(key);
             members.any(|(_, entry)| entry.view.wants_load_balancer())
         };
-        let behind: Vec<_> = self
-            .parts
-            .iter()
-            .filter(|(key, part)| part.follows != Some(generation) && wants(key))
-            .map(|(key, _)| key.clone())
-            .collect();
-        Some(behind.iter().map(|part| self.make_dirty(part, job)).collect())
+        let parts = self.parts.iter();
+        let behind = parts.filter(move |(_, part)| part.follows.is_none_or(|follows| follows < generation));
+        behind.map(|(key, _)| key).filter(move |key| wants(key))
     }
 
     /// The part is to be run.
@@ -606,7 +631,7 @@ impl State {
         let entry = self.parts.entry(part.clone()).or_default();
         job.add_to(&mut entry.job);
         match (job.cause, entry.status) {
-            (Cause::Service, _) | (Cause::Nodes, PartStatus::Held) => Output::Run(part.clone()),
+            (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused) => Output::Run(part.clone()),
             _ => Output::RunUnlessWaiting(part.clone()),
         }
     }
@@ -655,6 +680,10 @@ impl State {
 
     /// Takes the discovery, if one is due. A change from now on is for the next one.
     pub(super) fn take_discovery(&mut self, at: Instant) -> Option<DiscoveryTask> {
+        if self.retry_discovery.is_some_and(|due| due > at) {
+            return None;
+        }
+        self.retry_discovery = None;
         for entry in self.services.values_mut() {
             if entry.again.take_if(|again| *again <= at).is_some() {
                 let job = Job {
@@ -732,7 +761,7 @@ impl State {
 // === Work ended ===
 
 impl State {
-    /// A discovery ended. If it failed, it is due again when [`Self::retry_discovery`] says so.
+    /// A discovery ended. If it failed, it is due again later.
     pub(super) fn discovery_ended(
         &mut self,
         task: &DiscoveryTask,
@@ -740,8 +769,17 @@ impl State {
         at: Instant,
     ) -> Vec<Output> {
         match result {
-            Ok(discovery) => self.discovered(discovery, &task.snapshot, at),
+            Ok(discovery) => {
+                self.failed_discoveries = 0;
+                self.discovered(discovery, &task.snapshot, at)
+            }
             Err(error) => {
+                self.failed_discoveries = self.failed_discoveries.saturating_add(1);
+                let wait = error
+                    .retry()
+                    .wait(DISCOVERY_BACKOFF.delay(self.failed_discoveries));
+                self.retry_discovery = Some(later(at, wait));
+                task.job.add_to(&mut self.discovery);
                 let failure = Failure::Error(&error);
                 self.kinds.insert(failure.label());
                 let entries = self.services.values_mut();
@@ -754,11 +792,6 @@ impl State {
                     .collect()
             }
         }
-    }
-
-    /// A discovery that failed is due again.
-    pub(super) fn retry_discovery(&mut self, job: Job) {
-        job.add_to(&mut self.discovery);
     }
 
     fn discovered(&mut self, discovery: Discovery, snapshot: &ClusterSnapshot, at: Instant) -> Vec<Output> {
@@ -795,17 +828,18 @@ impl State {
 
     /// Discovery fails: the known parts of changed Services do not wait for it. Each change is run once; when discovery
     /// works again, they are run with all others.
-    pub(super) fn requeue_known(&mut self) -> Vec<Output> {
+    fn requeue_known(&mut self) -> Vec<Output> {
         let mut known = Vec::new();
         for entry in self.services.values_mut() {
-            if entry.waits_for_discovery() && entry.requeued != entry.dirty {
-                entry.requeued = entry.dirty;
-                let parts = entry.parts().cloned();
-                known.extend(parts.zip(std::iter::repeat(entry.dirty)));
+            if let Some(job) = entry.dirty.filter(|_| entry.waits_for_discovery())
+                && entry.requeued != Some(job)
+            {
+                entry.requeued = Some(job);
+                known.extend(entry.parts().map(|part| (part.clone(), job)));
             }
         }
-        let run = known.into_iter().filter_map(|(part, job)| Some((part, job?)));
-        run.map(|(part, job)| self.make_dirty(&part, job)).collect()
+        let run = known.iter();
+        run.map(|(part, job)| self.make_dirty(part, *job)).collect()
     }
 
     /// Finds the members of each part.
@@ -908,7 +942,7 @@ impl State {
         };
         if let Some(failure) = &failure {
             match status {
-                PartStatus::Held => {
+                PartStatus::Refused => {
                     self.kinds.insert(failure.label());
                 }
                 _ => self.fail_all(part, task, report, failure, &mut outputs),
@@ -925,6 +959,12 @@ impl State {
         for other in &report.next {
             self.make_dirty(other, task.job);
             outputs.push(Output::Run(other.clone()));
+        }
+        if let Some((began, generation)) = self.following
+            && self.behind(generation).next().is_none()
+        {
+            self.following = None;
+            outputs.push(Output::NodesFollowed(at.saturating_duration_since(began)));
         }
         self.find_lost(part, at);
         let came = || self.parts.get(part).is_some_and(|part| part.job.is_some());

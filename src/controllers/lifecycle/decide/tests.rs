@@ -34,7 +34,7 @@ fn whole(gone: usize, all: usize) -> Whole {
 }
 
 fn counts(decision: &Decision) -> (usize, usize) {
-    (decision.delete.len(), decision.hold.len())
+    (decision.delete.len(), decision.blocked.len())
 }
 
 #[test]
@@ -49,9 +49,9 @@ fn nothing_goes_while_nobody_is_found() {
             assert_eq!(counts(&decision), (0, count));
             assert!(
                 decision
-                    .hold
+                    .blocked
                     .iter()
-                    .all(|(_, reason)| *reason == Reason::NothingPresent)
+                    .all(|(_, reason)| *reason == BlockReason::NothingPresent)
             );
         }
     }
@@ -202,7 +202,7 @@ fn the_last_look_refuses_what_is_not_the_judged_node_any_more() {
             Ok(()),
         ),
         (
-            "made anew",
+            "recreated",
             |node| node["metadata"]["uid"] = json!("u2"),
             Err(Refusal::OtherNode),
         ),
