@@ -11,12 +11,12 @@
 //!
 //! | Rule | Why |
 //! |---|---|
-//! | A changed node is looked at a tenth of a second later, a burst of them when it is over, or after 10 s | a node does not wait; a thousand of them cost one call |
-//! | One route that fails waits for itself, longer each time | nobody else's does |
+//! | A pass follows a changed node after a tenth of a second, and a burst of changes when it is over or after 10 s | a node does not wait; a thousand of them cost one call |
+//! | A route that fails waits for its own next try, longer each time | other routes do not wait for it |
 //! | A full table is tried again when a route went, or after 5 minutes | it would refuse every new node anyway |
-//! | `NetworkUnavailable` is written only for nodes that have routes due, and only when it differs | with an overlay it is somebody else's |
+//! | `NetworkUnavailable` is written only for nodes that have routes due, and only when it differs | with an overlay, another component writes it |
 //! | A pass that could not read changes nothing and clears nothing | a failed read is not an empty table |
-//! | Without a usable `--cluster-cidr` this controller says so and rests | the others go on |
+//! | Without a usable `--cluster-cidr` this controller logs an error and does nothing | the others go on |
 //!
 //! Upstream does all of this every 10 s for all nodes, one call for each route; and does not try failed ones again when it
 //! watches.
@@ -95,7 +95,7 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(60),
 };
-/// How many changes are looked at before anything else.
+/// How many changes are taken up before anything else.
 const CHANGES: usize = 512;
 
 /// The controller. [`RouteController::run`] is its life.
@@ -107,7 +107,7 @@ pub(crate) struct RouteController {
     reports: Reports,
     retries: PendingRetries,
     window: Window,
-    /// What was last seen of each node with podCIDRs.
+    /// The fingerprint of each node with podCIDRs, as last seen.
     seen: HashMap<String, u64>,
     hasher: RandomState,
     /// Passes in a row that could not read.
@@ -118,7 +118,7 @@ pub(crate) struct RouteController {
     shutdown: CancellationToken,
 }
 
-/// Whose the routes are.
+/// The CIDRs whose routes are this cluster's.
 ///
 /// # Errors
 /// What is wrong with the flag.
@@ -154,7 +154,7 @@ impl RouteController {
             ready = self.ready() => ready,
         };
         let Some(cidrs) = cidrs else {
-            // Not the end of the process: others have work to do. Nobody waits for the changes.
+            // The process does not end: other controllers have work to do.
             drop(changes);
             return shutdown.cancelled().await;
         };
@@ -181,7 +181,7 @@ impl RouteController {
         );
     }
 
-    /// Waits until there is something to work with; `None` if there will not be.
+    /// Waits until the cloud has routes; `None` if it will not have any.
     async fn ready(&mut self) -> Option<ClusterCidrs> {
         self.nodes.synced().await;
         let cidrs = match cluster_cidrs(&self.config) {
@@ -231,7 +231,7 @@ impl RouteController {
         soonest
     }
 
-    /// Whether a change of a node matters here, and if so, when it is looked at.
+    /// Takes up a change of a node, if it matters for routes.
     fn observe(&mut self, change: &Change) {
         let (name, now) = match change {
             Change::Applied(name) => {
@@ -245,7 +245,7 @@ impl RouteController {
             None => self.seen.remove(name),
         };
         if before != now {
-            self.window.note(Instant::now());
+            self.window.add(Instant::now());
         }
     }
 

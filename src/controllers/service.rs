@@ -26,8 +26,8 @@
 //!
 //! | Rule | Why |
 //! |---|---|
-//! | A new Service is unknown to passes until it has our finalizer | nothing is created in the cloud that nobody would delete |
-//! | The finalizer is removed when the Service has left every part | nothing stays |
+//! | A new Service is unknown to passes until it has our finalizer | nothing is created in the cloud that would never be deleted |
+//! | The finalizer is removed when the Service has left every part | nothing is left in the cloud |
 //! | Status and annotations are written when everything is served, and whenever they differ | a partial answer misleads; what is wiped comes back |
 //! | Nodes are followed by parts that do not follow them yet, 2 to 10 s after a change, at once after a loss | a burst of nodes costs one pass for each part |
 //! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not hold up the ninth |
@@ -72,10 +72,7 @@ pub(crate) use self::{
     ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
     plan::{World, plan},
 };
-use crate::{
-    config::ServiceConfig,
-    controllers::{Framework, finished},
-};
+use crate::{config::ServiceConfig, controllers::Framework};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
@@ -220,9 +217,8 @@ impl ServiceController {
             tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
         }
         tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag, shutdown));
-        while let Some(ended) = tasks.join_next().await {
-            finished(ended);
-        }
+        // A panic of a task goes on here.
+        tasks.join_all().await;
         debug!(
             controller = COMPONENT,
             "Controller has finished what it had begun"

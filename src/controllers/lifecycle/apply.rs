@@ -39,7 +39,7 @@ pub(super) enum Outcome {
     Gone,
     /// It changed meanwhile.
     Changed,
-    /// It is not, or no longer, the node that was judged.
+    /// It is not, or no longer, the node that was found to be gone.
     Kept,
     /// It is too young, by this much.
     Young(Duration),
@@ -127,16 +127,16 @@ impl Applier {
         }
     }
 
-    /// Deletes the node unless it is not, or no longer, the one that was judged. A deletion that was begun is finished.
-    async fn delete(&self, judged: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
-        let name = judged.view.name.as_str();
+    /// Deletes the node unless it is not, or no longer, the one that was found to be gone. A deletion that was begun is finished.
+    async fn delete(&self, decided: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
+        let name = decided.view.name.as_str();
         let fresh = match self.read(name).await {
             Ok(Some(fresh)) => fresh,
             Ok(None) => return Outcome::Gone,
-            Err(error) => return self.failed(judged, &error, false),
+            Err(error) => return self.failed(decided, &error, false),
         };
         let read = &fresh.node;
-        if let Err(refusal) = decide::check(judged, read, fresh.now, self.grace) {
+        if let Err(refusal) = decide::check(decided, read, fresh.now, self.grace) {
             debug!(controller = COMPONENT, node = name, reason = %refusal, "Node is not deleted");
             return match refusal {
                 Refusal::Young(missing) => Outcome::Young(missing),

@@ -6,8 +6,8 @@
 //!
 //! Brake (b): if more than a share of the nodes, and more than a few, seem gone, they go one a minute. A node without a
 //! provider ID counts as well if nothing in the cloud has its name: a cloud that leaves machines out of its lists must
-//! not cost all of them at once. Nodes that the autoscaler marked before it deleted their machines do not count, and do
-//! not wait.
+//! not cost all of them at once. Nodes that the autoscaler tainted before it deleted their machines do not count, and
+//! do not wait.
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
@@ -44,7 +44,7 @@ pub(super) enum BlockReason {
 impl BlockReason {
     pub(super) const ALL: [Self; 2] = [Self::NothingPresent, Self::Share];
 
-    /// As it stands in metrics and logs.
+    /// The label of metrics and logs.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::NothingPresent => "nothing-present",
@@ -197,12 +197,12 @@ fn as_f64(number: usize) -> f64 {
     u32::try_from(number).map_or(f64::MAX, f64::from)
 }
 
-/// Why a node, as it was just read, is not to be deleted.
+/// Why a node, as it was just read, is not deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Another node has its name.
     OtherNode,
-    /// It is being deleted by somebody else.
+    /// Another client deletes it.
     Deleting,
     /// It is ready again.
     Ready,
@@ -224,15 +224,15 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Whether the node as it was just `read` is still the one that was `judged`. `now` is the API server's time where it
-/// says it: a clock that is off here must make no node look old.
+/// Whether the node as it was just `read` is still the one that was `decided` on. `now` is the API server's time
+/// if it is known: a wrong local clock must not make a node look old.
 pub(super) fn check(
-    judged: &NodeObject,
+    decided: &NodeObject,
     read: &NodeObject,
     now: Timestamp,
     grace: Duration,
 ) -> Result<(), Refusal> {
-    if read.view.uid != judged.view.uid {
+    if read.view.uid != decided.view.uid {
         return Err(Refusal::OtherNode);
     }
     if read.meta.deletion_timestamp.is_some() {
@@ -241,7 +241,7 @@ pub(super) fn check(
     if read.ready == Ready::True {
         return Err(Refusal::Ready);
     }
-    if read.view.provider_id != judged.view.provider_id || !is_managed(read, |_| true) {
+    if read.view.provider_id != decided.view.provider_id || !is_managed(read, |_| true) {
         return Err(Refusal::OtherMachine);
     }
     // Without a time of creation nothing is known of its age.

@@ -46,7 +46,7 @@ pub(super) enum Answer {
     Absent,
     /// Nothing has the node's name.
     Unresolved,
-    /// Hands off.
+    /// The cloud's rules leave it alone.
     Unmanaged,
     /// It could not be found out.
     Failed,
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// As it stands in metrics.
+    /// The metric label.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::On => "present",
@@ -163,7 +163,7 @@ impl NotReadyNode {
     }
 }
 
-/// Whether the lifecycle controller has anything to say about a node, were it not ready: it has a provider ID of this
+/// Whether the lifecycle controller would act on a node that is not ready: it has a provider ID of this
 /// cloud, or still waits for one. All others (another cloud's, bare metal) are never touched or asked about.
 pub(super) fn is_managed(node: &NodeObject, owns: impl Fn(&str) -> bool) -> bool {
     match node.view.provider_id.as_deref() {
@@ -313,7 +313,7 @@ impl NotReadyNodes {
     }
 
     /// Whether this node may be proven gone by one more answer, or is of the kind that only others can prove: then
-    /// somebody has to be there for comparison.
+    /// another node has to be there for comparison.
     pub(super) fn needs_witness(&self, name: &str, began: Instant) -> bool {
         self.get(name).is_some_and(|known| {
             known.node.view.provider_id.is_none() || known.is_proven(began, self.confirm)

@@ -1,4 +1,4 @@
-//! What a node should look like, given what the cloud says. Pure.
+//! The desired form of a node, given the cloud's answer. Pure.
 
 use ccm_core::{
     AddressType, Cloud, Error, Instance, InstanceState, Labels, NodeAddress,
@@ -13,7 +13,7 @@ use crate::controllers::{
     node_object::UNINITIALIZED_TAINT,
 };
 
-/// Why a node can not be initialised now.
+/// Why a node cannot be initialized now.
 #[derive(Clone, Debug)]
 pub(crate) enum Problem {
     /// The cloud could not be asked.
@@ -32,7 +32,7 @@ pub(crate) enum Problem {
     NoProviderId,
     /// The machine has no address yet.
     NoAddresses,
-    /// The kubelet's `--node-ip` can not be followed.
+    /// The kubelet's `--node-ip` cannot be followed.
     ProvidedIp(ProvidedIpError),
     /// The API server did not take the change.
     Write(String),
@@ -137,7 +137,7 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     let mut labels = type_labels(instance);
     labels.extend(topology_labels(instance));
     labels.retain(|key, value| node.view.labels.get(key) != Some(value.as_str()));
-    // What stands on the node already may be the user's.
+    // Labels that the node has already may be the user's.
     labels.extend(
         additional_labels(instance)
             .filter(|(key, _)| !node.view.labels.contains_key(key))

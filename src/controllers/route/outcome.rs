@@ -1,4 +1,4 @@
-//! What came of each node's routes, and what its condition should say.
+//! The outcome of each node's routes, and what its condition should say.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use ccm_core::{
 use super::retries::Key;
 use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
-/// What came of one podCIDR of one node.
+/// The outcome for one podCIDR of one node.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     /// Its route is there, and everything beside it.
@@ -26,7 +26,7 @@ pub(super) enum Outcome {
     Pending,
 }
 
-/// A podCIDR, and what came of it.
+/// A podCIDR and its outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) node: Arc<RouteNode>,
@@ -36,7 +36,7 @@ pub(super) struct Item {
     pub(super) tried: bool,
 }
 
-/// What came of everything that is due. `results`: of what was tried; `waiting`: of what was not, and why.
+/// The outcome of everything that is due. `results`: of what was tried; `waiting`: of what was not, and why.
 pub(super) fn items(
     desired: &Desired,
     plan: &RoutePlan,
@@ -76,7 +76,7 @@ pub(super) fn items(
 fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
     let failed = |text: String| Outcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
     match obstacle {
-        // Nothing runs on it yet, and it will be looked at when it has addresses.
+        // Nothing runs on it yet. Its addresses will be a change.
         Obstacle::Waiting => Outcome::Pending,
         Obstacle::NoNextHop(error) => Outcome::Failed(error.clone()),
         Obstacle::Taken(owner) => failed(format!("the older node {} has the same podCIDR", owner.view.name)),
@@ -90,29 +90,21 @@ fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
 /// What the condition of each node should say: whether all of its routes are there. Nodes for which that is not known
 /// are left out.
 pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
-    let mut nodes: BTreeMap<&str, (&Arc<RouteNode>, Option<bool>)> = BTreeMap::new();
+    let mut nodes: BTreeMap<&str, Vec<&Item>> = BTreeMap::new();
     for item in items {
-        let verdict = match item.outcome {
-            Outcome::Done => Some(true),
-            Outcome::Failed(_) => Some(false),
-            Outcome::Pending => None,
-        };
-        nodes
-            .entry(item.node.view.uid.as_str())
-            .and_modify(|(_, all)| {
-                // One that is missing is enough; one that is unknown leaves all unknown.
-                *all = match (*all, verdict) {
-                    (Some(false), _) | (_, Some(false)) => Some(false),
-                    (None, _) | (_, None) => None,
-                    _ => Some(true),
-                };
-            })
-            .or_insert((&item.node, verdict));
+        let of_node = nodes.entry(item.node.view.uid.as_str()).or_default();
+        of_node.push(item);
     }
-    let known = nodes.into_values();
-    known
-        .filter_map(|(node, verdict)| Some((Arc::clone(node), verdict?)))
-        .collect()
+    let verdict = |items: Vec<&Item>| {
+        let any = |is: fn(&Outcome) -> bool| items.iter().any(|item| is(&item.outcome));
+        // One that is missing is enough; one that is unknown leaves all unknown.
+        let lacks_one = any(|outcome| matches!(outcome, Outcome::Failed(_)));
+        if !lacks_one && any(|outcome| matches!(outcome, Outcome::Pending)) {
+            return None;
+        }
+        Some((Arc::clone(&items.first()?.node), !lacks_one))
+    };
+    nodes.into_values().filter_map(verdict).collect()
 }
 
 /// Whether a node's condition has to be written, so that it says whether all routes are there.

@@ -1,4 +1,4 @@
-//! One pass: what there should be, what there is, the difference, and what came of it.
+//! One pass: desired and observed routes, the difference, and the outcome.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -132,14 +132,14 @@ impl RouteController {
             .collect();
         let unwritten = self.write(verdicts).await;
         // A table that was full and is not any more is used at once.
-        let room = !self.retries.is_full() && waiting_for_room(&waiting) && !changes.delete.is_empty();
-        if (more || room) && !self.shutdown.is_cancelled() {
+        let retries = !self.retries.is_full() && waits_for_space(&waiting) && !changes.delete.is_empty();
+        if (more || retries) && !self.shutdown.is_cancelled() {
             return Some(Duration::ZERO);
         }
         unwritten.then_some(BACKOFF.first)
     }
 
-    /// Remembers what became of each change.
+    /// Records the outcome of each change.
     fn take_in(&mut self, changes: &Changes, applied: &Applied) -> HashMap<Key, ccm_core::Result<()>> {
         let now = Instant::now();
         let mut results = HashMap::new();
@@ -197,7 +197,7 @@ fn is_quota(error: &ccm_core::Error) -> bool {
     error.kind() == ccm_core::ErrorKind::QuotaExceeded
 }
 
-fn waiting_for_room(waiting: &HashMap<Key, ccm_core::Error>) -> bool {
+fn waits_for_space(waiting: &HashMap<Key, ccm_core::Error>) -> bool {
     waiting.values().any(is_quota)
 }
 

@@ -1,5 +1,5 @@
-//! The plan of this controller, if every change is accepted. How many routes there is room for is known where the cloud
-//! says so; whether it accepts a next hop is not known before.
+//! The plan of this controller, if every change is accepted. The limit of routes is known where the cloud
+//! states one; whether it accepts a next hop is not known before.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -178,7 +178,7 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
             .warn("--cluster-cidr names no network of this family, so that such podCIDRs get no routes");
     }
 
-    // As if all changes had been made, and those without room waited for some.
+    // As if all changes had been made, and those beyond the limit waited.
     let changes = &route_plan.changes;
     let changed = changes.create.iter().chain(&changes.finish);
     let results: HashMap<_, _> = changed.map(|route| (Key::want(route), Ok(()))).collect();

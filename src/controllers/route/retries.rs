@@ -12,16 +12,16 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-/// Changes of one kind in one pass: so many next hops Neutron judges in about a second, and conditions of the first
+/// Changes of one kind in one pass: Neutron checks so many next hops in about a second, and conditions of the first
 /// nodes do not wait for the last ones.
 pub(super) const BATCH: usize = 500;
 
-/// What may be over in a moment.
+/// For failures that may be over in a moment.
 const PASSING: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(60),
 };
-/// What somebody has to see to.
+/// For failures that last until somebody acts.
 const LASTING: Backoff = Backoff {
     first: Duration::from_secs(10),
     longest: Duration::from_secs(300),
@@ -74,7 +74,7 @@ pub(super) struct PendingRetries {
     full: Option<Retry>,
 }
 
-/// What of a plan is done now.
+/// The changes of a plan that are made now.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// The changes.
@@ -166,12 +166,12 @@ impl PendingRetries {
     pub(super) fn done(&mut self, key: &Key) {
         self.each.remove(key);
         if matches!(key, Key::Delete(_)) {
-            // There is room again.
+            // The table is not full any more.
             self.full = None;
         }
     }
 
-    /// There is no room: no new route is tried for a while.
+    /// The table is full: no new route is tried for a while.
     pub(super) fn full(&mut self, error: &Error, now: Instant) {
         self.full = Some(Retry {
             due: Some(now + FULL),
@@ -180,7 +180,7 @@ impl PendingRetries {
         });
     }
 
-    /// Whether there was no room the last time.
+    /// Whether the table was full the last time.
     pub(super) fn is_full(&self) -> bool {
         self.full.is_some()
     }

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// The name of a discovery that fails in the log.
-const DISCOVERY: &str = "survey";
+const DISCOVERY: &str = "discovery";
 
 /// The next time of something periodic: a tenth earlier or later, so that clusters that were started together do not
 /// ask together.
@@ -63,7 +63,8 @@ impl ServiceController {
                 discovery = Some(task).into();
                 discovers = true;
             }
-            self.metrics.show(&self.state.lock().counts(), self.parts.depth());
+            let counts = self.state.lock().counts();
+            self.metrics.show(counts, self.parts.depth());
             let due = self.state.lock().due(discovers);
             let due = due.into_iter().chain(drift).min();
             tokio::select! {

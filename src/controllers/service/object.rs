@@ -1,8 +1,8 @@
-//! What a Service object should say, and the patch that makes it so.
+//! The desired content of a Service object, and the patch for it.
 //!
 //! One strategic merge patch of `services/status`, which takes metadata along: a role needs no more than upstream's. It
 //! names the finalizers to add or to remove, never the whole list, and carries the uid, so that the API server refuses it
-//! (409) for a Service that was made anew under the same name.
+//! (409) for a Service that was recreated under the same name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -112,7 +112,7 @@ impl ObjectChange {
         parts
     }
 
-    /// What fails if it can not be made, in upstream's words.
+    /// What fails if it cannot be written, in upstream's words.
     pub(super) fn failure(&self) -> &'static str {
         if !self.add_finalizers.is_empty() {
             "failed to add load balancer cleanup finalizer"

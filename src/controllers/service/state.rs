@@ -10,6 +10,9 @@
 //! parts *dirty*; a pass over a part uses everything that is known at that moment, and what comes later makes it dirty
 //! again.
 
+mod jobs;
+mod status;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -17,36 +20,30 @@ use std::{
 };
 
 use ccm_core::{
-    Freshness, Priority, Retry,
+    Priority, Retry,
     client::later,
     controllers::{Backoff, NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, MemberReport, MemberState, NodeSet,
-        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ReadOptions, ServiceId,
+        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ServiceId,
         ServiceParts, ServiceView, StepDescription,
     },
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+use self::jobs::Moment;
+pub(super) use self::{
+    jobs::{Cause, Job, Next, PartStatus},
+    status::Counts,
+};
 use super::{
-    events::{Event, Failure, Report, Reported},
+    events::{Event, Failure, Reported},
     nodes::{NodeChange, Nodes},
     object::{ObjectChange, is_own_writing},
-    orphans::{self, Orphans},
+    orphans::Orphans,
 };
-use crate::{
-    config::OrphanConfig,
-    controllers::node_object::STORE_LAG,
-    server::status::{OrphanRow, PartRow, Plan, ServiceRow},
-};
-
-/// Changes within this time share one discovery: what is read for one Service may serve the next.
-const BURST: Duration = Duration::from_secs(2);
-
-/// For passes that only follow a change in the cluster, what is remembered of the cloud is good for this long. Whatever
-/// we write is forgotten anyway, and before a create the engine always reads again.
-const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
+use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::Plan};
 
 /// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
 const DISCOVERY_BACKOFF: Backoff = Backoff {
@@ -73,80 +70,6 @@ pub(super) type Name = Arc<str>;
 /// The name under which a Service is kept.
 fn name(id: &ServiceId) -> Name {
     format!("{}/{}", id.namespace, id.name).into()
-}
-
-/// Why a part is to be run. If there are several reasons, the greatest counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
-    /// The nodes have changed.
-    Nodes,
-    /// It is time to compare the cloud with how it was left.
-    Drift,
-    /// A Service has changed, or is new to this process.
-    Service,
-}
-
-/// A part is to be run, or discovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Job {
-    pub(super) cause: Cause,
-    /// Answers must not be older; `None` for those that are remembered.
-    after: Option<Instant>,
-    priority: Priority,
-}
-
-impl Job {
-    /// One that follows a change in the cluster, with remembered answers.
-    fn now(cause: Cause) -> Self {
-        Self {
-            cause,
-            after: None,
-            priority: Priority::User,
-        }
-    }
-
-    /// One in the background, with new answers.
-    fn drift(at: Instant) -> Self {
-        Self {
-            cause: Cause::Drift,
-            after: Some(at),
-            priority: Priority::Background,
-        }
-    }
-
-    /// One job for both.
-    fn and(self, other: Self) -> Self {
-        Self {
-            cause: self.cause.max(other.cause),
-            after: self.after.max(other.after),
-            priority: self.priority.min(other.priority),
-        }
-    }
-
-    /// Adds it to those that wait.
-    fn add_to(self, jobs: &mut Option<Self>) {
-        *jobs = Some(jobs.map_or(self, |before| before.and(self)));
-    }
-
-    pub(super) fn ask(self) -> ReadOptions {
-        ReadOptions {
-            freshness: self.after.map_or(Freshness::AtMost(REMEMBERED), Freshness::After),
-            priority: self.priority,
-        }
-    }
-}
-
-/// The moment from which answers are new enough, the same one for all changes of a burst.
-#[derive(Debug, Default)]
-struct Moment(Option<Instant>);
-
-impl Moment {
-    fn at(&mut self, now: Instant) -> Instant {
-        match self.0 {
-            Some(moment) if now.saturating_duration_since(moment) < BURST => moment,
-            _ => *self.0.insert(now),
-        }
-    }
 }
 
 /// A change that came in.
@@ -213,83 +136,9 @@ pub(super) struct ObjectWrite {
     had_load_balancer: bool,
 }
 
-/// How the write of a Service object ended.
-#[derive(Clone, Copy)]
-pub(super) enum ObjectEnd<'a> {
-    /// Written; `in_vain`: the API server says that it changed nothing.
-    Written {
-        in_vain: bool,
-    },
-    Failed(&'a str),
-}
-
-/// When the part is to be run again.
+/// Whether the API server says that a write changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// After a change.
-    Done,
-    /// Then. No failure, or the provider said when.
-    Until(Instant),
-    /// With growing waits, none of them shorter than the one that the cloud asks for.
-    Backoff { least: Duration },
-}
-
-/// How the last pass over a part ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum PartStatus {
-    /// There was none.
-    #[default]
-    New,
-    Done,
-    /// A member is refused; the others are done.
-    Refused,
-    Parked,
-    Blocked,
-    Failed,
-}
-
-impl PartStatus {
-    pub(super) const ALL: [Self; 6] = [
-        Self::New,
-        Self::Done,
-        Self::Refused,
-        Self::Parked,
-        Self::Blocked,
-        Self::Failed,
-    ];
-
-    /// The metric label.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "new",
-            Self::Done => "done",
-            Self::Refused => "held",
-            Self::Parked => "parked",
-            Self::Blocked => "blocked",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// Whether it is tried again though nothing has changed.
-    pub(super) fn is_trouble(self) -> bool {
-        matches!(self, Self::Refused | Self::Blocked | Self::Failed)
-    }
-
-    /// How the pass ended, and why if it has to be tried again.
-    pub(super) fn of(report: &PartReport) -> (Self, Option<Failure<'_>>) {
-        let refused = report.members.iter().find_map(|member| match &member.state {
-            MemberState::Refused(error) => Some(Failure::Error(error)),
-            _ => None,
-        });
-        match &report.state {
-            PartState::Done if refused.is_some() => (Self::Refused, refused),
-            PartState::Done => (Self::Done, None),
-            PartState::Parked { .. } => (Self::Parked, None),
-            PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
-            PartState::Failed(error) => (Self::Failed, Some(Failure::Error(error))),
-        }
-    }
-}
+pub(super) struct InVain(pub(super) bool);
 
 /// What is known of a Service.
 #[derive(Debug)]
@@ -307,10 +156,8 @@ struct ServiceEntry {
     requeued: Option<Job>,
     /// Whether passes know of it. A new one has to wait for its finalizers.
     included: bool,
-    /// Its form when all that it asked for was done.
-    served: Option<Arc<ServiceView>>,
-    /// What its load balancer then said about the object.
-    effects: Option<Effects>,
+    /// When all that it asked for was done the last time.
+    served: Option<Served>,
     /// Another process served it before this one started.
     inherited: bool,
     /// What was last reported about it.
@@ -322,6 +169,15 @@ struct ServiceEntry {
     lost: u32,
 }
 
+/// A Service that was served.
+#[derive(Debug)]
+struct Served {
+    /// Its form then.
+    view: Arc<ServiceView>,
+    /// What its load balancer said about the object.
+    effects: Effects,
+}
+
 /// A patch of a Service object.
 #[derive(Debug)]
 struct Written {
@@ -329,7 +185,7 @@ struct Written {
     version: Option<String>,
     change: ObjectChange,
     at: Instant,
-    in_vain: bool,
+    in_vain: InVain,
 }
 
 impl ServiceEntry {
@@ -337,7 +193,7 @@ impl ServiceEntry {
     fn is_settled(&self) -> bool {
         self.served
             .as_ref()
-            .is_some_and(|served| served.asks_the_same(&self.view))
+            .is_some_and(|served| served.view.asks_the_same(&self.view))
     }
 
     fn parts(&self) -> impl Iterator<Item = &PartKey> {
@@ -379,10 +235,9 @@ impl ServiceEntry {
     ) -> Option<Output> {
         let only_nodes = cause == Cause::Nodes && self.is_settled();
         let event = failure.event(&self.view, only_nodes.then_some(nodes));
-        let report = failure.report(event.reason);
         // A Service that asks for something impossible is refused by each of its parts.
-        let elsewhere = self.reported.is_reported_elsewhere(part, &report);
-        (self.reported.set(part, report) && !elsewhere).then_some(Output::Event(event))
+        let is_new = self.reported.fail(part, failure.report(event.reason));
+        is_new.then_some(Output::Event(event))
     }
 }
 
@@ -409,7 +264,6 @@ pub(super) struct State {
     members: HashMap<PartKey, Vec<Name>>,
     nodes: Nodes,
     orphans: Orphans,
-    deletes_orphans: bool,
     snapshot: Arc<ClusterSnapshot>,
     snapshot_nodes: u64,
     snapshot_is_old: bool,
@@ -427,17 +281,6 @@ pub(super) struct State {
     started: bool,
 }
 
-/// The state in numbers.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) services: HashMap<&'static str, usize>,
-    /// Services that fail, by the kind of failure. Kinds that ended are zero.
-    pub(super) failing: HashMap<&'static str, usize>,
-    pub(super) parts: HashMap<&'static str, usize>,
-    /// Orphans that may be deleted, and others.
-    pub(super) orphans: (usize, usize),
-}
-
 // === A change came in ===
 
 impl State {
@@ -453,7 +296,6 @@ impl State {
             }),
             snapshot_is_old: true,
             orphans: Orphans::new(orphans),
-            deletes_orphans: orphans.delete,
             ..Self::default()
         }
     }
@@ -521,7 +363,6 @@ impl State {
                 requeued: None,
                 included: false,
                 served: None,
-                effects: None,
                 inherited,
                 reported: Reported::default(),
                 written: None,
@@ -530,13 +371,14 @@ impl State {
             });
         if !entry.view.asks_the_same(&view) || entry.claim != claim {
             // Our own write says nothing new about the cloud.
-            let own = is_own_writing(&entry.view, &view, entry.effects.as_ref());
+            let effects = entry.served.as_ref().map(|served| &served.effects);
+            let own = is_own_writing(&entry.view, &view, effects);
             let after = job.after.filter(|_| !own);
             Job { after, ..job }.add_to(&mut entry.dirty);
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
             // The next announcement is another one.
-            entry.reported.end_work();
+            entry.reported.work = false;
         }
         entry.view = view;
         entry.claim = claim;
@@ -734,8 +576,8 @@ impl State {
         };
         // What is known is about the Service as it was served.
         let served = entry.served.as_ref();
-        let current = served.is_some_and(|served| served.asks_the_same(&object.view));
-        let effects = entry.effects.as_ref().filter(|_| current);
+        let current = served.filter(|served| served.view.asks_the_same(&object.view));
+        let effects = current.map(|served| &served.effects);
         let change = ObjectChange::due(&object.view, entry.claim, entry.finalizers, effects);
         if change.is_empty() {
             return ObjectTask::Nothing;
@@ -744,13 +586,13 @@ impl State {
             && written.version == object.meta.resource_version
         {
             let due = written.at + STORE_LAG;
-            match written.in_vain {
+            match written.in_vain.0 {
                 true if written.change == change => return ObjectTask::Nothing,
                 false if at < due => return ObjectTask::Later(due),
                 _ => {}
             }
         }
-        let existed = entry.reported.is_work_reported() || !object.view.ingress.is_empty();
+        let existed = entry.reported.work || !object.view.ingress.is_empty();
         ObjectTask::Write(ObjectWrite {
             change,
             had_load_balancer: entry.is_ours() && existed,
@@ -787,7 +629,7 @@ impl State {
                     .filter(|entry| entry.waits_for_discovery())
                     .filter_map(|entry| {
                         let nodes = NodeSet::default();
-                        entry.fail(&failure, &Reported::discovery(), Cause::Service, &nodes)
+                        entry.fail(&failure, &PartKey::new(""), Cause::Service, &nodes)
                     })
                     .collect()
             }
@@ -899,7 +741,7 @@ impl State {
             };
             let wants = entry.view.wants_load_balancer();
             let only_nodes = wants && cause == Cause::Nodes && entry.is_settled();
-            if !only_nodes && entry.reported.begin_work() {
+            if !only_nodes && !std::mem::replace(&mut entry.reported.work, true) {
                 let id = &entry.view.id;
                 events.push(match wants {
                     true => Event::normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
@@ -1025,18 +867,16 @@ impl State {
         let is_first = entry.joins.first() == Some(part);
         match &member.state {
             MemberState::Served | MemberState::Left | MemberState::Frozen(_) if is_done => {
-                entry.reported.clear_failure(part);
                 let no_nodes = nodes.keeps_members() && entry.view.wants_load_balancer() && is_first;
-                let is_new = match no_nodes {
-                    true => entry.reported.set(part, Report::NoNodes),
-                    false => entry.reported.clear(part, &Report::NoNodes),
-                };
+                let reports = entry.reported.of(part);
+                reports.failure = None;
+                let is_new = std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
                 if no_nodes && is_new && !known {
                     let text = "There are no available nodes for LoadBalancer".to_owned();
                     publish(Event::warning(id, "UnAvailableLoadBalancer", text));
                 }
                 let updated = member.touched && settled && task.job.cause == Cause::Nodes;
-                if updated && is_first && !entry.reported.is_work_reported() {
+                if updated && is_first && !entry.reported.work {
                     let text = "Updated load balancer with new hosts";
                     publish(Event::normal(id, "UpdatedLoadBalancer", text));
                 }
@@ -1055,11 +895,13 @@ impl State {
         let Some(view) = view.filter(|view| member.finished && view.asks_the_same(&entry.view)) else {
             return;
         };
-        entry.served = Some(view.clone());
+        entry.served = Some(Served {
+            view: Arc::clone(view),
+            effects: member.effects.clone(),
+        });
         (entry.again, entry.lost) = (None, 0);
-        entry.effects = Some(member.effects.clone());
         outputs.push(Output::Object(name(id)));
-        if entry.view.wants_load_balancer() && entry.reported.end_work() {
+        if entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
             let event = Event::normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
             outputs.push(Output::Event(event));
         }
@@ -1122,40 +964,34 @@ impl State {
         &mut self,
         object: &ServiceObject,
         write: ObjectWrite,
-        end: ObjectEnd<'_>,
+        end: Result<InVain, String>,
         at: Instant,
     ) -> Option<Event> {
         let id = &object.view.id;
-        let ObjectWrite {
-            change,
-            had_load_balancer,
-        } = write;
         // The Service may be gone already.
         let entry = self.entry(id);
-        match end {
-            ObjectEnd::Written { in_vain } => {
-                let removed = !object.view.wants_load_balancer() && !change.remove_finalizers.is_empty();
-                if let Some(entry) = entry {
-                    entry.reported.written();
-                    if removed {
-                        entry.reported.end_work();
-                    }
-                    entry.written = Some(Written {
-                        version: object.meta.resource_version.clone(),
-                        change,
-                        at,
-                        in_vain,
-                    });
-                }
-                (removed && had_load_balancer)
-                    .then(|| Event::normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
+        let in_vain = match end {
+            Ok(in_vain) => in_vain,
+            Err(error) => {
+                let message = format!("Error syncing load balancer: {}: {error}", write.change.failure());
+                let last = entry?.reported.not_written.replace(message.clone());
+                let is_new = last.as_ref() != Some(&message);
+                return is_new.then(|| Event::warning(id, "SyncLoadBalancerFailed", message));
             }
-            ObjectEnd::Failed(error) => {
-                let message = format!("Error syncing load balancer: {}: {error}", change.failure());
-                let is_new = entry?.reported.not_written(&message);
-                is_new.then(|| Event::warning(id, "SyncLoadBalancerFailed", message))
-            }
+        };
+        let removed = !object.view.wants_load_balancer() && !write.change.remove_finalizers.is_empty();
+        if let Some(entry) = entry {
+            entry.reported.not_written = None;
+            entry.reported.work &= !removed;
+            entry.written = Some(Written {
+                version: object.meta.resource_version.clone(),
+                change: write.change,
+                at,
+                in_vain,
+            });
         }
+        (removed && write.had_load_balancer)
+            .then(|| Event::normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
     }
 }
 
@@ -1192,88 +1028,13 @@ impl ServiceEntry {
             return None;
         }
         // There is nothing of it, and nothing is to be done for it.
-        self.served = Some(Arc::clone(view));
-        if view.wants_load_balancer() {
-            // Its status is not ours any more.
-            self.effects = None;
-        }
-        self.effects.get_or_insert_default();
+        // If it wants a load balancer, its status is not ours any more.
+        let last = self.served.take().filter(|_| !view.wants_load_balancer());
+        self.served = Some(Served {
+            view: Arc::clone(view),
+            effects: last.map(|last| last.effects).unwrap_or_default(),
+        });
         Some(Output::Object(name(&parts.service)))
-    }
-}
-
-// === For people ===
-
-impl State {
-    /// The state in numbers.
-    pub(super) fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            services: ["served", "pending", "leaving", "foreign"]
-                .map(|state| (state, 0))
-                .into(),
-            parts: PartStatus::ALL.map(|status| (status.as_str(), 0)).into(),
-            failing: self.kinds.iter().map(|kind| (*kind, 0)).collect(),
-            ..Counts::default()
-        };
-        for entry in self.services.values() {
-            *counts.services.entry(entry.shown_state()).or_default() += 1;
-            if let Some(kind) = entry.reported.failure_kind() {
-                *counts.failing.entry(kind).or_default() += 1;
-            }
-        }
-        for part in self.parts.values() {
-            *counts.parts.entry(part.status.as_str()).or_default() += 1;
-        }
-        let deletable = self.orphans.all().filter(|(orphan, _)| orphan.deletable).count();
-        counts.orphans = (deletable, self.orphans.all().count() - deletable);
-        counts
-    }
-
-    /// The Services by name.
-    pub(super) fn rows(&self) -> Vec<ServiceRow> {
-        let mut rows: Vec<_> = self
-            .services
-            .iter()
-            .map(|(name, entry)| self.row(name, entry))
-            .collect();
-        rows.sort_by(|one, other| one.name.cmp(&other.name));
-        rows
-    }
-
-    fn row(&self, name: &Name, entry: &ServiceEntry) -> ServiceRow {
-        let part = |key: &PartKey| {
-            let part = self.parts.get(key);
-            PartRow {
-                name: key.to_string(),
-                state: part.map_or("new", |part| match part.running {
-                    true => "running",
-                    false => part.status.as_str(),
-                }),
-                last_plan: part.and_then(|part| part.plan.clone()),
-            }
-        };
-        let ingress = entry.view.ingress.iter();
-        ServiceRow {
-            name: name.to_string(),
-            state: entry.shown_state(),
-            addresses: ingress
-                .filter_map(|ingress| ingress.ip.as_deref().or(ingress.hostname.as_deref()))
-                .map(str::to_owned)
-                .collect(),
-            parts: entry.parts().map(part).collect(),
-            error: entry.reported.error(),
-        }
-    }
-
-    /// What belongs to Services that do not exist.
-    pub(super) fn orphan_rows(&self) -> Vec<OrphanRow> {
-        let row = |(orphan, since): (&OrphanPart, Instant)| OrphanRow {
-            name: orphan.what.clone(),
-            seen_for_seconds: since.elapsed().as_secs(),
-            deletable: orphan.deletable,
-            consequence: orphans::consequence(orphan, self.deletes_orphans),
-        };
-        self.orphans.all().map(row).collect()
     }
 }
 

@@ -6,7 +6,10 @@ use ccm_core::{
 };
 use serde_json::json;
 
-use super::*;
+use super::{
+    jobs::{BURST, REMEMBERED},
+    *,
+};
 
 const SHARED: &str = "hosts";
 
@@ -144,6 +147,10 @@ impl Fixture {
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         self.run(SHARED, &all);
         assert!(self.record(service).is_settled());
+    }
+
+    fn effects(&self, service: &str) -> &Effects {
+        &self.record(service).served.as_ref().unwrap().effects
     }
 
     fn record(&self, service: &str) -> &ServiceEntry {
@@ -298,7 +305,7 @@ fn a_service_without_parts_is_finished() {
     let outputs = discover(&mut fixture);
     assert!(matches!(outputs[..], [Output::Object(_)]), "{outputs:?}");
     assert!(fixture.record("a").is_settled());
-    assert_eq!(fixture.record("a").effects, Some(Effects::default()));
+    assert_eq!(fixture.effects("a"), &Effects::default());
     assert_eq!(fixture.state.due(false), None);
     // What it said about the status is forgotten: whoever serves it now writes there.
     let mut fixture = Fixture::new();
@@ -306,7 +313,7 @@ fn a_service_without_parts_is_finished() {
     fixture.change(&view("a", |view| view.external_ips = vec!["192.0.2.1".into()]));
     discover(&mut fixture);
     assert!(fixture.record("a").is_settled());
-    assert_eq!(fixture.record("a").effects, Some(Effects::default()));
+    assert_eq!(fixture.effects("a"), &Effects::default());
     fixture.change(&view("a", |view| view.deleting = true));
     let outputs = discover(&mut fixture);
     assert!(matches!(outputs[..], [Output::Object(_)]), "{outputs:?}");

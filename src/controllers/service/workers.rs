@@ -19,7 +19,7 @@ use tracing::{debug, info};
 
 use super::{
     BACKOFF, COMPONENT, ServiceController,
-    state::{Cause, Name, Next, ObjectEnd, ObjectTask, ObjectWrite, PartStatus},
+    state::{Cause, InVain, Name, Next, ObjectTask, ObjectWrite, PartStatus},
 };
 use crate::controllers::node_object::is_gone;
 
@@ -161,18 +161,17 @@ impl ServiceController {
         let result = api
             .patch_status(&view.id.name, &PatchParams::default(), &body)
             .await;
-        let error = match &result {
+        let (label, end) = match &result {
             Err(error) if is_gone(error) => {
                 self.metrics.wrote("gone");
                 return true;
             }
-            Err(error) => ccm_core::error::report(error),
-            Ok(_) => String::new(),
-        };
-        let end = match &result {
+            Err(error) => {
+                let error = ccm_core::error::report(error);
+                self.events.failed(name, "ServiceNotWritten", &error);
+                ("failed", Err(error))
+            }
             Ok(reply) => {
-                let in_vain = reply.meta.resource_version == object.meta.resource_version;
-                self.metrics.wrote(if in_vain { "unchanged" } else { "written" });
                 info!(
                     controller = COMPONENT,
                     service = &**name,
@@ -182,14 +181,13 @@ impl ServiceController {
                     annotations = ?change.annotations.keys(),
                     "Updated Service"
                 );
-                ObjectEnd::Written { in_vain }
-            }
-            Err(_) => {
-                self.metrics.wrote("failed");
-                self.events.failed(name, "ServiceNotWritten", &error);
-                ObjectEnd::Failed(&error)
+                match reply.meta.resource_version == object.meta.resource_version {
+                    true => ("unchanged", Ok(InVain(true))),
+                    false => ("written", Ok(InVain(false))),
+                }
             }
         };
+        self.metrics.wrote(label);
         let event = self.state.lock().object_ended(object, write, end, Instant::now());
         if let Some(event) = event {
             self.events.publish(&event);
