@@ -47,7 +47,7 @@ use self::{
 };
 use crate::{
     config::LifecycleConfig,
-    controllers::{Framework, finished, node_action::NodeAction, node_writer::NodeWriter},
+    controllers::{Framework, backoff, finished, node_action::NodeAction, node_writer::NodeWriter},
     logging::Failing,
 };
 
@@ -75,16 +75,10 @@ const CHANGES: usize = 512;
 /// come back.
 const CANDIDATES: usize = 3;
 /// Waits between tries to remove the shutdown taint.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(60),
-};
+const BACKOFF: Backoff = backoff(1, 60);
 
 /// Waits between tries to delete a node without the right to.
-const NO_RIGHT: Backoff = Backoff {
-    first: Duration::from_secs(10),
-    longest: Duration::from_secs(300),
-};
+const NO_RIGHT: Backoff = backoff(10, 300);
 
 /// The controller. [`LifecycleController::run`] is its life.
 pub(crate) struct LifecycleController {

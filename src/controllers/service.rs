@@ -72,7 +72,10 @@ pub(crate) use self::{
     ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
     plan::{World, plan},
 };
-use crate::{config::ServiceConfig, controllers::Framework};
+use crate::{
+    config::ServiceConfig,
+    controllers::{Framework, backoff},
+};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
@@ -121,16 +124,10 @@ fn shown<T>(controller: &Arc<ServiceController>, rows: fn(&State) -> Vec<T>) -> 
 }
 
 /// Waits between tries of one part: those that people know from elsewhere.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(5),
-    longest: Duration::from_secs(300),
-};
+const BACKOFF: Backoff = backoff(5, 300);
 
 /// Waits between tries to write one Service object.
-const OBJECT_BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(60),
-};
+const OBJECT_BACKOFF: Backoff = backoff(1, 60);
 
 /// How many Service objects are written at once.
 const OBJECT_WRITERS: usize = 8;

@@ -85,23 +85,15 @@ impl Cluster {
 
     /// Whether a plan for both is the same, if the cloud is the same. Heartbeats of nodes make no difference.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let node = |a: &Arc<NodeObject>, b: &Arc<NodeObject>| {
-            a.view == b.view
-                && a.taints == b.taints
-                && a.addresses == b.addresses
-                && a.provided_node_ip == b.provided_node_ip
-                && a.ready == b.ready
-                && a.pod_cidrs == b.pod_cidrs
-                && a.network == b.network
-                && a.meta.deletion_timestamp == b.meta.deletion_timestamp
-        };
-        let views = |cluster: &Self| -> Vec<_> {
-            let services = cluster.services.iter();
-            services.map(|object| Arc::clone(&object.view)).collect()
-        };
-        self.nodes.len() == other.nodes.len()
-            && self.nodes.iter().zip(&other.nodes).all(|(a, b)| node(a, b))
-            && views(self) == views(other)
+        fn node(node: &Arc<NodeObject>) -> impl PartialEq + '_ {
+            let status = (&node.addresses, node.ready, node.network);
+            let spec = (&node.taints, &node.pod_cidrs, &node.provided_node_ip);
+            (&node.view, &node.meta.deletion_timestamp, status, spec)
+        }
+        let service = |object: &Arc<ServiceObject>| Arc::clone(&object.view);
+        let (nodes, services) = (self.nodes.iter(), self.services.iter());
+        nodes.map(node).eq(other.nodes.iter().map(node))
+            && services.map(service).eq(other.services.iter().map(service))
     }
 }
 

@@ -103,7 +103,9 @@ impl NodeController {
         let Some(state) = shutdown.run_until_cancelled(state).await else {
             return Ok(None);
         };
-        let Some(desired) = desired::initialize(node, &state.map_err(Problem::Describe)?)? else {
+        let Some(desired) =
+            desired::initialize(node, &state.map_err(|error| Problem::not_described(&error))?)?
+        else {
             return Ok(None);
         };
         let provider_id = desired.provider_id.clone().or(node.view.provider_id.clone());
@@ -112,7 +114,8 @@ impl NodeController {
             return Ok(None);
         }
         let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;
-        let written = written.map_err(|error| Problem::Write(ccm_core::error::report(&error)))?;
+        let written =
+            written.map_err(|error| Problem::retried("WriteFailed", ccm_core::error::report(&error)))?;
         if written == Written::Done {
             info!(
                 controller = COMPONENT,
@@ -156,14 +159,10 @@ impl NodeController {
 
     fn fail(&self, node: &NodeObject, problem: &Problem) {
         let name = &node.view.name;
-        self.metrics.initialized(problem.reason());
+        let Problem { reason, message } = problem;
+        self.metrics.initialized(reason);
         let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
-        let expected = matches!(problem, Problem::NoAddresses) && self.queue.failures(name) < PATIENCE;
-        let reason = if expected {
-            previous
-        } else {
-            Some(problem.reason())
-        };
+        let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < PATIENCE;
         if expected {
             debug!(
                 controller = COMPONENT,
@@ -171,22 +170,22 @@ impl NodeController {
                 "Instance has no addresses yet"
             );
         } else {
-            let (is_first, ended) = self.failing.failed(name, problem.reason());
+            let (is_first, ended) = self.failing.failed(name, reason);
             warn_if_new!(
                 is_first,
                 controller = COMPONENT,
                 node = name,
-                kind = problem.reason(),
-                error = problem.message(name),
+                kind = reason,
+                error = message,
                 "Could not initialize node"
             );
             log_end(ended);
-            if previous != reason {
-                let (reason, message) = (problem.reason(), problem.message(name));
+            if previous != Some(reason) {
                 self.recorder
-                    .publish(node.reference(), EventType::Warning, reason, &message);
+                    .publish(node.reference(), EventType::Warning, reason, message);
             }
         }
+        let reason = if expected { previous } else { Some(*reason) };
         self.attempts.lock().insert(
             name.clone(),
             Attempt {

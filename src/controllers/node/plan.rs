@@ -30,7 +30,7 @@ pub(crate) async fn plan(
         match desired::is_asked_about(node, cloud) {
             Ok(true) => asked.push(node),
             Ok(false) => {}
-            Err(problem) => block(plan.node(&node.view.name), problem.message(&node.view.name)),
+            Err(problem) => block(plan.node(&node.view.name), problem.message),
         }
     }
     let mut failed = Vec::new();
@@ -80,7 +80,7 @@ fn actions(
         return match desired::initialize(node, state) {
             Ok(action) => action.into_iter().map(NodeAction::Initialize).collect(),
             Err(problem) => {
-                block(findings, problem.message(&node.view.name));
+                block(findings, problem.message);
                 Vec::new()
             }
         };

@@ -68,60 +68,51 @@ impl Reports {
         }
     }
 
-    /// What came of everything that is due. `took`: how long the attempt took.
+    /// The outcome of everything that is due. `took`: how long the attempt took.
     pub(super) fn outcomes(&mut self, items: &[Item], took: Duration) {
-        let mut reported = HashMap::new();
-        let (mut events, mut left_out) = (0_usize, 0_usize);
-        let is_quota = |error: &Error| error.kind() == ErrorKind::QuotaExceeded;
-        let failures = || {
-            items.iter().filter_map(|item| match &item.outcome {
-                Outcome::Failed(error) => Some((item, error)),
-                Outcome::Done | Outcome::Pending => None,
-            })
-        };
-        for (item, error) in failures().filter(|(_, error)| !is_quota(error)) {
+        let failures = items.iter().filter_map(|item| match &item.outcome {
+            Outcome::Failed(error) => Some((item, error)),
+            Outcome::Done | Outcome::Pending => None,
+        });
+        let (without_room, others): (Vec<_>, Vec<_>) =
+            failures.partition(|(_, error)| error.kind() == ErrorKind::QuotaExceeded);
+        let last = std::mem::take(&mut self.reported);
+        let mut new = Vec::new();
+        for (item, error) in others {
             let key = (item.node.view.uid.clone(), item.destination.clone());
-            let news = error.message().to_owned();
-            if self.reported.get(&key) != Some(&news) {
-                if events < EVENTS {
-                    events += 1;
-                    self.publish(item, error, took, "");
-                } else {
-                    left_out += 1;
-                }
+            if last.get(&key).map(String::as_str) != Some(error.message()) {
+                new.push((item, error));
             }
-            reported.insert(key, news);
+            self.reported.insert(key, error.message().to_owned());
         }
-        self.reported = reported;
-        if left_out > 0 {
+        for (item, error) in new.iter().take(EVENTS) {
+            self.publish(item, error, took, "");
+        }
+        if new.len() > EVENTS {
             info!(
                 controller = COMPONENT,
-                nodes = left_out,
+                nodes = new.len() - EVENTS,
                 "Further nodes have no route either and get no event"
             );
         }
         // One for all, at the oldest one: each new node would say the same.
-        let mut without_room = failures().filter(|(_, error)| is_quota(error));
-        match without_room.next() {
-            Some((item, error)) if self.full.begins(()) => {
-                let others = without_room.count();
-                let more = match others {
-                    0 => String::new(),
-                    _ => format!(" ({others} more routes have no room either)"),
-                };
-                self.publish(item, error, took, &more);
-                warn!(
-                    controller = COMPONENT,
-                    node = item.node.view.name,
-                    routes = others + 1,
-                    error = error.report(),
-                    "There is no room for more routes; the oldest nodes have theirs"
-                );
-            }
-            Some(_) => {}
-            None => {
-                self.full.ends();
-            }
+        let Some((item, error)) = without_room.first() else {
+            self.full.ends();
+            return;
+        };
+        if self.full.begins(()) {
+            let more = match without_room.len() - 1 {
+                0 => String::new(),
+                others => format!(" ({others} more routes have no room either)"),
+            };
+            self.publish(item, error, took, &more);
+            warn!(
+                controller = COMPONENT,
+                node = item.node.view.name,
+                routes = without_room.len(),
+                error = error.report(),
+                "There is no room for more routes; the oldest nodes have theirs"
+            );
         }
     }
 

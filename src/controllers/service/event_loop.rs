@@ -146,6 +146,7 @@ impl ServiceController {
                 Output::RunUnlessWaiting(part) => self.parts.add_unless_waiting(part),
                 Output::Object(name) => self.objects.add(name),
                 Output::Event(event) => self.events.publish(&event),
+                Output::ProviderEvent(event) => self.events.publish_for_provider(&event),
                 Output::FollowNodes { parts } => {
                     info!(
                         controller = COMPONENT,

@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use ccm_core::{
     Error, ErrorKind,
     controllers::{EventType, Recorder},
-    load_balancer::{NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceId, ServiceView},
+    load_balancer::{
+        NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceEvent, ServiceId, ServiceView,
+    },
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{info, warn};
 
-use super::{COMPONENT, orphans};
+use super::{COMPONENT, orphans, state::Output};
 use crate::{
     events,
     logging::{FailingByKind, warn_if_new},
@@ -24,34 +26,11 @@ const NODE_NAMES: usize = 20;
 /// How many orphans an event names.
 const ORPHANS: usize = 5;
 
-/// An event about a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Event {
-    pub(super) service: ServiceId,
-    kind: EventType,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-    /// Whether the provider's component is the source.
-    by_provider: bool,
-}
-
-impl Event {
-    pub(super) fn normal(service: &ServiceId, reason: &'static str, message: &str) -> Self {
-        Self {
-            service: service.clone(),
-            kind: EventType::Normal,
-            reason,
-            message: message.to_owned(),
-            by_provider: false,
-        }
-    }
-
-    pub(super) fn warning(service: &ServiceId, reason: &'static str, message: String) -> Self {
-        Self {
-            kind: EventType::Warning,
-            message,
-            ..Self::normal(service, reason, "")
-        }
+/// A normal event.
+pub(super) fn normal(service: &ServiceId, reason: &'static str, message: &str) -> ServiceEvent {
+    ServiceEvent {
+        warning: false,
+        ..ServiceEvent::warning(service, reason, message)
     }
 }
 
@@ -70,8 +49,8 @@ pub(super) struct Reported {
 #[derive(Debug, Default)]
 pub(super) struct PartReports {
     pub(super) failure: Option<FailureReport>,
-    /// Events of the provider: reason and message.
-    events: Vec<(&'static str, String)>,
+    /// Events of the provider.
+    events: Vec<ServiceEvent>,
     /// Differences that stay; empty if there are none.
     blocked: String,
     /// The load balancer has no nodes.
@@ -133,29 +112,23 @@ impl Reported {
     }
 
     /// A pass ended: the new events of the provider, and differences that stay.
-    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Event> {
+    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Output> {
         let reports = self.of(part);
         let present = || report.events.iter().filter(|event| event.service == *id);
-        let mut events = Vec::new();
+        let mut outputs = Vec::new();
         for event in present() {
-            let reported = (event.reason, event.message.clone());
-            if !reports.events.contains(&reported) {
-                reports.events.push(reported);
-                let mut new = Event::normal(id, event.reason, &event.message);
-                new.by_provider = true;
-                if event.warning {
-                    new.kind = EventType::Warning;
-                }
-                events.push(new);
+            if !reports.events.contains(event) {
+                reports.events.push(event.clone());
+                outputs.push(Output::ProviderEvent(event.clone()));
             }
         }
         // A pass that continues later does not report them all again.
         if !matches!(report.state, PartState::Done) {
-            return events;
+            return outputs;
         }
-        reports.events.retain(|(reason, message)| {
-            present().any(|event| event.reason == *reason && event.message == *message)
-        });
+        reports
+            .events
+            .retain(|event| present().any(|present| present == event));
         let blocked: Vec<_> = report
             .blocked
             .iter()
@@ -166,10 +139,11 @@ impl Reported {
         if reports.blocked != blocked {
             reports.blocked.clone_from(&blocked);
             if !blocked.is_empty() {
-                events.push(Event::warning(id, "LoadBalancerChangeBlocked", blocked));
+                let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
+                outputs.push(Output::Event(event));
             }
         }
-        events
+        outputs
     }
 }
 
@@ -219,7 +193,7 @@ impl Failure<'_> {
     }
 
     /// The event for this Service, in upstream's words. `nodes`: it only follows changed nodes.
-    pub(super) fn event(&self, view: &ServiceView, nodes: Option<&NodeSet>) -> Event {
+    pub(super) fn event(&self, view: &ServiceView, nodes: Option<&NodeSet>) -> ServiceEvent {
         let text = self.text();
         if let Some(nodes) = nodes {
             let (names, total) = node_names(nodes);
@@ -227,14 +201,14 @@ impl Failure<'_> {
                 "Error updating load balancer with new hosts {names} [node names limited, total number of nodes: \
                  {total}], error: {text}"
             );
-            return Event::warning(&view.id, "UpdateLoadBalancerFailed", message);
+            return ServiceEvent::warning(&view.id, "UpdateLoadBalancerFailed", message);
         }
         let what = match view.wants_load_balancer() {
             true => "ensure",
             false => "delete",
         };
         let message = format!("Error syncing load balancer: failed to {what} load balancer: {text}");
-        Event::warning(&view.id, "SyncLoadBalancerFailed", message)
+        ServiceEvent::warning(&view.id, "SyncLoadBalancerFailed", message)
     }
 }
 
@@ -272,15 +246,13 @@ impl EventReporter {
         }
     }
 
-    pub(super) fn publish(&self, event: &Event) {
-        let recorder = match event.by_provider {
-            true => &self.provider,
-            false => &self.recorder,
-        };
-        let id = &event.service;
-        let (namespace, uid) = (Some(id.namespace.to_string()), Some(id.uid.to_string()));
-        let object = events::reference("v1", "Service", namespace, id.name.to_string(), uid);
-        recorder.publish(object, event.kind, event.reason, &event.message);
+    pub(super) fn publish(&self, event: &ServiceEvent) {
+        publish(&self.recorder, event);
+    }
+
+    /// Publishes an event of the provider.
+    pub(super) fn publish_for_provider(&self, event: &ServiceEvent) {
+        publish(&self.provider, event);
     }
 
     /// Publishes one event, and one line of log each, for new orphans.
@@ -332,6 +304,17 @@ impl EventReporter {
     pub(super) fn works(&self, what: &str) {
         log_end(self.failing.works(what));
     }
+}
+
+fn publish(recorder: &Recorder, event: &ServiceEvent) {
+    let id = &event.service;
+    let (namespace, uid) = (Some(id.namespace.to_string()), Some(id.uid.to_string()));
+    let object = events::reference("v1", "Service", namespace, id.name.to_string(), uid);
+    let kind = match event.warning {
+        true => EventType::Warning,
+        false => EventType::Normal,
+    };
+    recorder.publish(object, kind, event.reason, &event.message);
 }
 
 fn log_end(kind: Option<&'static str>) {

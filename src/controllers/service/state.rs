@@ -25,8 +25,8 @@ use ccm_core::{
     controllers::{Backoff, NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, MemberReport, MemberState, NodeSet,
-        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ServiceId,
-        ServiceParts, ServiceView, StepDescription,
+        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ServiceEvent,
+        ServiceId, ServiceParts, ServiceView, StepDescription,
     },
 };
 use k8s_openapi::jiff::Timestamp;
@@ -38,25 +38,23 @@ pub(super) use self::{
     status::Counts,
 };
 use super::{
-    events::{Event, Failure, Reported},
+    events::{Failure, Reported, normal},
     nodes::{NodeChange, Nodes},
-    object::{ObjectChange, is_own_writing},
+    object::{ServiceAction, is_own_writing},
     orphans::Orphans,
 };
-use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::Plan};
+use crate::{
+    config::OrphanConfig,
+    controllers::{backoff, node_object::STORE_LAG},
+    server::status::Plan,
+};
 
 /// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
-const DISCOVERY_BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(2),
-    longest: Duration::from_secs(30),
-};
+const DISCOVERY_BACKOFF: Backoff = backoff(2, 30);
 
 /// A Service that is not served although nothing is under way for it is compared again after this long, the next time
 /// after twice as long.
-const LOST: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(300),
-};
+const LOST: Backoff = backoff(1, 300);
 
 /// How often a lost Service is compared with what is remembered of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
@@ -96,7 +94,9 @@ pub(super) enum Output {
     /// Compare the Service object with what it should say.
     Object(Name),
     /// Publish an event.
-    Event(Event),
+    Event(ServiceEvent),
+    /// Publish an event of the provider.
+    ProviderEvent(ServiceEvent),
     /// Report orphans.
     Orphans(Vec<OrphanPart>),
     /// So many parts begin to follow changed nodes.
@@ -131,7 +131,7 @@ pub(super) enum ObjectTask {
 
 /// A write of a Service object.
 pub(super) struct ObjectWrite {
-    pub(super) change: ObjectChange,
+    pub(super) change: ServiceAction,
     /// There was a load balancer: an event reports when the finalizers are removed.
     had_load_balancer: bool,
 }
@@ -183,7 +183,7 @@ struct Served {
 struct Written {
     /// The version of the object in the store.
     version: Option<String>,
-    change: ObjectChange,
+    change: ServiceAction,
     at: Instant,
     in_vain: InVain,
 }
@@ -578,7 +578,7 @@ impl State {
         let served = entry.served.as_ref();
         let current = served.filter(|served| served.view.asks_the_same(&object.view));
         let effects = current.map(|served| &served.effects);
-        let change = ObjectChange::due(&object.view, entry.claim, entry.finalizers, effects);
+        let change = ServiceAction::due(&object.view, entry.claim, entry.finalizers, effects);
         if change.is_empty() {
             return ObjectTask::Nothing;
         }
@@ -707,7 +707,7 @@ impl State {
         part: &PartKey,
         steps: &[StepDescription],
         cause: Cause,
-    ) -> Vec<Event> {
+    ) -> Vec<ServiceEvent> {
         if let Some(part) = self.parts.get_mut(part) {
             part.plan = Some(Plan {
                 at: Timestamp::now(),
@@ -744,8 +744,8 @@ impl State {
             if !only_nodes && !std::mem::replace(&mut entry.reported.work, true) {
                 let id = &entry.view.id;
                 events.push(match wants {
-                    true => Event::normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
-                    false => Event::normal(id, "DeletingLoadBalancer", "Deleting load balancer"),
+                    true => normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
+                    false => normal(id, "DeletingLoadBalancer", "Deleting load balancer"),
                 });
             }
         }
@@ -857,12 +857,9 @@ impl State {
         let settled = entry.is_settled();
         // What was true before this process started was reported by the one before.
         let known = entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
-        let mut publish = |event: Event| outputs.push(Output::Event(event));
-        for event in entry.reported.pass_ended(part, id, report) {
-            if !known {
-                publish(event);
-            }
-        }
+        let new = entry.reported.pass_ended(part, id, report);
+        outputs.extend(new.into_iter().filter(|_| !known));
+        let mut publish = |event| outputs.push(Output::Event(event));
         let is_done = matches!(report.state, PartState::Done);
         let is_first = entry.joins.first() == Some(part);
         match &member.state {
@@ -873,12 +870,12 @@ impl State {
                 let is_new = std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
                 if no_nodes && is_new && !known {
                     let text = "There are no available nodes for LoadBalancer".to_owned();
-                    publish(Event::warning(id, "UnAvailableLoadBalancer", text));
+                    publish(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text));
                 }
                 let updated = member.touched && settled && task.job.cause == Cause::Nodes;
                 if updated && is_first && !entry.reported.work {
                     let text = "Updated load balancer with new hosts";
-                    publish(Event::normal(id, "UpdatedLoadBalancer", text));
+                    publish(normal(id, "UpdatedLoadBalancer", text));
                 }
             }
             MemberState::Refused(error) if is_done => {
@@ -902,7 +899,7 @@ impl State {
         (entry.again, entry.lost) = (None, 0);
         outputs.push(Output::Object(name(id)));
         if entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
-            let event = Event::normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
+            let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
             outputs.push(Output::Event(event));
         }
     }
@@ -966,7 +963,7 @@ impl State {
         write: ObjectWrite,
         end: Result<InVain, String>,
         at: Instant,
-    ) -> Option<Event> {
+    ) -> Option<ServiceEvent> {
         let id = &object.view.id;
         // The Service may be gone already.
         let entry = self.entry(id);
@@ -976,7 +973,7 @@ impl State {
                 let message = format!("Error syncing load balancer: {}: {error}", write.change.failure());
                 let last = entry?.reported.not_written.replace(message.clone());
                 let is_new = last.as_ref() != Some(&message);
-                return is_new.then(|| Event::warning(id, "SyncLoadBalancerFailed", message));
+                return is_new.then(|| ServiceEvent::warning(id, "SyncLoadBalancerFailed", message));
             }
         };
         let removed = !object.view.wants_load_balancer() && !write.change.remove_finalizers.is_empty();
@@ -991,7 +988,7 @@ impl State {
             });
         }
         (removed && write.had_load_balancer)
-            .then(|| Event::normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
+            .then(|| normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Effect, Ingress, Policy, ServiceEvent, ServicePort, ServiceType},
+    load_balancer::{Effect, Ingress, Policy, ServicePort, ServiceType},
 };
 use serde_json::json;
 
@@ -209,7 +209,7 @@ fn reasons(outputs: &[Output]) -> Vec<&'static str> {
     outputs
         .iter()
         .filter_map(|order| match order {
-            Output::Event(event) => Some(event.reason),
+            Output::Event(event) | Output::ProviderEvent(event) => Some(event.reason),
             _ => None,
         })
         .collect()
@@ -647,8 +647,8 @@ fn work_is_announced_to_those_for_whom_it_is() {
     fixture.served("a");
     fixture.change(&view("b", |_| {}));
     fixture.discover();
-    let texts = |events: Vec<Event>| -> Vec<String> {
-        let text = |event: Event| format!("{} {}", event.service.name, event.reason);
+    let texts = |events: Vec<ServiceEvent>| -> Vec<String> {
+        let text = |event: ServiceEvent| format!("{} {}", event.service.name, event.reason);
         events.into_iter().map(text).collect()
     };
     let shared = PartKey::new(SHARED);
