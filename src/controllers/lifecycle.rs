@@ -203,17 +203,13 @@ impl LifecycleController {
 
     /// Takes up what the informer saw.
     fn observe(&mut self, change: Change) {
-        let node = match change {
-            Change::Deleted(name) | Change::Vanished(name) => return self.not_ready.forget(&name),
-            Change::Applied(name) => match self.nodes.get(&name) {
-                Some(node) => node,
-                // Gone again.
-                None => return self.not_ready.forget(&name),
-            },
+        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let Some(node) = self.nodes.get(&name) else {
+            return self.not_ready.forget(&name);
         };
         let managed = is_managed(&node, |id| self.cloud.owns(id));
         if decide::is_recovered(&node) && managed {
-            self.recovered.add_unless_waiting(node.view.name.clone());
+            self.recovered.add_unless_waiting(name);
         }
         self.not_ready.observe(&node, managed, Instant::now());
     }

@@ -158,33 +158,26 @@ impl NodeController {
 
     /// Queues a node if there is something to do for it, so that heartbeats of finished nodes cost nothing.
     fn observe(&self, change: Change) {
-        match change {
-            Change::Deleted(name) | Change::Vanished(name) => {
-                self.finished.lock().remove(&name);
-                self.forget(&name);
+        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let node = self.nodes.get(&name);
+        let is_new = |node: &Arc<NodeObject>| node.has_taint(UNINITIALIZED_TAINT);
+        if let Some(node) = node.as_ref().filter(|node| is_new(node)) {
+            // A failing node waits for its next try, unless what decides about it has changed.
+            let attempts = self.attempts.lock();
+            if attempts
+                .get(&name)
+                .is_some_and(|attempt| attempt.is_outdated(node))
+            {
+                self.queue.add(name);
+            } else {
+                self.queue.add_unless_waiting(name);
             }
-            Change::Applied(name) => {
-                let Some(node) = self.nodes.get(&name) else { return };
-                if node.has_taint(UNINITIALIZED_TAINT) {
-                    // A failing node waits for its next try, unless what decides about it has changed.
-                    if self
-                        .attempts
-                        .lock()
-                        .get(&name)
-                        .is_some_and(|attempt| attempt.is_outdated(&node))
-                    {
-                        self.queue.add(name);
-                    } else {
-                        self.queue.add_unless_waiting(name);
-                    }
-                } else {
-                    self.finished.lock().remove(&name);
-                    self.forget(&name);
-                    if !desired::reconciled_labels(&node.view.labels).is_empty() {
-                        self.queue.add_unless_waiting(name);
-                    }
-                }
-            }
+            return;
+        }
+        self.finished.lock().remove(&name);
+        self.forget(&name);
+        if node.is_some_and(|node| !desired::reconciled_labels(&node.view.labels).is_empty()) {
+            self.queue.add_unless_waiting(name);
         }
     }
 

@@ -222,24 +222,19 @@ impl RouteController {
 
     /// When the next pass is due.
     fn due(&self) -> Instant {
-        let sooner = [self.window.due(), self.retries.due()];
-        let soonest = sooner.into_iter().flatten().fold(self.next, Instant::min);
         if self.failures > 0 {
             // What fails for all is not hurried by what changes.
             return self.next;
         }
-        soonest
+        let sooner = [self.window.due(), self.retries.due()];
+        sooner.into_iter().flatten().fold(self.next, Instant::min)
     }
 
     /// Takes up a change of a node, if it matters for routes.
     fn observe(&mut self, change: &Change) {
-        let (name, now) = match change {
-            Change::Applied(name) => {
-                let node = self.nodes.get(name);
-                (name, node.and_then(|node| fingerprint(&node, &self.hasher)))
-            }
-            Change::Deleted(name) | Change::Vanished(name) => (name, None),
-        };
+        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let node = self.nodes.get(name);
+        let now = node.and_then(|node| fingerprint(&node, &self.hasher));
         let before = match now {
             Some(now) => self.seen.insert(name.clone(), now),
             None => self.seen.remove(name),

@@ -117,11 +117,11 @@ pub(super) fn must_write(have: NetworkCondition, available: bool) -> bool {
 }
 
 /// The node as routes see it; `None` if it has no podCIDRs.
-pub(super) fn view(node: &NodeObject) -> Option<RouteNode> {
+pub(super) fn view(node: &NodeObject) -> Option<Arc<RouteNode>> {
     if node.pod_cidrs.is_empty() {
         return None;
     }
-    Some(RouteNode {
+    Some(Arc::new(RouteNode {
         view: Arc::clone(&node.view),
         addresses: node.addresses.clone(),
         pod_cidrs: node.pod_cidrs.to_vec(),
@@ -131,7 +131,7 @@ pub(super) fn view(node: &NodeObject) -> Option<RouteNode> {
             .as_ref()
             .map_or(0, |created| created.0.as_second()),
         uninitialized: node.has_taint(UNINITIALIZED_TAINT),
-    })
+    }))
 }
 
 /// What of a node matters here, as a number; `None` if there is nothing that a route could be made of.

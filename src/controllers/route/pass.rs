@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use ccm_core::{
     Priority, Routes,
     controllers::{NodeObject, node::NetworkCondition},
-    routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
+    routes::{Applied, Changes, ClusterCidrs, Desired, plan},
 };
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -38,15 +38,10 @@ impl RouteController {
             .filter(|node| !node.pod_cidrs.is_empty())
             .map(|node| (node.view.uid.clone(), node))
             .collect();
-        let views: Vec<Arc<RouteNode>> = nodes
-            .values()
-            .filter_map(|node| outcome::view(node))
-            .map(Arc::new)
-            .collect();
         let cloud = Arc::clone(&self.cloud);
         let Some(routes) = cloud.routes() else { return };
         let desired = Desired::of(
-            views,
+            nodes.values().filter_map(|node| outcome::view(node)),
             cidrs,
             |id| cloud.owns(id),
             |node, destination| routes.next_hop(node, destination),

@@ -150,8 +150,7 @@ pub(crate) async fn plan(
         }
     };
     let generation = cloud.generation();
-    let views = nodes.iter().filter_map(|node| outcome::view(node));
-    let views: Vec<_> = views.map(Arc::new).collect();
+    let views: Vec<_> = nodes.iter().filter_map(|node| outcome::view(node)).collect();
     let (desired, route_plan) = match imagine(cloud, routes, views, &cidrs, priority).await {
         Ok(imagined) => imagined,
         Err(error) => return plan.problem(PART, error.report()),

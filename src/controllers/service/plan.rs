@@ -9,7 +9,7 @@ use ccm_core::{
     controllers::{NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, LoadBalancers, MemberState, OwnershipTag,
-        PartKey, PartPlan, PlanProblem, ReadOptions, Request, ServiceId,
+        PartPlan, PlanProblem, ReadOptions, Request, ServiceId,
     },
 };
 use tokio::time::Instant;

@@ -936,9 +936,8 @@ impl State {
             job.add_to(&mut part.job);
         }
         self.parts.insert(new.clone(), part);
-        let members = self.members.remove(old).unwrap_or_default();
-        for name in &members {
-            let Some(entry) = self.services.get_mut(name) else {
+        for name in self.members.remove(old).unwrap_or_default() {
+            let Some(entry) = self.services.get_mut(&name) else {
                 continue;
             };
             for key in entry.joins.iter_mut().chain(&mut entry.leaves) {
@@ -947,9 +946,7 @@ impl State {
                 }
             }
             entry.reported.rename(old, new);
-        }
-        let known = self.members.entry(new.clone()).or_default();
-        for name in members {
+            let known = self.members.entry(new.clone()).or_default();
             if !known.contains(&name) {
                 known.push(name);
             }
