@@ -5,10 +5,10 @@
 //!          \-> ready again: remove shutdown taint                                       \-> shutdown taint
 //! ```
 //!
-//! A node costs its users dearly, so that it is deleted only when everything says so: its kubelet is silent or reports a failure;
+//! A wrong deletion is expensive, so a node is deleted only if all of this holds: its kubelet is silent or reports a failure;
 //! two answers by id, some time apart and under the same credentials, say that its machine is not there; the same
 //! credentials find another of the cluster's machines at the same time; the node is not brand-new; and a last
-//! read from the API server finds nothing of this changed. If much seems to vanish at once, it goes slowly. Upstream's controller
+//! read from the API server finds nothing of this changed. If many nodes seem gone at once, they are deleted slowly. Upstream's controller
 //! deletes at the first "not found".
 //!
 //! [`not_ready`] remembers and [`decide`] decides, both pure; [`pass`] asks the cloud, [`apply`] applies the
@@ -314,7 +314,7 @@ impl LifecycleController {
         self.reports
             .publish_blocked(&blocked, &decision.whole, &self.cloud.scope());
         if let Some(slot) = self.brake.next_slot() {
-            // One of them may be under way, and its end says when the next may go.
+            // If one of them is under way, the next one is due when it has ended.
             self.next_in_line(slot.max(Instant::now() + self.config.monitor_period));
         }
     }
@@ -385,7 +385,7 @@ impl LifecycleController {
             self.next_in_line(slot.unwrap_or(soon));
         }
         match outcome {
-            // The watch will say so; until then there is nothing to ask.
+            // The watch will report it; until then there is nothing to ask.
             Outcome::Done | Outcome::Gone => now + decide::SLOWLY,
             Outcome::Young(missing) => now + missing,
             Outcome::Forbidden => self.forbidden.map_or(soon, |(_, due)| due),

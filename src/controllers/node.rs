@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What to change is decided in [`desired`], pure; a [`NodeWriter`] applies it. Behaviour follows upstream's
-//! controller except where that is unsafe or slow: addresses are written before the taint goes, nothing is PUT,
+//! controller except where that is unsafe or slow: addresses are written before the taint is removed, nothing is PUT,
 //! labels that the cloud owns are refreshed, and the cloud is asked in batches.
 
 mod describe;
@@ -181,7 +181,7 @@ impl NodeController {
         }
     }
 
-    /// The node is initialised, or gone: what is remembered of its failures goes.
+    /// The node is initialized, or gone: forgets its failures.
     fn forget(&self, name: &str) {
         let Some(attempt) = self.attempts.lock().remove(name) else {
             return;

@@ -177,7 +177,7 @@ fn addresses(all: &[NodeAddress]) -> String {
 }
 
 fn labels(all: &NewLabels) -> String {
-    // A label with the same value under its stable name says nothing more.
+    // A beta label is left out if the stable one has the same value.
     let repeats = |key: &str, value: &String| {
         [ZONE, REGION, INSTANCE_TYPE]
             .iter()

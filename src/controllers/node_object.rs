@@ -39,13 +39,13 @@ pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
     rows
 }
 
-/// Whether the API server says that the request does not fit the node as it is now: 422 for a failed test or another
+/// Whether the API server refused the request because the node has changed: 422 for a failed test or another
 /// uid, 409 for a failed precondition or when its own optimistic locking gave up.
 pub(crate) fn is_refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
 }
 
-/// Whether the API server says that the node, or the node of this uid, is no more.
+/// Whether the node, or the node of this uid, does not exist any more, by the API server's answer.
 pub(crate) fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
@@ -75,6 +75,6 @@ pub(crate) async fn describe(
             queries.len()
         ),
     );
-    // Nobody knows which answer belongs to which node.
+    // Which answer belongs to which node is unknown.
     queries.iter().map(|_| Err(error.clone())).collect()
 }

@@ -19,7 +19,7 @@
 //! | [`state`] | what is known of Services and parts, and what follows from a change |
 //! | [`event_loop`] | changes and time; the discovery |
 //! | [`workers`] | passes over parts; patches of Service objects |
-//! | [`object`] | what a Service object should say, and the patch |
+//! | [`object`] | the desired content of a Service object, and the patch |
 //! | [`events`] | events, each published once |
 //! | [`nodes`], [`orphans`], [`ownership_tag`] | members of load balancers; load balancers without a Service; the tag |
 //! | [`plan`] | what would be done |
@@ -214,7 +214,7 @@ impl ServiceController {
             tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
         }
         tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag, shutdown));
-        // A panic of a task goes on here.
+        // Forwards the panic of a task.
         tasks.join_all().await;
         debug!(
             controller = COMPONENT,

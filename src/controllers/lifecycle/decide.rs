@@ -111,7 +111,7 @@ pub(super) struct Brake {
     under_way: usize,
 }
 
-/// Whether the deletion of a node is blocked by the share of nodes that seem gone. One that was never initialised counts as well.
+/// Whether the deletion of a node is blocked by the share of nodes that seem gone. A node that was never initialized counts, too.
 pub(super) fn counts(node: &NodeObject) -> bool {
     !node.has_taint(AUTOSCALER_TAINT)
 }

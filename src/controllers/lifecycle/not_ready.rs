@@ -1,13 +1,13 @@
 //! What is remembered of nodes that are not ready: the cloud's answers, since when, and when to ask again.
 //!
-//! Pure: time and answers come from outside.
+//! Pure: no calls, no clock.
 //!
 //! A node is asked about at once when it turns not ready, then after the monitor period, then after waits that double
 //! while the answer stays the same, so that a large outage costs little. A change of the answer or of the node makes
 //! the wait short again. Nodes whose wait is half over join those that are due, so that many share one listing.
 //!
 //! Evidence is a row of equal answers without anything else in between, an error included: a node is only ever deleted
-//! for two answers that say the same at both ends of the time between them.
+//! for two equal answers, one at each end of that time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -320,7 +320,7 @@ impl NotReadyNodes {
         })
     }
 
-    /// Takes in the answers of one pass. `present` says whether a node of this cloud was Present in it.
+    /// Takes in the answers of one pass. `present`: whether a node of this cloud was Present in it.
     ///
     /// Returns the nodes that the answers prove to be gone.
     pub(super) fn record(

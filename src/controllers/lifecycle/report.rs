@@ -34,7 +34,7 @@ impl Reports {
         }
     }
 
-    /// The cloud could not say something.
+    /// The cloud did not answer about some node.
     pub(super) fn failed(&mut self, error: &Error) {
         let kind = error.kind().as_str();
         warn_if_new!(
@@ -46,7 +46,7 @@ impl Reports {
         );
     }
 
-    /// The last answer about every node was one. (A pass alone says nothing: it may have left out those that fail.)
+    /// The last question about every node was answered. (One pass is no proof: it may have left out nodes that fail.)
     pub(super) fn nobody_fails(&mut self) {
         if self.failing.ends() {
             info!(controller = COMPONENT, "Nodes' machines can be looked up again");

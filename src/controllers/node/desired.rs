@@ -76,7 +76,7 @@ pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<boo
     }
 }
 
-/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules say not to.
+/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules leave it alone.
 ///
 /// # Errors
 ///

@@ -154,7 +154,7 @@ impl NodeController {
                     "failed"
                 }
             },
-            // Whether the node is to be deleted is not for a refresh to say.
+            // The lifecycle controller decides whether the node is deleted.
             Ok(InstanceState::Absent | InstanceState::Unresolved) => {
                 pass.keep(&node.view.uid);
                 "missing"

@@ -1,4 +1,4 @@
-//! The outcome of each node's routes, and what its condition should say.
+//! The outcome of each node's routes, and its desired condition.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -87,7 +87,7 @@ fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
     }
 }
 
-/// What the condition of each node should say: whether all of its routes are there. Nodes for which that is not known
+/// The desired condition of each node: whether all of its routes exist. Nodes for which that is not known
 /// are left out.
 pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
     let mut nodes: BTreeMap<&str, Vec<&Item>> = BTreeMap::new();
@@ -107,7 +107,7 @@ pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
     nodes.into_values().filter_map(verdict).collect()
 }
 
-/// Whether a node's condition has to be written, so that it says whether all routes are there.
+/// Whether a node's condition has to be written.
 pub(super) fn must_write(have: NetworkCondition, available: bool) -> bool {
     match have {
         NetworkCondition::RouteCreated => !available,
@@ -134,7 +134,7 @@ pub(super) fn view(node: &NodeObject) -> Option<Arc<RouteNode>> {
     }))
 }
 
-/// What of a node matters here, as a number; `None` if there is nothing that a route could be made of.
+/// A fingerprint of what decides about a node's routes; `None` if it cannot have any yet.
 pub(super) fn fingerprint(node: &NodeObject, hasher: &RandomState) -> Option<u64> {
     if node.pod_cidrs.is_empty() {
         return None;

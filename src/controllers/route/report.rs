@@ -95,7 +95,7 @@ impl Reports {
                 "Further nodes have no route either and get no event"
             );
         }
-        // One for all, at the oldest one: each new node would say the same.
+        // One event for all, at the oldest node.
         let Some((item, error)) = without_room.first() else {
             self.full.ends();
             return;
@@ -183,7 +183,7 @@ impl Reports {
 /// In upstream's words.
 fn message(item: &Item, error: &Error, took: Duration, more: &str) -> String {
     let view = &item.node.view;
-    // To the millisecond; what is finer says nothing.
+    // To the millisecond.
     let took = Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
     format!(
         "Could not create route {} {} for node {} after {took:?}: {}{more}",

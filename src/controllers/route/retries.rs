@@ -28,19 +28,19 @@ const FULL: Duration = Duration::from_secs(300);
 /// A change, by what it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// A route that goes, by its handle.
+    /// A route to delete, by its handle.
     Delete(String),
-    /// A route that comes or lacks something: node, destination and next hop.
+    /// A route to create or to complete: node, destination and next hop.
     Want(String, String),
 }
 
 impl Key {
-    /// Of a route that goes.
+    /// Of a route to delete.
     pub(super) fn delete(route: &CloudRoute) -> Self {
         Self::Delete(route.handle.clone())
     }
 
-    /// Of a route that is wanted.
+    /// Of a desired route.
     pub(super) fn want(route: &DesiredRoute) -> Self {
         Self::Want(
             route.node.view.uid.clone(),

@@ -1,4 +1,4 @@
-//! Events about Services: what they say, and that each thing is reported once.
+//! Events about Services: their texts, and what was last reported.
 //!
 //! A pass ends in the same way again and again: a cloud that fails, a value that cannot be followed. An event is for what
 //! is new. A failure that ended may be reported again.

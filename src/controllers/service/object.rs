@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::controllers::plan::{Change, Kind};
 
-/// A patch of a Service object: what it does not say yet.
+/// A patch of a Service object: the differences from its desired content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServiceAction {
     /// Finalizers to add.
@@ -38,7 +38,7 @@ impl From<&ServiceAction> for Change {
 }
 
 impl ServiceAction {
-    /// What `view` does not say yet. `effects`: what its load balancer says about it, once all of it is done.
+    /// The differences of `view`. `effects`: the content that its load balancer asks for, once all of it is done.
     pub(super) fn of(view: &ServiceView, finalizers: ProviderFinalizers, effects: Option<&Effects>) -> Self {
         let mut change = Self {
             add_finalizers: finalizers.missing(view),
@@ -53,7 +53,7 @@ impl ServiceAction {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let none = Vec::new();
-        // Without a load balancer there is no address, whatever anybody says.
+        // Without a load balancer there is no address.
         let ingress = if wants {
             effects.ingress.as_ref()
         } else {
@@ -170,7 +170,7 @@ impl fmt::Display for ServiceAction {
     }
 }
 
-/// Whether both say the same to the API server, which fills in `ipMode`.
+/// Whether both are equal for the API server, which fills in `ipMode`.
 fn is_same(a: &[Ingress], b: &[Ingress]) -> bool {
     let normal = |ingress: &Ingress| Ingress {
         ip_mode: ingress.ip_mode.or(ingress.ip.is_some().then_some(IpMode::Vip)),
@@ -208,7 +208,7 @@ fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> 
     value
 }
 
-/// Whether `new` differs from `old` only in annotations that `effects` asks for: our own writing come back.
+/// Whether `new` differs from `old` only in annotations that `effects` asks for: our own write.
 pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: Option<&Effects>) -> bool {
     let Some(effects) = effects else { return false };
     let mut written: BTreeMap<&str, &str> = old.annotations.iter().collect();

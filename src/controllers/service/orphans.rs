@@ -101,7 +101,7 @@ impl Orphans {
         }
     }
 
-    /// A pass may not delete this part before the next discovery says so again.
+    /// A pass may not delete this part before the next discovery permits it again.
     pub(super) fn postpone(&mut self, part: &PartKey) {
         self.permitted.remove(part);
     }

@@ -6,7 +6,7 @@
 //! | take work | [`State::take_discovery`], [`State::take_part`], [`State::take_object`] |
 //! | work ended | [`State::discovery_ended`], [`State::part_ended`], [`State::object_ended`]; [`State::part_writes`] on the way |
 //!
-//! Level triggered: a change only says that something is to be compared. A Service whose desired state changed makes its
+//! Level triggered: a change only causes a comparison. A Service whose desired state changed makes its
 //! parts *dirty*; a pass over a part uses everything that is known at that moment, and what comes later makes it dirty
 //! again.
 
@@ -91,7 +91,7 @@ pub(super) enum Output {
     Run(PartKey),
     /// Run the part, unless it waits for its next try.
     RunUnlessWaiting(PartKey),
-    /// Compare the Service object with what it should say.
+    /// Compare the Service object with its desired content.
     Object(Name),
     /// Publish an event.
     Event(ServiceEvent),
@@ -136,7 +136,7 @@ pub(super) struct ObjectWrite {
     had_load_balancer: bool,
 }
 
-/// Whether the API server says that a write changed nothing.
+/// Whether a write changed nothing, by the API server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InVain(pub(super) bool);
 
@@ -174,7 +174,7 @@ struct ServiceEntry {
 struct Served {
     /// Its form then.
     view: Arc<ServiceView>,
-    /// What its load balancer said about the object.
+    /// The content of the object that its load balancer asked for.
     effects: Effects,
 }
 
@@ -370,7 +370,7 @@ impl State {
                 lost: 0,
             });
         if !entry.view.asks_the_same(&view) || entry.claim != claim {
-            // Our own write says nothing new about the cloud.
+            // Our own write is no news about the cloud.
             let effects = entry.served.as_ref().map(|served| &served.effects);
             let own = is_own_writing(&entry.view, &view, effects);
             let after = job.after.filter(|_| !own);
@@ -400,7 +400,7 @@ impl State {
         self.snapshot_is_old = true;
         let over = entry.is_settled() && !entry.view.wants_load_balancer();
         if entry.is_ours() && entry.included && !over {
-            // Its load balancer was not deleted: somebody removed the finalizer, or the API server lost the Service. The next
+            // Its load balancer was not deleted: another client removed the finalizer, or the API server lost the Service. The next
             // discovery lists what became an orphan.
             let after = Some(self.moment.at(at));
             let job = Job {
@@ -568,7 +568,7 @@ impl State {
         })
     }
 
-    /// Takes a Service object: what it does not say yet.
+    /// Takes a Service object: its differences from the desired content.
     pub(super) fn take_object(&self, name: &Name, object: &ServiceObject, at: Instant) -> ObjectTask {
         let entry = self.services.get(name);
         let Some(entry) = entry.filter(|entry| entry.view.id == object.view.id) else {
@@ -1010,7 +1010,7 @@ impl ServiceEntry {
             None
         };
         for part in self.parts() {
-            // A part may be new without any change of the Service: somebody created or deleted something.
+            // A part may be new without any change of the Service: another client created or deleted something.
             let moved = (!known.contains(part)).then_some(Job::now(Cause::Service));
             if let Some(job) = job.or(moved) {
                 due.entry(part.clone())
