@@ -20,7 +20,8 @@ mod refresh;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Cloud,
+    Cloud, InstanceState,
+    client::Batcher,
     controllers::{
         Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, Recorder, WorkQueue,
     },
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 pub(crate) use self::plan::{has_uninitialized, plan};
-use self::{describe::Describer, metrics::NodeMetrics};
+use self::{describe::Question, metrics::NodeMetrics};
 use crate::{
     config::NodeConfig,
     controllers::{
@@ -80,7 +81,7 @@ pub(crate) struct NodeController {
     writer: NodeWriter,
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
-    describer: Describer,
+    describer: Batcher<Question, InstanceState>,
     config: NodeConfig,
     queue: WorkQueue<String>,
     /// Bounds the nodes that are being patched.
@@ -105,7 +106,7 @@ impl NodeController {
         Arc::new(Self {
             writer: NodeWriter::new(context.client),
             nodes: context.nodes,
-            describer: Describer::new(Arc::clone(&cloud), &context.cloud_metrics),
+            describer: describe::batcher(Arc::clone(&cloud), &context.cloud_metrics),
             cloud,
             queue: WorkQueue::new(BACKOFF, "Nodes", context.metrics.queues()),
             writers: Semaphore::new(config.concurrent_syncs.get()),

@@ -23,42 +23,27 @@ const PARALLEL: usize = 4;
 /// An answer this old is good enough to find a machine. What is missing in it is asked for anyway.
 const RECENT: Duration = Duration::from_secs(10);
 
+/// A question about the machine of a node that joins.
 #[derive(Clone)]
-struct Question {
-    node: Arc<NodeView>,
+pub(crate) struct Question {
+    pub(crate) node: Arc<NodeView>,
     /// Set when an earlier answer was not good enough: only something newer will do.
-    newer_than: Option<Instant>,
+    pub(crate) newer_than: Option<Instant>,
 }
 
 /// Asks the cloud about nodes that join.
-pub(crate) struct Describer {
-    batcher: Batcher<Question, InstanceState>,
-}
-
-impl Describer {
-    pub(crate) fn new(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Self {
-        let config = BatchConfig {
-            name: "node_describe",
-            idle: IDLE,
-            window: LONGEST,
-            max_items: LARGEST,
-            max_concurrent: PARALLEL,
-        };
-        let batcher = Batcher::new(config, metrics, move |questions: Vec<Question>| {
-            let cloud = Arc::clone(&cloud);
-            async move { answer(&*cloud, questions).await }
-        });
-        Self { batcher }
-    }
-
-    /// What the cloud knows of the node's machine.
-    pub(crate) async fn describe(
-        &self,
-        node: Arc<NodeView>,
-        newer_than: Option<Instant>,
-    ) -> Result<InstanceState> {
-        self.batcher.submit(Question { node, newer_than }).await
-    }
+pub(crate) fn batcher(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Batcher<Question, InstanceState> {
+    let config = BatchConfig {
+        name: "node_describe",
+        idle: IDLE,
+        window: LONGEST,
+        max_items: LARGEST,
+        max_concurrent: PARALLEL,
+    };
+    Batcher::new(config, metrics, move |questions: Vec<Question>| {
+        let cloud = Arc::clone(&cloud);
+        async move { answer(&*cloud, questions).await }
+    })
 }
 
 /// Nodes that ask for the first time share what is in the cache; one that has to wait for news does not make the

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
-    COMPONENT, Finished, NodeController,
+    COMPONENT, Finished, NodeController, Question,
     desired::{self, Problem},
 };
 use crate::{
@@ -99,7 +99,11 @@ impl NodeController {
             .get(name)
             .filter(|attempt| !attempt.is_outdated(node))
             .map(|attempt| attempt.answered);
-        let state = self.describer.describe(Arc::clone(&node.view), newer_than);
+        let question = Question {
+            node: Arc::clone(&node.view),
+            newer_than,
+        };
+        let state = self.describer.submit(question);
         let Some(state) = shutdown.run_until_cancelled(state).await else {
             return Ok(None);
         };
