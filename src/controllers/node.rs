@@ -17,7 +17,7 @@ mod metrics;
 mod plan;
 mod refresh;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
     Cloud, InstanceState,

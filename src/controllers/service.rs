@@ -47,7 +47,7 @@ mod plan;
 mod state;
 mod workers;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ccm_core::{
     Cloud,
