@@ -6,41 +6,41 @@
 //!                          timer --> describe (all nodes)         --> patches for differences only
 //! ```
 //!
-//! What to change is decided in [`desired`], pure; [`patch`] says it to the API server. Behaviour follows upstream's
-//! controller except where that is unsafe or slow: addresses are written before the taint goes, nothing is PUT,
+//! What to change is decided in [`desired`], pure; a [`NodeWriter`] applies it. Behaviour follows upstream's
+//! controller except where that is unsafe or slow: addresses are written before the taint is removed, nothing is PUT,
 //! labels that the cloud owns are refreshed, and the cloud is asked in batches.
 
 mod describe;
 mod desired;
 mod initialize;
 mod metrics;
-mod patch;
 mod plan;
 mod refresh;
-mod report;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Cloud,
+    Cloud, InstanceState,
+    client::Batcher,
     controllers::{
         Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, Recorder, WorkQueue,
     },
 };
-use kube::Api;
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 pub(crate) use self::plan::{has_uninitialized, plan};
-use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
+use self::{describe::Question, metrics::NodeMetrics};
 use crate::{
     config::NodeConfig,
     controllers::{
-        Framework, finished,
+        Framework, backoff, finished,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
+        node_writer::NodeWriter,
     },
+    logging::FailingByKind,
     metrics::count,
 };
 
@@ -62,10 +62,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 
 /// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
 /// a node that never resolves should cost little.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(120),
-};
+const BACKOFF: Backoff = backoff(1, 120);
 
 /// Nodes that are being worked on at the same time: being described, waiting for a writer, being written. Two full
 /// batches, so that one is described while the other is written; more would only cost memory. When they are reached,
@@ -81,10 +78,10 @@ struct Finished {
 
 /// The controller. [`NodeController::run`] is its life.
 pub(crate) struct NodeController {
-    api: Api<NodeObject>,
+    writer: NodeWriter,
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
-    describer: Describer,
+    describer: Batcher<Question, InstanceState>,
     config: NodeConfig,
     queue: WorkQueue<String>,
     /// Bounds the nodes that are being patched.
@@ -94,7 +91,9 @@ pub(crate) struct NodeController {
     /// Nodes that were initialised a moment ago, by uid. Until the watch has brought the result, the store still
     /// shows their taint.
     finished: Mutex<HashMap<String, Finished>>,
-    reports: Reports,
+    /// Nodes that cannot be initialized. Each gets an event when the kind of failure changes; the log gets a line when
+    /// the first node fails in some way, and one when none does any more.
+    failing: FailingByKind,
     recorder: Recorder,
     metrics: NodeMetrics,
     shutdown: CancellationToken,
@@ -105,16 +104,16 @@ impl NodeController {
         let config = framework.config.node.clone();
         let cloud = context.setup.cloud;
         Arc::new(Self {
-            api: Api::all(context.client),
+            writer: NodeWriter::new(context.client),
             nodes: context.nodes,
-            describer: Describer::new(Arc::clone(&cloud), &context.cloud_metrics),
+            describer: describe::batcher(Arc::clone(&cloud), &context.cloud_metrics),
             cloud,
             queue: WorkQueue::new(BACKOFF, "Nodes", context.metrics.queues()),
             writers: Semaphore::new(config.concurrent_syncs.get()),
             config,
             attempts: Mutex::default(),
             finished: Mutex::default(),
-            reports: Reports::default(),
+            failing: FailingByKind::default(),
             recorder: context.recorder,
             metrics: context.metrics.with(NodeMetrics::register),
             shutdown: context.shutdown,
@@ -160,43 +159,36 @@ impl NodeController {
 
     /// Queues a node if there is something to do for it, so that heartbeats of finished nodes cost nothing.
     fn observe(&self, change: Change) {
-        match change {
-            Change::Deleted(name) | Change::Vanished(name) => {
-                self.finished.lock().remove(&name);
-                self.forget(&name);
+        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let node = self.nodes.get(&name);
+        let is_new = |node: &Arc<NodeObject>| node.has_taint(UNINITIALIZED_TAINT);
+        if let Some(node) = node.as_ref().filter(|node| is_new(node)) {
+            // A failing node waits for its next try, unless what decides about it has changed.
+            let attempts = self.attempts.lock();
+            if attempts
+                .get(&name)
+                .is_some_and(|attempt| attempt.is_outdated(node))
+            {
+                self.queue.add(name);
+            } else {
+                self.queue.add_unless_waiting(name);
             }
-            Change::Applied(name) => {
-                let Some(node) = self.nodes.get(&name) else { return };
-                if node.has_taint(UNINITIALIZED_TAINT) {
-                    // A failing node waits for its next try, unless what decides about it has changed.
-                    if self
-                        .attempts
-                        .lock()
-                        .get(&name)
-                        .is_some_and(|attempt| attempt.is_outdated(&node))
-                    {
-                        self.queue.add(name);
-                    } else {
-                        self.queue.add_unless_waiting(name);
-                    }
-                } else {
-                    self.finished.lock().remove(&name);
-                    self.forget(&name);
-                    if !desired::reconciled_labels(&node.view.labels).is_empty() {
-                        self.queue.add_unless_waiting(name);
-                    }
-                }
-            }
+            return;
+        }
+        self.finished.lock().remove(&name);
+        self.forget(&name);
+        if node.is_some_and(|node| !desired::reconciled_labels(&node.view.labels).is_empty()) {
+            self.queue.add_unless_waiting(name);
         }
     }
 
-    /// The node is initialised, or gone: what is remembered of its failures goes.
+    /// The node is initialized, or gone: forgets its failures.
     fn forget(&self, name: &str) {
         let Some(attempt) = self.attempts.lock().remove(name) else {
             return;
         };
         if attempt.reason.is_some() {
-            self.reports.end(name);
+            initialize::log_end(self.failing.works(name));
         }
         self.metrics.waiting.set(self.waiting());
     }
@@ -226,6 +218,9 @@ impl NodeController {
         } else {
             Box::pin(self.reconcile_labels(&node)).await
         };
+        if shutdown.is_cancelled() {
+            return;
+        }
         match result {
             Ok(()) => {
                 self.forget(&name);

@@ -12,7 +12,7 @@ use ccm_core::{NodeAddress, controllers::NodeObject, load_balancer::Effect};
 
 use super::{
     node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT},
-    plan::{Action, Kind},
+    plan::{Change, Kind},
 };
 
 /// Labels by key.
@@ -98,35 +98,28 @@ impl NodeAction {
     }
 }
 
-impl Action for NodeAction {
-    fn effect(&self) -> Effect {
-        match self {
-            Self::Delete(_) => Effect::Delete,
+impl From<&NodeAction> for Change {
+    fn from(action: &NodeAction) -> Self {
+        let (kind, why) = match action {
+            NodeAction::Initialize(_) => (Kind::Initialize, String::new()),
+            NodeAction::SetAddresses { from, .. } => (Kind::Addresses, format!("now {}", addresses(from))),
+            NodeAction::SetLabels { from, .. } if from.is_empty() => (Kind::Labels, String::new()),
+            NodeAction::SetLabels { from, .. } => (Kind::Labels, format!("now {}", labels(from))),
+            NodeAction::SetShutdownTaint(true) => (Kind::Taint, "its machine is switched off".to_owned()),
+            NodeAction::SetShutdownTaint(false) => (Kind::Taint, "it is ready again".to_owned()),
+            NodeAction::SetNetworkAvailable(true) => {
+                (Kind::Network, "it has all of its routes then".to_owned())
+            }
+            NodeAction::SetNetworkAvailable(false) => (Kind::Network, "it lacks a route".to_owned()),
+            NodeAction::Delete(why) => (Kind::DeleteNode, why.clone()),
+        };
+        let effect = match kind {
+            Kind::DeleteNode => Effect::Delete,
             _ => Effect::Change,
-        }
-    }
-
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Initialize(_) => Kind::Initialize,
-            Self::SetAddresses { .. } => Kind::Addresses,
-            Self::SetLabels { .. } => Kind::Labels,
-            Self::SetShutdownTaint(_) => Kind::Taint,
-            Self::SetNetworkAvailable(_) => Kind::Network,
-            Self::Delete(_) => Kind::DeleteNode,
-        }
-    }
-
-    fn reason(&self) -> String {
-        match self {
-            Self::SetAddresses { from, .. } => format!("now {}", Addresses(from)),
-            Self::SetLabels { from, .. } if !from.is_empty() => format!("now {}", Labels(from)),
-            Self::Initialize(_) | Self::SetLabels { .. } => String::new(),
-            Self::SetShutdownTaint(true) => "its machine is switched off".to_owned(),
-            Self::SetShutdownTaint(false) => "it is ready again".to_owned(),
-            Self::SetNetworkAvailable(true) => "it has all of its routes then".to_owned(),
-            Self::SetNetworkAvailable(false) => "it lacks a route".to_owned(),
-            Self::Delete(why) => why.clone(),
+        };
+        Self {
+            why,
+            ..Self::new(effect, kind, action)
         }
     }
 }
@@ -138,16 +131,16 @@ impl fmt::Display for NodeAction {
                 if let Some(id) = &wanted.provider_id {
                     write!(f, "provider ID {id}; ")?;
                 }
-                if let Some(addresses) = &wanted.addresses {
-                    write!(f, "{}; ", Addresses(addresses))?;
+                if let Some(new) = &wanted.addresses {
+                    write!(f, "{}; ", addresses(new))?;
                 }
                 if !wanted.labels.is_empty() {
-                    write!(f, "{}; ", Labels(&wanted.labels))?;
+                    write!(f, "{}; ", labels(&wanted.labels))?;
                 }
                 f.write_str("no taint")
             }
-            Self::SetAddresses { addresses, .. } => Addresses(addresses).fmt(f),
-            Self::SetLabels { labels, .. } => Labels(labels).fmt(f),
+            Self::SetAddresses { addresses: new, .. } => f.write_str(&addresses(new)),
+            Self::SetLabels { labels: new, .. } => f.write_str(&labels(new)),
             Self::SetShutdownTaint(true) => write!(f, "add taint {}", SHUTDOWN_TAINT.0),
             Self::SetShutdownTaint(false) => write!(f, "remove taint {}", SHUTDOWN_TAINT.0),
             Self::SetNetworkAvailable(available) => {
@@ -172,31 +165,25 @@ pub(crate) fn network_condition(available: bool) -> (&'static str, &'static str,
     }
 }
 
-struct Addresses<'a>(&'a [NodeAddress]);
-
-impl fmt::Display for Addresses<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.0.iter();
-        let all: Vec<_> = all
-            .map(|address| format!("{} {}", address.kind.as_str(), address.address))
-            .collect();
-        f.write_str(if all.is_empty() { "no addresses" } else { "" })?;
-        f.write_str(&all.join(", "))
+fn addresses(all: &[NodeAddress]) -> String {
+    if all.is_empty() {
+        return "no addresses".to_owned();
     }
+    let all = all.iter();
+    let all: Vec<_> = all
+        .map(|address| format!("{} {}", address.kind.as_str(), address.address))
+        .collect();
+    all.join(", ")
 }
 
-struct Labels<'a>(&'a NewLabels);
-
-impl fmt::Display for Labels<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A label with the same value under its stable name says nothing more.
-        let repeats = |key: &str, value: &String| {
-            [ZONE, REGION, INSTANCE_TYPE]
-                .iter()
-                .any(|[beta, stable]| *beta == key && self.0.get(*stable) == Some(value))
-        };
-        let all = self.0.iter().filter(|(key, value)| !repeats(key, value));
-        let all: Vec<_> = all.map(|(key, value)| format!("{key}={value}")).collect();
-        f.write_str(&all.join(", "))
-    }
+fn labels(all: &NewLabels) -> String {
+    // A beta label is left out if the stable one has the same value.
+    let repeats = |key: &str, value: &String| {
+        [ZONE, REGION, INSTANCE_TYPE]
+            .iter()
+            .any(|[beta, stable]| *beta == key && all.get(*stable) == Some(value))
+    };
+    let shown = all.iter().filter(|(key, value)| !repeats(key, value));
+    let shown: Vec<_> = shown.map(|(key, value)| format!("{key}={value}")).collect();
+    shown.join(", ")
 }

@@ -1,16 +1,11 @@
-//! What the controllers that write to nodes share: taints, guarded patches, what the API server's refusals mean.
+//! What the controllers of nodes share: taints, questions about machines, what the API server's refusals mean.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use ccm_core::controllers::{
-    Informer, NodeObject,
-    node::{Ready, Taint},
+use ccm_core::{
+    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Need, NodeView, Priority, Result,
+    controllers::{Informer, NodeObject, node::Ready},
 };
-use json_patch::{
-    AddOperation, Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
-};
-use kube::api::Patch;
-use serde_json::{Value, json};
 
 use crate::server::status::NodeRow;
 
@@ -25,9 +20,6 @@ pub(crate) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// How long the store may lag behind a write. What differs from the write after that was changed by another writer.
 pub(crate) const STORE_LAG: Duration = Duration::from_secs(10);
-
-/// How often a guarded patch is tried when somebody else changes the taints in between.
-pub(crate) const PATCH_TRIES: usize = 5;
 
 /// The nodes by name, for people.
 pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
@@ -47,98 +39,42 @@ pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
     rows
 }
 
-/// Whether the API server says that the request does not fit the node as it is now: 422 for a failed test or another
+/// Whether the API server refused the request because the node has changed: 422 for a failed test or another
 /// uid, 409 for a failed precondition or when its own optimistic locking gave up.
 pub(crate) fn is_refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
 }
 
-/// Whether the API server says that the node, or the node of this uid, is no more.
+/// Whether the node, or the node of this uid, does not exist any more, by the API server's answer.
 pub(crate) fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Tests that the node is still the one that was read, with the same list of taints, so that taints that others set
-/// meanwhile are never lost: the API server answers 422 then. No resourceVersion: heartbeats would break it.
-pub(crate) fn guard(node: &NodeObject) -> Vec<PatchOperation> {
-    let taints = if node.taints.is_empty() {
-        // A list that is not there.
-        Value::Null
-    } else {
-        json!(node.taints)
+/// Asks about nodes: one answer for each, in their order, whatever the provider does.
+pub(crate) async fn describe(
+    instances: &dyn Instances,
+    nodes: impl IntoIterator<Item = &Arc<NodeView>> + Send,
+    need: Need,
+    freshness: Freshness,
+    priority: Priority,
+) -> Vec<Result<InstanceState>> {
+    let query = |node| InstanceQuery {
+        node: Arc::clone(node),
+        need,
     };
-    vec![
-        test(pointer(["metadata", "uid"]), Value::from(node.view.uid.clone())),
-        test(pointer(["spec", "taints"]), taints),
-    ]
-}
-
-/// Sets the whole list of taints of the node as it was just read, under its [`guard`].
-pub(crate) fn set_taints(node: &NodeObject, taints: &[Taint]) -> Patch<Value> {
-    let mut operations = guard(node);
-    // Adding to an object replaces what is there.
-    operations.push(add(pointer(["spec", "taints"]), json!(taints)));
-    Patch::Json(JsonPatch(operations))
-}
-
-/// A path in an object. Escapes `/` and `~` in label keys.
-pub(crate) fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
-    PointerBuf::from_tokens(tokens)
-}
-
-/// The patch is refused unless this value is there; null stands for nothing.
-pub(crate) fn test(path: PointerBuf, value: Value) -> PatchOperation {
-    PatchOperation::Test(TestOperation { path, value })
-}
-
-/// Adds the value, or puts it in the place of what is there.
-pub(crate) fn add(path: PointerBuf, value: Value) -> PatchOperation {
-    PatchOperation::Add(AddOperation { path, value })
-}
-
-/// Puts the value in the place of what must be there.
-pub(crate) fn replace(path: PointerBuf, value: Value) -> PatchOperation {
-    PatchOperation::Replace(ReplaceOperation { path, value })
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn body(patch: &Patch<Value>) -> Value {
-        match patch {
-            Patch::Json(patch) => serde_json::to_value(patch).unwrap(),
-            other => panic!("not a JSON Patch: {other:?}"),
-        }
+    let queries: Vec<_> = nodes.into_iter().map(query).collect();
+    let answers = instances.describe(&queries, freshness, priority).await;
+    if answers.len() == queries.len() {
+        return answers;
     }
-
-    #[test]
-    fn taints_are_set_as_a_whole_under_a_test_of_what_was_read() {
-        let foreign = json!({"key": "foreign", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"});
-        let node: NodeObject = serde_json::from_value(json!({
-            "metadata": {"name": "n1", "uid": "u1"},
-            "spec": {"taints": [foreign]},
-        }))
-        .unwrap();
-        assert_eq!(
-            body(&set_taints(&node, &node.taints_with("ours", "NoSchedule"))),
-            json!([
-                {"op": "test", "path": "/metadata/uid", "value": "u1"},
-                {"op": "test", "path": "/spec/taints", "value": [foreign]},
-                {"op": "add", "path": "/spec/taints", "value": [foreign, {"key": "ours", "effect": "NoSchedule"}]},
-            ])
-        );
-    }
-
-    #[test]
-    fn a_node_without_taints_is_tested_for_having_none() {
-        let node: NodeObject =
-            serde_json::from_value(json!({"metadata": {"name": "n1", "uid": "u1"}})).unwrap();
-        let patch = body(&set_taints(&node, &node.taints_with("ours", "NoSchedule")));
-        assert_eq!(
-            patch[1],
-            json!({"op": "test", "path": "/spec/taints", "value": null})
-        );
-    }
+    let error = Error::new(
+        ErrorKind::Unexpected,
+        format!(
+            "the provider gave {} answers to {} questions",
+            answers.len(),
+            queries.len()
+        ),
+    );
+    // Which answer belongs to which node is unknown.
+    queries.iter().map(|_| Err(error.clone())).collect()
 }

@@ -1,7 +1,8 @@
 //! What the controllers would do: the result of `plan`, and what `--dry-run` compares.
 //!
-//! A controller decides on *actions*. The running program applies them; a plan collects them. Each controller has a
-//! `plan` beside its loop that asks the same questions and calls the same decisions.
+//! A controller decides on *actions*, whose `Display` is the sentence of a plan. The running program applies them; a plan
+//! collects them as [`Change`]s. Each controller has a `plan` beside its loop that asks the same questions and calls the
+//! same decisions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,23 +12,6 @@ use std::{
 use ccm_core::load_balancer::Effect;
 use ipnet::IpNet;
 use serde::{Serialize, Serializer};
-
-/// One thing that a controller does. `Display` is the sentence that a plan shows.
-pub(crate) trait Action: fmt::Display {
-    /// What it does to its object.
-    fn effect(&self) -> Effect;
-
-    /// The group of changes that it belongs to.
-    fn kind(&self) -> Kind;
-
-    /// Why it is due; empty where that is plain.
-    fn reason(&self) -> String;
-
-    /// The part of the cloud that it changes; none for an object of the cluster.
-    fn part(&self) -> Option<String> {
-        None
-    }
-}
 
 /// Everything that was found at one moment. The order depends on nothing but the content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +88,19 @@ pub(crate) struct Change {
     pub(crate) part: Option<String>,
 }
 
+impl Change {
+    /// What `action` does; without a reason and a part.
+    pub(crate) fn new(effect: Effect, kind: Kind, action: &impl fmt::Display) -> Self {
+        Self {
+            effect,
+            kind,
+            what: action.to_string(),
+            why: String::new(),
+            part: None,
+        }
+    }
+}
+
 fn effect_name<S: Serializer>(effect: &Effect, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(match effect {
         Effect::Create => "create",
@@ -175,14 +172,8 @@ impl Findings {
     }
 
     /// An action that would be applied.
-    pub(crate) fn act(&mut self, action: &impl Action) {
-        self.changes.push(Change {
-            effect: action.effect(),
-            kind: action.kind(),
-            what: action.to_string(),
-            why: action.reason(),
-            part: action.part(),
-        });
+    pub(crate) fn act(&mut self, action: impl Into<Change>) {
+        self.changes.push(action.into());
     }
 
     /// Adds these findings.
@@ -194,17 +185,18 @@ impl Findings {
 
     /// Something that stays as it is. It is listed once.
     pub(crate) fn block(&mut self, blocked: Blocked) {
-        if !self.blocked.contains(&blocked) {
-            self.blocked.push(blocked);
-        }
+        push_new(&mut self.blocked, blocked);
     }
 
     /// Something to know. It is listed once.
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
-        let warning = warning.into();
-        if !self.warnings.contains(&warning) {
-            self.warnings.push(warning);
-        }
+        push_new(&mut self.warnings, warning.into());
+    }
+}
+
+fn push_new<T: PartialEq>(all: &mut Vec<T>, new: T) {
+    if !all.contains(&new) {
+        all.push(new);
     }
 }
 

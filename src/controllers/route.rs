@@ -1,33 +1,33 @@
 //! The route controller: every node's Pods can be reached through the cloud's network.
 //!
 //! ```text
-//! nodes --> window: when --> pass: desired, observe, plan --> holds: what waits --> apply, 500 at a time
+//! nodes --> window: when --> pass: desired, observe, plan --> retries: what waits --> apply, 500 at a time
 //!              ^                                                                        |
 //!   resync ----+---- retries <---------------------------------------------- outcomes --+--> conditions, events
 //! ```
 //!
-//! What there should be and what is to do about it is [`ccm_core::routes`]'s; here is when it is looked at, what waits
-//! after a failure, and what is told. [`window`], [`holds`] and [`outcome`] decide, pure; [`pass`] and [`condition`] do.
+//! [`ccm_core::routes`] decides which routes there should be and what to change. Here is when that is compared, what waits
+//! after a failure, and what is reported. [`window`], [`retries`] and [`outcome`] decide, pure; [`pass`] and [`condition`] do.
 //!
 //! | Rule | Why |
 //! |---|---|
-//! | A changed node is looked at a tenth of a second later, a burst of them when it is over, or after 10 s | a node does not wait; a thousand of them cost one call |
-//! | One route that fails waits for itself, longer each time | nobody else's does |
+//! | A pass follows a changed node after a tenth of a second, and a burst of changes when it is over or after 10 s | a node does not wait; a thousand of them cost one call |
+//! | A route that fails waits for its own next try, longer each time | other routes do not wait for it |
 //! | A full table is tried again when a route went, or after 5 minutes | it would refuse every new node anyway |
-//! | `NetworkUnavailable` is written only for nodes that have routes due, and only when it differs | with an overlay it is somebody else's |
+//! | `NetworkUnavailable` is written only for nodes that have routes due, and only when it differs | with an overlay, another component writes it |
 //! | A pass that could not read changes nothing and clears nothing | a failed read is not an empty table |
-//! | Without a usable `--cluster-cidr` this controller says so and rests | the others go on |
+//! | Without a usable `--cluster-cidr` this controller logs an error and does nothing | the others go on |
 //!
 //! Upstream does all of this every 10 s for all nodes, one call for each route; and does not try failed ones again when it
 //! watches.
 
 mod condition;
-mod holds;
 mod metrics;
 mod outcome;
 mod pass;
 mod plan;
 mod report;
+mod retries;
 mod window;
 
 use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
@@ -46,10 +46,13 @@ use tracing::{debug, error, info, warn};
 
 pub(crate) use self::plan::plan;
 use self::{
-    condition::Conditions, holds::Holds, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
-    window::Window,
+    condition::Conditions, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
+    retries::PendingRetries, window::Window,
 };
-use crate::{config::RouteConfig, controllers::Framework};
+use crate::{
+    config::RouteConfig,
+    controllers::{Framework, backoff},
+};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "route_controller";
@@ -91,11 +94,8 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
 /// How often everything is compared though nothing changed, unless a flag says otherwise.
 const RESYNC: Duration = Duration::from_secs(300);
 /// Waits after a pass that could not read, or could not write a condition.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(60),
-};
-/// How many changes are looked at before anything else.
+const BACKOFF: Backoff = backoff(1, 60);
+/// How many changes are taken up before anything else.
 const CHANGES: usize = 512;
 
 /// The controller. [`RouteController::run`] is its life.
@@ -105,9 +105,9 @@ pub(crate) struct RouteController {
     config: RouteConfig,
     conditions: Conditions,
     reports: Reports,
-    holds: Holds,
+    retries: PendingRetries,
     window: Window,
-    /// What was last seen of each node with podCIDRs.
+    /// The fingerprint of each node with podCIDRs, as last seen.
     seen: HashMap<String, u64>,
     hasher: RandomState,
     /// Passes in a row that could not read.
@@ -118,7 +118,7 @@ pub(crate) struct RouteController {
     shutdown: CancellationToken,
 }
 
-/// Whose the routes are.
+/// The CIDRs whose routes are this cluster's.
 ///
 /// # Errors
 /// What is wrong with the flag.
@@ -134,7 +134,7 @@ impl RouteController {
             nodes: context.nodes,
             cloud: context.setup.cloud,
             config: framework.config.route.clone(),
-            holds: Holds::default(),
+            retries: PendingRetries::default(),
             window: Window::default(),
             seen: HashMap::new(),
             hasher: RandomState::new(),
@@ -154,7 +154,7 @@ impl RouteController {
             ready = self.ready() => ready,
         };
         let Some(cidrs) = cidrs else {
-            // Not the end of the process: others have work to do. Nobody waits for the changes.
+            // The process does not end: other controllers have work to do.
             drop(changes);
             return shutdown.cancelled().await;
         };
@@ -181,7 +181,7 @@ impl RouteController {
         );
     }
 
-    /// Waits until there is something to work with; `None` if there will not be.
+    /// Waits until the cloud has routes; `None` if it will not have any.
     async fn ready(&mut self) -> Option<ClusterCidrs> {
         self.nodes.synced().await;
         let cidrs = match cluster_cidrs(&self.config) {
@@ -222,30 +222,25 @@ impl RouteController {
 
     /// When the next pass is due.
     fn due(&self) -> Instant {
-        let sooner = [self.window.due(), self.holds.due()];
-        let soonest = sooner.into_iter().flatten().fold(self.next, Instant::min);
         if self.failures > 0 {
             // What fails for all is not hurried by what changes.
             return self.next;
         }
-        soonest
+        let sooner = [self.window.due(), self.retries.due()];
+        sooner.into_iter().flatten().fold(self.next, Instant::min)
     }
 
-    /// Whether a change of a node matters here, and if so, when it is looked at.
+    /// Takes up a change of a node, if it matters for routes.
     fn observe(&mut self, change: &Change) {
-        let (name, now) = match change {
-            Change::Applied(name) => {
-                let node = self.nodes.get(name);
-                (name, node.and_then(|node| fingerprint(&node, &self.hasher)))
-            }
-            Change::Deleted(name) | Change::Vanished(name) => (name, None),
-        };
+        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let node = self.nodes.get(name);
+        let now = node.and_then(|node| fingerprint(&node, &self.hasher));
         let before = match now {
             Some(now) => self.seen.insert(name.clone(), now),
             None => self.seen.remove(name),
         };
         if before != now {
-            self.window.note(Instant::now());
+            self.window.add(Instant::now());
         }
     }
 

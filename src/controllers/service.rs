@@ -19,15 +19,15 @@
 //! | [`state`] | what is known of Services and parts, and what follows from a change |
 //! | [`event_loop`] | changes and time; the discovery |
 //! | [`workers`] | passes over parts; patches of Service objects |
-//! | [`object`] | what a Service object should say, and the patch |
+//! | [`object`] | the desired content of a Service object, and the patch |
 //! | [`events`] | events, each published once |
 //! | [`nodes`], [`orphans`], [`ownership_tag`] | members of load balancers; load balancers without a Service; the tag |
 //! | [`plan`] | what would be done |
 //!
 //! | Rule | Why |
 //! |---|---|
-//! | A new Service is unknown to passes until it has our finalizer | nothing is created in the cloud that nobody would delete |
-//! | The finalizer is removed when the Service has left every part | nothing stays |
+//! | A new Service is unknown to passes until it has our finalizer | nothing is created in the cloud that would never be deleted |
+//! | The finalizer is removed when the Service has left every part | nothing is left in the cloud |
 //! | Status and annotations are written when everything is served, and whenever they differ | a partial answer misleads; what is wiped comes back |
 //! | Nodes are followed by parts that do not follow them yet, 2 to 10 s after a change, at once after a loss | a burst of nodes costs one pass for each part |
 //! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not hold up the ninth |
@@ -47,7 +47,7 @@ mod plan;
 mod state;
 mod workers;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ccm_core::{
     Cloud,
@@ -64,18 +64,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use self::{
-    event_loop::Following,
     events::EventReporter,
     metrics::ServiceMetrics,
-    state::{Change, Name, State},
+    state::{Name, State},
 };
 pub(crate) use self::{
-    ownership_tag::{KnownTag, at_start, follow as follow_ownership_tag},
+    ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
     plan::{World, plan},
 };
 use crate::{
     config::ServiceConfig,
-    controllers::{Framework, finished},
+    controllers::{Framework, backoff},
 };
 
 /// Source of this controller's events.
@@ -108,34 +107,27 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
 fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
     let framework = context.setup.framework_as::<Framework>()?;
     let controller = ServiceController::new(context, &framework);
-    // The page outlives the controller, whose recorders keep the writer of Events running.
-    let (services, orphans) = (Arc::downgrade(&controller), Arc::downgrade(&controller));
-    framework.status.set_services(move || {
-        services
-            .upgrade()
-            .map(|shown| shown.state.lock().rows())
-            .unwrap_or_default()
-    });
-    framework.status.set_orphans(move || {
-        orphans
-            .upgrade()
-            .map(|shown| shown.state.lock().orphan_rows())
-            .unwrap_or_default()
-    });
+    framework.status.set_services(shown(&controller, State::rows));
+    framework
+        .status
+        .set_orphans(shown(&controller, State::orphan_rows));
     Ok(Box::pin(controller.run()))
 }
 
+/// Rows of the status page. The page outlives the controller, whose recorders keep the writer of Events running.
+fn shown<T>(controller: &Arc<ServiceController>, rows: fn(&State) -> Vec<T>) -> impl Fn() -> Vec<T> + use<T> {
+    let controller = Arc::downgrade(controller);
+    move || {
+        let shown = controller.upgrade();
+        shown.map(|shown| rows(&shown.state.lock())).unwrap_or_default()
+    }
+}
+
 /// Waits between tries of one part: those that people know from elsewhere.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(5),
-    longest: Duration::from_secs(300),
-};
+const BACKOFF: Backoff = backoff(5, 300);
 
 /// Waits between tries to write one Service object.
-const OBJECT_BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(60),
-};
+const OBJECT_BACKOFF: Backoff = backoff(1, 60);
 
 /// How many Service objects are written at once.
 const OBJECT_WRITERS: usize = 8;
@@ -152,7 +144,6 @@ pub(crate) struct ServiceController {
     parts: WorkQueue<PartKey>,
     objects: WorkQueue<Name>,
     state: Mutex<State>,
-    following: Mutex<Option<Following>>,
     /// Something may be due: for the event loop.
     changed: Notify,
     events: EventReporter,
@@ -182,7 +173,6 @@ impl ServiceController {
             parts: WorkQueue::new(BACKOFF, "service", queues),
             objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", queues),
             state: Mutex::default(),
-            following: Mutex::default(),
             changed: Notify::new(),
             events: EventReporter::new(recorder, provider, framework.process.clone()),
             metrics: context.metrics.with(ServiceMetrics::register),
@@ -203,13 +193,13 @@ impl ServiceController {
         let ready = async {
             self.services.synced().await;
             self.nodes.synced().await;
-            ownership_tag::at_start(&mut tag).await
+            ownership_tag::wait(&mut tag).await.unwrap_or_default()
         };
-        let at_start = tokio::select! {
-            () = shutdown.cancelled() => return,
-            tag = ready => tag,
+        let Some(at_start) = shutdown.run_until_cancelled(ready).await else {
+            return;
         };
-        let is_known = matches!(at_start, OwnershipTag::Known(_));
+        // Nothing is to be learnt about a tag that is known.
+        let tag = (at_start == OwnershipTag::Unknown).then_some(tag);
         *self.state.lock() = State::new(Arc::clone(&self.cluster_name), at_start, self.config.orphans);
         info!(
             controller = COMPONENT,
@@ -223,29 +213,12 @@ impl ServiceController {
         for _ in 0..OBJECT_WRITERS {
             tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
         }
-        if !is_known {
-            tasks.spawn(Arc::clone(&self).learn_ownership_tag(tag, shutdown.clone()));
-        }
-        tasks.spawn(Arc::clone(&self).run_events(services, nodes, shutdown));
-        while let Some(ended) = tasks.join_next().await {
-            finished(ended);
-        }
+        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag, shutdown));
+        // Forwards the panic of a task.
+        tasks.join_all().await;
         debug!(
             controller = COMPONENT,
             "Controller has finished what it had begun"
         );
-    }
-
-    /// Waits until the ownership tag is known.
-    async fn learn_ownership_tag(self: Arc<Self>, mut tag: KnownTag, shutdown: CancellationToken) {
-        let known = tag.wait_for(|tag| matches!(tag, Some(OwnershipTag::Known(_))));
-        let tag = tokio::select! {
-            () = shutdown.cancelled() => return,
-            known = known => known.ok().and_then(|tag| tag.clone()),
-        };
-        if let Some(tag) = tag {
-            self.change(Change::OwnershipTag(tag));
-            self.changed.notify_one();
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The cluster at one moment.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use ccm_core::{
@@ -15,8 +15,6 @@ use crate::{config::Config, controllers::service};
 
 /// How many objects one page of a listing holds.
 const PAGE_SIZE: u32 = 200;
-/// How long the API server may take to return the cluster's ownership tag.
-const TAG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The nodes and Services of the cluster at one moment.
 #[derive(Clone, Debug, Default)]
@@ -53,12 +51,8 @@ pub(crate) async fn read_ownership_tag(
     let Some(mut tag) = follow_ownership_tag(client, config, cloud) else {
         return Ok(OwnershipTag::default());
     };
-    match tokio::time::timeout(TAG_TIMEOUT, tag.wait_for(Option::is_some)).await {
-        Ok(Ok(tag)) => Ok(tag.clone().unwrap_or_default()),
-        _ => Err(anyhow!(
-            "the API server does not say which cluster this is (namespace kube-system)"
-        )),
-    }
+    let tag = service::wait_for_ownership_tag(&mut tag).await;
+    tag.context("the API server does not say which cluster this is (namespace kube-system)")
 }
 
 impl Cluster {
@@ -67,9 +61,9 @@ impl Cluster {
     /// # Errors
     /// If a listing fails.
     pub(crate) async fn read(client: &Client, config: &Config, cloud: &dyn Cloud) -> anyhow::Result<Self> {
-        let nodes = list(client).await.context("can not list nodes")?;
+        let nodes = list(client).await.context("cannot list nodes")?;
         let services = if has_load_balancers(config, cloud) {
-            list(client).await.context("can not list Services")?
+            list(client).await.context("cannot list Services")?
         } else {
             Vec::new()
         };
@@ -91,23 +85,15 @@ impl Cluster {
 
     /// Whether a plan for both is the same, if the cloud is the same. Heartbeats of nodes make no difference.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let node = |a: &Arc<NodeObject>, b: &Arc<NodeObject>| {
-            a.view == b.view
-                && a.taints == b.taints
-                && a.addresses == b.addresses
-                && a.provided_node_ip == b.provided_node_ip
-                && a.ready == b.ready
-                && a.pod_cidrs == b.pod_cidrs
-                && a.network == b.network
-                && a.meta.deletion_timestamp == b.meta.deletion_timestamp
-        };
-        let views = |cluster: &Self| -> Vec<_> {
-            let services = cluster.services.iter();
-            services.map(|object| Arc::clone(&object.view)).collect()
-        };
-        self.nodes.len() == other.nodes.len()
-            && self.nodes.iter().zip(&other.nodes).all(|(a, b)| node(a, b))
-            && views(self) == views(other)
+        fn node(node: &Arc<NodeObject>) -> impl PartialEq + '_ {
+            let status = (&node.addresses, node.ready, node.network);
+            let spec = (&node.taints, &node.pod_cidrs, &node.provided_node_ip);
+            (&node.view, &node.meta.deletion_timestamp, status, spec)
+        }
+        let service = |object: &Arc<ServiceObject>| Arc::clone(&object.view);
+        let (nodes, services) = (self.nodes.iter(), self.services.iter());
+        nodes.map(node).eq(other.nodes.iter().map(node))
+            && services.map(service).eq(other.services.iter().map(service))
     }
 }
 

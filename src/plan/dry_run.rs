@@ -1,12 +1,13 @@
 //! `--dry-run`: repeats the plan after a change and from time to time, and logs what changed.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt::Display, sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud, Freshness, Priority,
     controllers::{Change, Informer, NodeObject, ServiceObject},
     load_balancer::ReadOptions,
 };
+use futures_util::future::select_all;
 use kube::Client;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use tokio::{
@@ -79,13 +80,13 @@ impl DryRun {
         }
         let mut tag = cluster::follow_ownership_tag(&self.client, &self.config, &*self.cloud);
         if let Some(tag) = &mut tag {
-            service::at_start(tag).await;
+            service::wait_for_ownership_tag(tag).await;
         }
         info!(
             "Dry run: nothing is written, neither to the cloud nor to the cluster; what would be done is logged"
         );
-        let mut node_changes = self.nodes.subscribe();
-        let mut service_changes = self.services.as_ref().map(|services| services.subscribe());
+        let mut changes = vec![self.nodes.subscribe()];
+        changes.extend(self.services.as_ref().map(|services| services.subscribe()));
         let mut reported = Reported::default();
         loop {
             let cluster = self.cluster();
@@ -107,13 +108,13 @@ impl DryRun {
                     self.check.set_ok();
                 }
                 // Only a plan of one Service can fail.
-                Err(error) => debug!(error = format!("{error:#}"), "Could not look"),
+                Err(error) => debug!(error = format!("{error:#}"), "Could not plan"),
             }
             let took = began.elapsed();
-            debug!(?took, "Looked at cluster and cloud");
+            debug!(?took, "Compared cluster and cloud");
             sleep(SETTLE.max(took.saturating_mul(PAUSE))).await;
             let again = Instant::now() + self.config.node.status_update_frequency;
-            while let Ok(()) = timeout_at(again, changed(&mut node_changes, service_changes.as_mut())).await {
+            while let Ok(()) = timeout_at(again, changed(&mut changes)).await {
                 if !self.cluster().is_same(&cluster) {
                     sleep_until((Instant::now() + SETTLE).min(again)).await;
                     break;
@@ -133,86 +134,70 @@ impl DryRun {
 }
 
 /// Returns when something has changed, with everything that came at once.
-async fn changed(nodes: &mut UnboundedReceiver<Change>, services: Option<&mut UnboundedReceiver<Change>>) {
-    tokio::select! {
-        () = any(Some(nodes)) => {}
-        () = any(services) => {}
-    }
-}
-
-async fn any(changes: Option<&mut UnboundedReceiver<Change>>) {
-    if let Some(changes) = changes
-        && changes.recv_many(&mut Vec::new(), CHANGES).await > 0
-    {
-        return;
-    }
-    std::future::pending::<()>().await;
+async fn changed(stores: &mut [UnboundedReceiver<Change>]) {
+    let each = stores
+        .iter_mut()
+        .map(|changes| Box::pin(async { changes.recv_many(&mut Vec::new(), CHANGES).await }));
+    select_all(each).await;
 }
 
 /// One line of the log, in the order in which lines are logged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Line {
-    Change {
-        about: String,
-        what: String,
-        why: String,
-    },
-    Blocked {
-        about: String,
-        what: String,
-    },
-    Warning {
-        about: String,
-        what: String,
-    },
-    Problem {
-        about: String,
-        what: String,
-    },
+struct Line {
+    kind: LineKind,
+    about: String,
+    what: String,
+    /// Of a change; otherwise empty.
+    why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LineKind {
+    Change,
+    Blocked,
+    Warning,
+    Problem,
 }
 
 impl Line {
     /// The lines of a plan.
     fn all(plan: &Plan) -> BTreeSet<Self> {
+        let line = |kind, about: &dyn Display, what: &str, why: &str| Self {
+            kind,
+            about: about.to_string(),
+            what: what.to_owned(),
+            why: why.to_owned(),
+        };
         let mut lines = BTreeSet::new();
         for (object, findings) in plan.objects() {
-            let about = object.to_string();
-            lines.extend(findings.changes.iter().map(|change| Self::Change {
-                about: about.clone(),
-                what: change.what.clone(),
-                why: change.why.clone(),
-            }));
-            lines.extend(findings.blocked.iter().map(|blocked| Self::Blocked {
-                about: about.clone(),
-                what: blocked.what.clone(),
-            }));
-            lines.extend(findings.warnings.iter().map(|what| Self::Warning {
-                about: about.clone(),
-                what: what.clone(),
-            }));
+            for change in &findings.changes {
+                lines.insert(line(LineKind::Change, object, &change.what, &change.why));
+            }
+            for blocked in &findings.blocked {
+                lines.insert(line(LineKind::Blocked, object, &blocked.what, ""));
+            }
+            for warning in &findings.warnings {
+                lines.insert(line(LineKind::Warning, object, warning, ""));
+            }
         }
-        lines.extend(plan.problems.iter().map(|problem| Self::Problem {
-            about: problem.about.clone(),
-            what: problem.error.clone(),
-        }));
+        for problem in &plan.problems {
+            lines.insert(line(LineKind::Problem, &problem.about, &problem.error, ""));
+        }
         lines
     }
 
     fn log(&self) {
-        match self {
-            Self::Change { about, what, why } => info!(about, what, why, "Would do"),
-            Self::Blocked { about, what } => warn!(about, what, "Would leave as it is"),
-            Self::Warning { about, what } => warn!(about, what, "Would warn"),
-            Self::Problem { about, what } => warn!(about, error = what, "Could not find out"),
-        }
-    }
-
-    fn log_end(&self) {
-        match self {
-            Self::Change { about, what, .. }
-            | Self::Blocked { about, what }
-            | Self::Warning { about, what }
-            | Self::Problem { about, what } => info!(about, what, "No longer so"),
+        let Self {
+            kind,
+            about,
+            what,
+            why,
+        } = self;
+        match kind {
+            LineKind::Change => info!(about, what, why, "Would do"),
+            LineKind::Blocked => warn!(about, what, "Would leave as it is"),
+            LineKind::Warning => warn!(about, what, "Would warn"),
+            LineKind::Problem => warn!(about, error = what, "Could not find out"),
         }
     }
 }
@@ -235,7 +220,9 @@ impl Reported {
             .filter(|_| summary.problems == 0)
             .collect();
         new.iter().take(LINES).for_each(|line| line.log());
-        over.iter().take(LINES).for_each(|line| line.log_end());
+        for Line { about, what, .. } in over.iter().take(LINES) {
+            info!(about, what, "No longer so");
+        }
         let rest = new.len().saturating_sub(LINES) + over.len().saturating_sub(LINES);
         if rest > 0 {
             info!(

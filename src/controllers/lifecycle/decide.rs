@@ -6,16 +6,23 @@
 //!
 //! Brake (b): if more than a share of the nodes, and more than a few, seem gone, they go one a minute. A node without a
 //! provider ID counts as well if nothing in the cloud has its name: a cloud that leaves machines out of its lists must
-//! not cost all of them at once. Nodes that the autoscaler marked before it deleted their machines do not count, and do
-//! not wait.
+//! not cost all of them at once. Nodes that the autoscaler tainted before it deleted their machines do not count, and
+//! do not wait.
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
-use ccm_core::controllers::{NodeObject, node::Ready};
+use ccm_core::{
+    Cloud,
+    controllers::{NodeObject, node::Ready},
+};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::controllers::node_object::AUTOSCALER_TAINT;
+use super::not_ready::{Answer, Finding, NotReadyNodes, is_managed};
+use crate::controllers::{
+    node_action::NodeAction,
+    node_object::{AUTOSCALER_TAINT, SHUTDOWN_TAINT},
+};
 
 /// That many nodes may always go at once.
 const FEW: usize = 3;
@@ -27,17 +34,17 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Why a node is not deleted although its machine is proven gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Reason {
+pub(super) enum BlockReason {
     /// No other node was found under the credentials in use.
     NothingPresent,
     /// Too many seem gone at once.
     Share,
 }
 
-impl Reason {
+impl BlockReason {
     pub(super) const ALL: [Self; 2] = [Self::NothingPresent, Self::Share];
 
-    /// As it stands in metrics and logs.
+    /// The label of metrics and logs.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::NothingPresent => "nothing-present",
@@ -46,7 +53,7 @@ impl Reason {
     }
 }
 
-/// What is known of the whole when a pass decides.
+/// What the brake knows of all nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole {
     /// Whether a node of this cloud was Present in this pass.
@@ -59,15 +66,40 @@ pub(super) struct Whole {
     pub(super) share: f64,
 }
 
+impl Whole {
+    pub(super) fn of(
+        not_ready: &NotReadyNodes,
+        nodes: &[Arc<NodeObject>],
+        cloud: &dyn Cloud,
+        present: bool,
+        share: f64,
+    ) -> Self {
+        let owned = |node: &NodeObject| {
+            let id = node.view.provider_id.as_deref();
+            id.is_some_and(|id| cloud.owns(id))
+        };
+        let gone = |answer| matches!(answer, Some(Answer::Absent | Answer::Unresolved));
+        let gone = not_ready
+            .iter()
+            .filter(|known| gone(known.answer) && counts(&known.node));
+        let gone: Vec<_> = gone.map(|known| owned(&known.node)).collect();
+        let foreign = gone.iter().filter(|owned| !**owned).count();
+        Self {
+            present,
+            all: nodes.iter().filter(|node| owned(node)).count() + foreign,
+            gone: gone.len(),
+            share,
+        }
+    }
+}
+
 /// What becomes of nodes that are proven gone, in the order in which they came.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Decision {
     pub(super) delete: Vec<Arc<NodeObject>>,
-    pub(super) hold: Vec<(Arc<NodeObject>, Reason)>,
-    /// How many nodes seem gone, with those that were deleted a moment ago, ..
-    pub(super) gone: usize,
-    /// .. and of how many.
-    pub(super) all: usize,
+    pub(super) blocked: Vec<(Arc<NodeObject>, BlockReason)>,
+    /// With nodes that were deleted a moment ago.
+    pub(super) whole: Whole,
 }
 
 /// The brake's memory: which deletions there were.
@@ -79,7 +111,7 @@ pub(super) struct Brake {
     under_way: usize,
 }
 
-/// Whether a node is held back by the share of nodes that seem gone. One that was never initialised counts as well.
+/// Whether the deletion of a node is blocked by the share of nodes that seem gone. A node that was never initialized counts, too.
 pub(super) fn counts(node: &NodeObject) -> bool {
     !node.has_taint(AUTOSCALER_TAINT)
 }
@@ -88,18 +120,23 @@ impl Brake {
     /// Decides about the nodes that are proven gone.
     pub(super) fn decide(&mut self, proven: Vec<Arc<NodeObject>>, whole: &Whole, now: Instant) -> Decision {
         self.recent.retain(|at| *at + REMEMBERED > now);
-        // What was deleted a moment ago was there a moment before. What is under way still stands among the nodes.
+        // What was deleted a moment ago was there a moment before. What is under way is still among the nodes.
         let mut decision = Decision {
-            gone: whole.gone + self.recent.len(),
-            all: whole.all + self.recent.len(),
-            ..Decision::default()
+            delete: Vec::new(),
+            blocked: Vec::new(),
+            whole: Whole {
+                gone: whole.gone + self.recent.len(),
+                all: whole.all + self.recent.len(),
+                ..*whole
+            },
         };
-        let slow = decision.gone > FEW && as_f64(decision.gone) > whole.share * as_f64(decision.all);
+        let Whole { gone, all, .. } = decision.whole;
+        let slow = gone > FEW && as_f64(gone) > whole.share * as_f64(all);
         let free = self.under_way == 0 && self.next_slot().is_none_or(|slot| slot <= now);
         let mut slots = if slow { usize::from(free) } else { usize::MAX };
         for node in proven {
             if !whole.present {
-                decision.hold.push((node, Reason::NothingPresent));
+                decision.blocked.push((node, BlockReason::NothingPresent));
             } else if !counts(&node) {
                 decision.delete.push(node);
             } else if slots > 0 {
@@ -107,7 +144,7 @@ impl Brake {
                 self.under_way += 1;
                 decision.delete.push(node);
             } else {
-                decision.hold.push((node, Reason::Share));
+                decision.blocked.push((node, BlockReason::Share));
             }
         }
         decision
@@ -127,16 +164,45 @@ impl Brake {
     }
 }
 
+/// Why a node that is proven gone is deleted.
+pub(super) fn why_gone(node: &NodeObject) -> String {
+    match &node.view.provider_id {
+        Some(id) => format!("it is not ready, and the cloud has no {id}"),
+        None => "it is not ready, and the cloud has nothing of its name".to_owned(),
+    }
+}
+
+/// The shutdown taint of nodes whose machines were found to be switched off.
+pub(super) fn shutdowns(
+    not_ready: &NotReadyNodes,
+    findings: &[Finding],
+) -> Vec<(Arc<NodeObject>, NodeAction)> {
+    let (key, effect) = SHUTDOWN_TAINT;
+    let known = findings
+        .iter()
+        .filter_map(|finding| not_ready.get(&finding.view.name));
+    known
+        .filter(|known| known.answer == Some(Answer::Off) && !known.node.has_exact_taint(key, effect))
+        .map(|known| (Arc::clone(&known.node), NodeAction::SetShutdownTaint(true)))
+        .collect()
+}
+
+/// Whether the node is ready and still has the shutdown taint.
+pub(super) fn is_recovered(node: &NodeObject) -> bool {
+    let (key, effect) = SHUTDOWN_TAINT;
+    node.ready == Ready::True && node.meta.deletion_timestamp.is_none() && node.has_exact_taint(key, effect)
+}
+
 fn as_f64(number: usize) -> f64 {
     u32::try_from(number).map_or(f64::MAX, f64::from)
 }
 
-/// Why a node, as it was just read, is not to be deleted.
+/// Why a node, as it was just read, is not deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Another node has its name.
     OtherNode,
-    /// It is being deleted by somebody else.
+    /// Another client deletes it.
     Deleting,
     /// It is ready again.
     Ready,
@@ -158,15 +224,15 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Whether the node as it was just `read` is still the one that was `judged`. `now` is the API server's time where it
-/// says it: a clock that is off here must make no node look old.
+/// Whether the node as it was just `read` is still the one that was `decided` on. `now` is the API server's time
+/// if it is known: a wrong local clock must not make a node look old.
 pub(super) fn check(
-    judged: &NodeObject,
+    decided: &NodeObject,
     read: &NodeObject,
     now: Timestamp,
     grace: Duration,
 ) -> Result<(), Refusal> {
-    if read.view.uid != judged.view.uid {
+    if read.view.uid != decided.view.uid {
         return Err(Refusal::OtherNode);
     }
     if read.meta.deletion_timestamp.is_some() {
@@ -175,7 +241,7 @@ pub(super) fn check(
     if read.ready == Ready::True {
         return Err(Refusal::Ready);
     }
-    if read.view.provider_id != judged.view.provider_id || !super::suspects::is_managed(read, |_| true) {
+    if read.view.provider_id != decided.view.provider_id || !is_managed(read, |_| true) {
         return Err(Refusal::OtherMachine);
     }
     // Without a time of creation nothing is known of its age.

@@ -3,20 +3,24 @@
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 
 use super::{
-    decide::Reason,
-    suspects::{Answer, Suspects},
+    apply::Outcome,
+    decide::BlockReason,
+    not_ready::{Answer, NotReadyNodes},
 };
-use crate::metrics::{Labels, count, metrics};
+use crate::{
+    controllers::node_action::NodeAction,
+    metrics::{Labels, count, metrics},
+};
 
 metrics! {
     pub(super) struct LifecycleMetrics {
-        suspects: Gauge = "ccm_node_lifecycle_suspects",
+        not_ready: Gauge = "ccm_node_lifecycle_suspects",
         passes: Family<Labels<1>, Counter> = "ccm_node_lifecycle_passes",
         pub(super) pass_duration: Histogram = "ccm_node_lifecycle_pass_duration_seconds"
             in Histogram::new([0.05, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0]),
         answers: Family<Labels<1>, Counter> = "ccm_node_lifecycle_answers",
         deletions: Family<Labels<1>, Counter> = "ccm_node_lifecycle_deletions",
-        held: Family<Labels<1>, Gauge> = "ccm_nodes_deletion_held",
+        blocked: Family<Labels<1>, Gauge> = "ccm_nodes_deletion_held",
         shutdown: Gauge = "ccm_nodes_shutdown",
         taints: Family<Labels<1>, Counter> = "ccm_node_shutdown_taints",
     }
@@ -31,25 +35,32 @@ impl LifecycleMetrics {
         self.answers.get_or_create(&[("answer", answer.as_str())]).inc();
     }
 
-    pub(super) fn deletion(&self, result: &'static str) {
-        self.deletions.get_or_create(&[("result", result)]).inc();
-    }
-
-    pub(super) fn tainted(&self, result: &'static str) {
+    /// An action ended.
+    pub(super) fn ended(&self, action: &NodeAction, outcome: Outcome) {
+        let result = match (action, outcome) {
+            (NodeAction::Delete(_), outcome) => {
+                let label = [("result", outcome.as_str())];
+                self.deletions.get_or_create(&label).inc();
+                return;
+            }
+            (NodeAction::SetShutdownTaint(true), Outcome::Done) => "added",
+            (_, Outcome::Done) => "removed",
+            (_, Outcome::Failed { .. }) => "failed",
+            _ => return,
+        };
         self.taints.get_or_create(&[("result", result)]).inc();
     }
 
-    pub(super) fn set_held(&self, reason: Reason, nodes: usize) {
-        let held = self.held.get_or_create(&[("reason", reason.as_str())]);
-        held.set(count(nodes));
+    /// Sets how many nodes are not deleted for this reason.
+    pub(super) fn set_blocked(&self, reason: BlockReason, nodes: usize) {
+        let blocked = self.blocked.get_or_create(&[("reason", reason.as_str())]);
+        blocked.set(count(nodes));
     }
 
-    /// Shows how things stand.
-    pub(super) fn show(&self, suspects: &Suspects) {
-        self.suspects.set(count(suspects.len()));
-        let off = suspects
-            .iter()
-            .filter(|suspect| suspect.answer == Some(Answer::Off));
+    /// Shows the nodes that are not ready.
+    pub(super) fn show(&self, not_ready: &NotReadyNodes) {
+        self.not_ready.set(count(not_ready.len()));
+        let off = not_ready.iter().filter(|known| known.answer == Some(Answer::Off));
         self.shutdown.set(count(off.count()));
     }
 }

@@ -1,17 +1,18 @@
-//! One pass: the questions about all suspects that are due, and, where somebody has to be there for comparison,
-//! about witnesses.
+//! One pass: the questions about all nodes that are due, and, where another node has to be there for comparison, about
+//! witnesses.
 
 use std::sync::Arc;
 
 use ccm_core::{
-    Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Need, NodeView, Priority,
+    Cloud, Error, Freshness, Need, NodeView, Priority,
     controllers::{NodeObject, node::Ready},
 };
 use tokio::time::Instant;
 
-use super::suspects::{Answer, Finding, Times};
+use super::not_ready::{Answer, Finding, Times};
+use crate::controllers::node_object::describe;
 
-/// Up to so many suspects are worth hurrying for.
+/// Up to so many nodes are worth hurrying for.
 const FEW: usize = 10;
 /// How many nodes are asked about for comparison.
 const WITNESSES: usize = 3;
@@ -19,8 +20,8 @@ const WITNESSES: usize = 3;
 /// The questions of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    pub(super) suspects: Vec<Arc<NodeView>>,
-    /// Whom to ask about if no suspect is Present. Empty if nothing depends on it.
+    pub(super) due: Vec<Arc<NodeView>>,
+    /// Nodes to ask about if none of those is Present. Empty if nothing depends on it.
     pub(super) witnesses: Vec<Arc<NodeView>>,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Questions {
 #[derive(Debug)]
 pub(super) struct Answers {
     pub(super) findings: Vec<Finding>,
-    /// Whether a node of this cloud, a suspect or a witness, was Present.
+    /// Whether a node of this cloud, one that was due or a witness, was Present.
     pub(super) present: bool,
     /// An example of what could not be found out.
     pub(super) failure: Option<Error>,
@@ -42,25 +43,20 @@ pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
     let generation = cloud.generation();
     let began = Instant::now();
     let freshness = Freshness::After(began);
-    let Questions { suspects, witnesses } = questions;
-    let priority = if suspects.len() <= FEW {
+    let Questions { due, witnesses } = questions;
+    let priority = if due.len() <= FEW {
         Priority::User
     } else {
         Priority::Background
     };
-    let Some(instances) = cloud.instances() else {
-        return Answers {
-            findings: Vec::new(),
-            present: false,
-            failure: None,
-            times: Times { began, ended: began },
-            generation: None,
-        };
+    let ask = async |nodes: &[Arc<NodeView>]| match cloud.instances() {
+        Some(instances) => describe(instances, nodes, Need::Existence, freshness, priority).await,
+        None => Vec::new(),
     };
     let mut failure = None;
-    let answers = describe(instances, &suspects, freshness, priority).await;
-    let mut findings = Vec::with_capacity(suspects.len());
-    for (view, answer) in suspects.into_iter().zip(answers) {
+    let answers = ask(&due).await;
+    let mut findings = Vec::with_capacity(due.len());
+    for (view, answer) in due.into_iter().zip(answers) {
         findings.push(Finding {
             answer: Answer::of(&answer),
             view,
@@ -75,7 +71,7 @@ pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
         .any(|finding| finding.answer.is_present() && finding.view.provider_id.is_some());
     let in_question = |finding: &Finding| matches!(finding.answer, Answer::Absent | Answer::Unresolved);
     if !present && !witnesses.is_empty() && findings.iter().any(in_question) {
-        let answers = describe(instances, &witnesses, freshness, priority).await;
+        let answers = ask(&witnesses).await;
         present = answers.iter().any(|answer| Answer::of(answer).is_present());
         failure = failure.or_else(|| answers.into_iter().find_map(Result::err));
     }
@@ -91,38 +87,8 @@ pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
     }
 }
 
-/// One answer for each, in their order, whatever the provider does.
-async fn describe(
-    instances: &dyn Instances,
-    nodes: &[Arc<NodeView>],
-    freshness: Freshness,
-    priority: Priority,
-) -> Vec<ccm_core::Result<InstanceState>> {
-    let queries: Vec<_> = nodes
-        .iter()
-        .map(|node| InstanceQuery {
-            node: Arc::clone(node),
-            need: Need::Existence,
-        })
-        .collect();
-    let mut answers = instances.describe(&queries, freshness, priority).await;
-    if answers.len() != queries.len() {
-        let error = Error::new(
-            ErrorKind::Unexpected,
-            format!(
-                "the provider gave {} answers to {} questions",
-                answers.len(),
-                queries.len()
-            ),
-        );
-        // Nobody knows which answer belongs to whom.
-        answers = queries.iter().map(|_| Err(error.clone())).collect();
-    }
-    answers
-}
-
 /// Nodes of this cloud to ask about for comparison: three that are ready, others each time; where there are fewer,
-/// suspects that were found before.
+/// nodes that are not ready and were found before.
 pub(super) fn witnesses<'a>(
     nodes: &'a [Arc<NodeObject>],
     owns: impl Fn(&str) -> bool,
@@ -150,7 +116,7 @@ pub(super) fn witnesses<'a>(
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use ccm_core::{Instance, testkit::FakeCloud};
+    use ccm_core::{ErrorKind, Instance, testkit::FakeCloud};
     use serde_json::json;
 
     use super::*;
@@ -194,17 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_ready_suspects_that_were_found_before_stand_in() {
+    fn where_nobody_is_ready_nodes_that_were_found_before_stand_in() {
         let nodes = [ours("a", "True")];
         let found = [ours("x", "Unknown"), node("nameless", "", "False")];
         assert_eq!(names(&witnesses(&nodes, owns, found.iter(), 7)), ["a", "x"]);
         assert!(witnesses(&[], owns, std::iter::empty(), 3).is_empty());
     }
 
-    fn questions(suspects: &[&str], witnesses: &[&str]) -> Questions {
+    fn questions(due: &[&str], witnesses: &[&str]) -> Questions {
         let views = |names: &[&str]| names.iter().map(|name| ours(name, "True").view.clone()).collect();
         Questions {
-            suspects: views(suspects),
+            due: views(due),
             witnesses: views(witnesses),
         }
     }
@@ -215,7 +181,7 @@ mod tests {
         cloud.insert("there", Instance::default());
         let answers = ask(&cloud, questions(&["there", "gone"], &["w"])).await;
         assert!(answers.present);
-        assert_eq!(cloud.calls().len(), 1, "a suspect was found");
+        assert_eq!(cloud.calls().len(), 1, "one that was due was found");
 
         let answers = ask(&cloud, questions(&["gone"], &["there", "w"])).await;
         assert!(answers.present);
@@ -238,7 +204,7 @@ mod tests {
         let cloud = FakeCloud::default();
         cloud.insert("same-name", Instance::default());
         let by_name = Questions {
-            suspects: vec![node("same-name", "", "False").view.clone()],
+            due: vec![node("same-name", "", "False").view.clone()],
             witnesses: Vec::new(),
         };
         let answers = ask(&cloud, by_name).await;
@@ -265,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_suspects_do_not_hurry() {
+    async fn many_nodes_do_not_hurry() {
         let cloud = FakeCloud::default();
         let many: Vec<_> = (0..11).map(|i| format!("n{i}")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();

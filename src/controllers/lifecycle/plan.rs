@@ -8,12 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    decide::{self, Brake, Reason, Refusal},
-    is_recovered, needs_shutdown_taint,
+    decide::{self, BlockReason, Brake, Refusal, Whole},
+    not_ready::{Answer, COALESCE, NotReadyNodes, Times, is_managed},
     pass::{self, Questions},
     report,
-    suspects::{Answer, COALESCE, Suspects, Times, is_managed},
-    whole,
 };
 use crate::{
     config::LifecycleConfig,
@@ -34,34 +32,32 @@ pub(crate) async fn plan(
         return;
     }
     // The second answer is taken for granted.
-    let mut suspects = Suspects::new(config.monitor_period, Duration::ZERO);
+    let mut not_ready = NotReadyNodes::new(config.monitor_period, Duration::ZERO);
     let now = Instant::now();
     for node in nodes.iter() {
         let managed = is_managed(node, |id| cloud.owns(id));
-        if managed && is_recovered(node) {
+        if managed && decide::is_recovered(node) {
             plan.node(&node.view.name)
                 .act(&NodeAction::SetShutdownTaint(false));
         }
-        suspects.observe(node, managed, now);
+        not_ready.observe(node, managed, now);
     }
-    let due = suspects.take_due(now + COALESCE);
+    let due = not_ready.take_due(now + COALESCE);
     if due.is_empty() {
         return;
     }
     let questions = Questions {
-        suspects: due.iter().map(|node| Arc::clone(&node.view)).collect(),
+        due: due.iter().map(|node| Arc::clone(&node.view)).collect(),
         witnesses: pass::witnesses(nodes, |id| cloud.owns(id), std::iter::empty(), 0),
     };
     let answers = pass::ask(cloud, questions).await;
-    let failed = answers
-        .findings
-        .iter()
-        .filter(|finding| finding.answer == Answer::Failed);
+    let of = |answer| {
+        let findings = answers.findings.iter();
+        findings.filter(move |finding| finding.answer == answer)
+    };
     if let Some(error) = &answers.failure {
-        let about = format!(
-            "whether the machines of {} nodes that are not ready exist",
-            failed.count()
-        );
+        let failed = of(Answer::Failed).count();
+        let about = format!("whether the machines of {failed} nodes that are not ready exist");
         plan.problem(about, error.report());
     }
     if answers.generation.is_none() {
@@ -71,61 +67,45 @@ pub(crate) async fn plan(
     }
     let ended = answers.times.ended;
     let times = Times { began: ended, ended };
-    let proven = suspects.record(&answers.findings, times, answers.present);
-    for finding in &answers.findings {
-        let Some(suspect) = suspects.get(&finding.view.name) else {
-            continue;
-        };
-        let findings = plan.node(&finding.view.name);
-        if needs_shutdown_taint(suspect) {
-            findings.act(&NodeAction::SetShutdownTaint(true));
-        }
-        if finding.answer == Answer::Unresolved {
-            findings.warn(
-                "nothing in the cloud has its name; if that stays so for ten minutes and it is not ready, it would \
-                 be deleted",
-            );
-        }
+    let proven = not_ready.record(&answers.findings, times, answers.present);
+    for (node, action) in decide::shutdowns(&not_ready, &answers.findings) {
+        plan.node(&node.view.name).act(&action);
     }
-    let whole = whole(&suspects, nodes, cloud, answers.present, config.deletion_share);
+    for finding in of(Answer::Unresolved) {
+        plan.node(&finding.view.name).warn(
+            "nothing in the cloud has its name; if that stays so for ten minutes and it is not ready, it would be \
+             deleted",
+        );
+    }
+    let whole = Whole::of(&not_ready, nodes, cloud, answers.present, config.deletion_share);
     let decision = Brake::default().decide(proven, &whole, now);
-    let many = report::Many {
-        gone: decision.gone,
-        all: decision.all,
-        share: whole.share,
-    };
-    let confirm = config.deletion_confirm;
-    let grace = config.grace(cloud);
+    let (confirm, grace) = (config.deletion_confirm, config.grace(cloud));
     for node in decision.delete {
         nodes.retain(|other| other.view.name != node.view.name);
-        let mut why = format!("{}; done if that is so {confirm:?} later, too", gone(&node));
+        let mut when = format!("; done if that is so {confirm:?} later, too");
         if let Err(Refusal::Young(_)) = decide::check(&node, &node, Timestamp::now(), grace) {
-            why = format!("{why}, and once it is older than {grace:?}");
+            when = format!("{when}, and once it is older than {grace:?}");
         }
-        plan.node(&node.view.name).act(&NodeAction::Delete(why));
+        plan.node(&node.view.name).act(&deletion(&node, &when));
     }
-    for (node, reason) in decision.hold {
+    let whole = decision.whole;
+    for (node, reason) in decision.blocked {
+        let findings = plan.node(&node.view.name);
         match reason {
-            Reason::Share => {
-                let why = format!(
-                    "{}; one a minute, since {} of {} nodes seem gone",
-                    gone(&node),
-                    many.gone,
-                    many.all
-                );
-                plan.node(&node.view.name).act(&NodeAction::Delete(why));
+            BlockReason::Share => {
+                let Whole { gone, all, .. } = whole;
+                let when = format!("; one a minute, since {gone} of {all} nodes seem gone");
+                findings.act(&deletion(&node, &when));
             }
-            Reason::NothingPresent => {
-                let text = report::message(&node.view.name, reason, &many, &cloud.scope());
-                plan.node(&node.view.name).block(Blocked::because(text));
+            BlockReason::NothingPresent => {
+                let text = report::message(&node.view.name, reason, &whole, &cloud.scope());
+                findings.block(Blocked::because(text));
             }
         }
     }
 }
 
-fn gone(node: &NodeObject) -> String {
-    match &node.view.provider_id {
-        Some(id) => format!("it is not ready, and the cloud has no {id}"),
-        None => "it is not ready, and the cloud has nothing of its name".to_owned(),
-    }
+/// The deletion of the node, and `when` it is done.
+fn deletion(node: &NodeObject, when: &str) -> NodeAction {
+    NodeAction::Delete(format!("{}{when}", decide::why_gone(node)))
 }

@@ -1,4 +1,4 @@
-//! What is told to people: why nodes are not deleted, and that the cloud does not answer. Once per change.
+//! Why nodes are not deleted, and that the cloud does not answer: reported once per change.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,26 +8,21 @@ use ccm_core::{
 };
 use tracing::{info, warn};
 
-use super::{COMPONENT, decide::Reason};
+use super::{
+    COMPONENT,
+    decide::{BlockReason, Whole},
+};
 use crate::logging::{Failing, warn_if_new};
 
 /// How many nodes of a pass get an event of their own.
 const EVENTS: usize = 20;
 
-/// How many nodes seem gone, of how many, and the share that may go at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Many {
-    pub(super) gone: usize,
-    pub(super) all: usize,
-    pub(super) share: f64,
-}
-
-/// Tells people.
+/// Events and lines of the log.
 pub(super) struct Reports {
     recorder: Recorder,
     failing: Failing<&'static str>,
-    /// The reasons for which nodes are held now.
-    holding: BTreeSet<Reason>,
+    /// The reasons for which nodes are not deleted now.
+    blocked: BTreeSet<BlockReason>,
 }
 
 impl Reports {
@@ -35,11 +30,11 @@ impl Reports {
         Self {
             recorder,
             failing: Failing::default(),
-            holding: BTreeSet::new(),
+            blocked: BTreeSet::new(),
         }
     }
 
-    /// The cloud could not say something.
+    /// The cloud did not answer about some node.
     pub(super) fn failed(&mut self, error: &Error) {
         let kind = error.kind().as_str();
         warn_if_new!(
@@ -51,44 +46,44 @@ impl Reports {
         );
     }
 
-    /// The last answer about every node was one. (A pass alone says nothing: it may have left out those that fail.)
+    /// The last question about every node was answered. (One pass is no proof: it may have left out nodes that fail.)
     pub(super) fn nobody_fails(&mut self) {
         if self.failing.ends() {
             info!(controller = COMPONENT, "Nodes' machines can be looked up again");
         }
     }
 
-    /// Nodes are not deleted for a reason that is news for them.
-    pub(super) fn tell_held(&self, news: &[(Arc<NodeObject>, Reason)], many: &Many, scope: &str) {
-        for (node, reason) in news.iter().take(EVENTS) {
-            let message = message(&node.view.name, *reason, many, scope);
+    /// Publishes for which new reasons nodes are not deleted.
+    pub(super) fn publish_blocked(&self, new: &[(Arc<NodeObject>, BlockReason)], whole: &Whole, scope: &str) {
+        for (node, reason) in new.iter().take(EVENTS) {
+            let message = message(&node.view.name, *reason, whole, scope);
             self.recorder
                 .publish(node.reference(), EventType::Warning, "DeletingNodeHeld", &message);
         }
-        let rest = news.len().saturating_sub(EVENTS);
+        let rest = new.len().saturating_sub(EVENTS);
         if rest > 0 {
             info!(
                 controller = COMPONENT,
                 nodes = rest,
-                "Further nodes are held for the same reason and get no event"
+                "Further nodes are not deleted for the same reason and get no event"
             );
         }
     }
 
-    /// So many nodes are held for this reason now.
-    pub(super) fn held(&mut self, reason: Reason, nodes: usize, scope: impl Fn() -> String) {
+    /// Logs when the first node is not deleted for this reason, and when none is any more.
+    pub(super) fn log_blocked(&mut self, reason: BlockReason, nodes: usize, scope: impl Fn() -> String) {
+        let kind = reason.as_str();
         if nodes == 0 {
-            if self.holding.remove(&reason) {
+            if self.blocked.remove(&reason) {
                 info!(
                     controller = COMPONENT,
-                    kind = reason.as_str(),
-                    "No node's deletion is held for this reason any more"
+                    kind, "No node's deletion is blocked for this reason any more"
                 );
             }
-        } else if self.holding.insert(reason) {
+        } else if self.blocked.insert(reason) {
             warn!(
                 controller = COMPONENT,
-                kind = reason.as_str(),
+                kind,
                 nodes,
                 cloud = scope(),
                 way_out = way_out(reason),
@@ -99,31 +94,31 @@ impl Reports {
 }
 
 /// What a person can do.
-fn way_out(reason: Reason) -> &'static str {
+fn way_out(reason: BlockReason) -> &'static str {
     match reason {
-        Reason::NothingPresent => {
+        BlockReason::NothingPresent => {
             "check that credentials, project and region in the cloud config are the cluster's; if the machines are \
              really gone, run kubectl delete node"
         }
-        Reason::Share => {
+        BlockReason::Share => {
             "if so many machines were removed on purpose, raise --node-deletion-share or run kubectl delete node"
         }
     }
 }
 
 /// The event.
-pub(super) fn message(node: &str, reason: Reason, many: &Many, scope: &str) -> String {
+pub(super) fn message(node: &str, reason: BlockReason, whole: &Whole, scope: &str) -> String {
     let way_out = way_out(reason);
     match reason {
-        Reason::NothingPresent => format!(
+        BlockReason::NothingPresent => format!(
             "Not deleting node {node}: the cloud says that its machine does not exist, but no other machine of this \
              cluster was found either. Asked as {scope}. What to do: {way_out}"
         ),
-        Reason::Share => format!(
+        BlockReason::Share => format!(
             "Not deleting node {node} yet: the machines of {} of {} nodes seem to be gone or went a moment ago, more \
              than --node-deletion-share={}, so that they are deleted one a minute. Asked as {scope}. What to do: \
              {way_out}",
-            many.gone, many.all, many.share
+            whole.gone, whole.all, whole.share
         ),
     }
 }
@@ -132,7 +127,8 @@ pub(super) fn message(node: &str, reason: Reason, many: &Many, scope: &str) -> S
 mod tests {
     use super::*;
 
-    const MANY: Many = Many {
+    const MANY: Whole = Whole {
+        present: true,
         gone: 5,
         all: 8,
         share: 0.25,
@@ -142,7 +138,7 @@ mod tests {
     fn an_event_names_the_reason_the_place_and_the_way_out() {
         let text = message(
             "n1",
-            Reason::NothingPresent,
+            BlockReason::NothingPresent,
             &MANY,
             "project \"web\" of https://keystone",
         );
@@ -154,7 +150,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = message("n1", Reason::Share, &MANY, "somewhere");
+        let text = message("n1", BlockReason::Share, &MANY, "somewhere");
         for part in [
             "5 of 8 nodes",
             "--node-deletion-share=0.25",

@@ -8,10 +8,10 @@ use ccm_core::testkit::FakeCloud;
 use serde_json::json;
 
 use super::{
-    suspects::{Finding, Times},
+    not_ready::{Finding, Times},
     *,
 };
-use crate::controllers::node_object::UNINITIALIZED_TAINT;
+use crate::controllers::node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT};
 
 /// What becomes of a node.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,19 +49,19 @@ fn node(ready: Option<&str>, provider_id: &str, taints: &[(&str, &str)]) -> Arc<
 /// Gives the answers, one a pass, beside a node that is found.
 fn fate(node: &Arc<NodeObject>, answers: &[Answer]) -> Fate {
     let confirm = Duration::from_secs(10);
-    let mut suspects = Suspects::new(Duration::from_secs(5), confirm);
+    let mut not_ready = NotReadyNodes::new(Duration::from_secs(5), confirm);
     let mut brake = Brake::default();
     let managed = is_managed(node, |id| id.starts_with("fake://"));
-    if managed && is_recovered(node) {
+    if managed && decide::is_recovered(node) {
         return Untainted;
     }
-    suspects.observe(node, managed, Instant::now());
+    not_ready.observe(node, managed, Instant::now());
     let mut fate = LeftAlone;
     for answer in answers {
-        let Some(now) = suspects.next_due() else {
+        let Some(now) = not_ready.next_due() else {
             return fate;
         };
-        let asked = suspects.take_due(now);
+        let asked = not_ready.take_due(now);
         let findings: Vec<_> = asked
             .iter()
             .map(|node| Finding {
@@ -73,7 +73,7 @@ fn fate(node: &Arc<NodeObject>, answers: &[Answer]) -> Fate {
             began: now,
             ended: now,
         };
-        let proven = suspects.record(&findings, times, true);
+        let proven = not_ready.record(&findings, times, true);
         let whole = Whole {
             present: true,
             all: 10,
@@ -149,16 +149,16 @@ fn uninitialized_nodes_that_a_cloud_leaves_out_of_its_lists_are_not_deleted_all_
     let lost = (0..100).map(|i| object(format!("new-{i}"), "False", ""));
     let nodes: Vec<_> = owned.chain(lost).collect();
 
-    let mut suspects = Suspects::new(Duration::from_secs(5), Duration::from_secs(10));
+    let mut not_ready = NotReadyNodes::new(Duration::from_secs(5), Duration::from_secs(10));
     let mut brake = Brake::default();
     for node in &nodes {
         let managed = is_managed(node, |id| cloud.owns(id));
-        suspects.observe(node, managed, Instant::now());
+        not_ready.observe(node, managed, Instant::now());
     }
     // Until the ten minutes are over in which the names must stay unknown.
     let (now, proven) = loop {
-        let now = suspects.next_due().unwrap();
-        let asked = suspects.take_due(now);
+        let now = not_ready.next_due().unwrap();
+        let asked = not_ready.take_due(now);
         let finding = |node: &Arc<NodeObject>| Finding {
             view: Arc::clone(&node.view),
             answer: Unresolved,
@@ -168,15 +168,20 @@ fn uninitialized_nodes_that_a_cloud_leaves_out_of_its_lists_are_not_deleted_all_
             began: now,
             ended: now,
         };
-        let proven = suspects.record(&findings, times, true);
+        let proven = not_ready.record(&findings, times, true);
         if !proven.is_empty() {
             break (now, proven);
         }
     };
     assert_eq!(proven.len(), 100);
-    let whole = whole(&suspects, &nodes, &cloud, true, 0.25);
+    let whole = Whole::of(&not_ready, &nodes, &cloud, true, 0.25);
     let decision = brake.decide(proven, &whole, now);
-    assert_eq!((decision.gone, decision.all), (100, 120));
+    assert_eq!((decision.whole.gone, decision.whole.all), (100, 120));
     assert_eq!(decision.delete.len(), 1);
-    assert!(decision.hold.iter().all(|(_, reason)| *reason == Reason::Share));
+    assert!(
+        decision
+            .blocked
+            .iter()
+            .all(|(_, reason)| *reason == BlockReason::Share)
+    );
 }

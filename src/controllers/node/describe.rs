@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result,
+    Cloud, Error, ErrorKind, Freshness, InstanceState, Need, NodeView, Priority, Result,
     client::{BatchConfig, Batcher, ClientMetrics},
 };
 use tokio::time::Instant;
+
+use crate::controllers::node_object::describe;
 
 /// A batch is sent when nothing came for this long ..
 const IDLE: Duration = Duration::from_millis(30);
@@ -21,42 +23,27 @@ const PARALLEL: usize = 4;
 /// An answer this old is good enough to find a machine. What is missing in it is asked for anyway.
 const RECENT: Duration = Duration::from_secs(10);
 
+/// A question about the machine of a node that joins.
 #[derive(Clone)]
-struct Question {
-    node: Arc<NodeView>,
+pub(crate) struct Question {
+    pub(crate) node: Arc<NodeView>,
     /// Set when an earlier answer was not good enough: only something newer will do.
-    newer_than: Option<Instant>,
+    pub(crate) newer_than: Option<Instant>,
 }
 
 /// Asks the cloud about nodes that join.
-pub(crate) struct Describer {
-    batcher: Batcher<Question, InstanceState>,
-}
-
-impl Describer {
-    pub(crate) fn new(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Self {
-        let config = BatchConfig {
-            name: "node_describe",
-            idle: IDLE,
-            window: LONGEST,
-            max_items: LARGEST,
-            max_concurrent: PARALLEL,
-        };
-        let batcher = Batcher::new(config, metrics, move |questions: Vec<Question>| {
-            let cloud = Arc::clone(&cloud);
-            async move { answer(&*cloud, questions).await }
-        });
-        Self { batcher }
-    }
-
-    /// What the cloud knows of the node's machine.
-    pub(crate) async fn describe(
-        &self,
-        node: Arc<NodeView>,
-        newer_than: Option<Instant>,
-    ) -> Result<InstanceState> {
-        self.batcher.submit(Question { node, newer_than }).await
-    }
+pub(crate) fn batcher(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Batcher<Question, InstanceState> {
+    let config = BatchConfig {
+        name: "node_describe",
+        idle: IDLE,
+        window: LONGEST,
+        max_items: LARGEST,
+        max_concurrent: PARALLEL,
+    };
+    Batcher::new(config, metrics, move |questions: Vec<Question>| {
+        let cloud = Arc::clone(&cloud);
+        async move { answer(&*cloud, questions).await }
+    })
 }
 
 /// Nodes that ask for the first time share what is in the cache; one that has to wait for news does not make the
@@ -71,41 +58,26 @@ async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<Insta
     };
     let newest = questions.iter().filter_map(|question| question.newer_than).max();
     let part = |fresh: bool| {
-        let queries: Vec<_> = questions
+        let of_part = questions
             .iter()
-            .filter(|question| question.newer_than.is_some() == fresh)
-            .map(|question| InstanceQuery {
-                node: Arc::clone(&question.node),
-                need: Need::Metadata,
-            })
-            .collect();
+            .filter(|question| question.newer_than.is_some() == fresh);
+        let views: Vec<_> = of_part.map(|question| &question.node).collect();
         let freshness = match newest {
             Some(instant) if fresh => Freshness::After(instant),
             _ => Freshness::AtMost(RECENT),
         };
         async move {
-            if queries.is_empty() {
+            if views.is_empty() {
                 return Vec::new();
             }
-            instances.describe(&queries, freshness, Priority::User).await
+            describe(instances, views, Need::Metadata, freshness, Priority::User).await
         }
     };
     let (fresh, recent) = tokio::join!(part(true), part(false));
     let (mut fresh, mut recent) = (fresh.into_iter(), recent.into_iter());
-    questions
-        .iter()
-        .map(|question| {
-            let answers = if question.newer_than.is_some() {
-                &mut fresh
-            } else {
-                &mut recent
-            };
-            answers.next().unwrap_or_else(|| {
-                Err(Error::new(
-                    ErrorKind::Unexpected,
-                    "the provider gave fewer answers than it was asked",
-                ))
-            })
-        })
-        .collect()
+    let answers = questions.iter().filter_map(|question| match question.newer_than {
+        Some(_) => fresh.next(),
+        None => recent.next(),
+    });
+    answers.collect()
 }

@@ -1,7 +1,9 @@
-//! What a node should look like, given what the cloud says. Pure.
+//! The desired form of a node, given the cloud's answer. Pure.
+
+use std::fmt;
 
 use ccm_core::{
-    AddressType, Cloud, Error, Instance, InstanceState, Labels, NodeAddress,
+    AddressType, Cloud, Error, Instance, InstanceState, Labels, NodeAddress, NodeView,
     controllers::{
         NodeObject,
         provided_ip::{self, ProvidedIpError},
@@ -13,74 +15,46 @@ use crate::controllers::{
     node_object::UNINITIALIZED_TAINT,
 };
 
-/// Why a node can not be initialised now.
+/// Why a node cannot be initialized now.
 #[derive(Clone, Debug)]
-pub(crate) enum Problem {
-    /// The cloud could not be asked.
-    Describe(Error),
-    /// The cloud has no machine for it.
-    NoMachine {
-        /// The node's provider ID, if it has one.
-        provider_id: Option<String>,
-    },
-    /// Its provider ID belongs to another cloud.
-    Foreign {
-        /// That provider ID.
-        provider_id: String,
-    },
-    /// Neither the node nor the cloud knows a provider ID.
-    NoProviderId,
-    /// The machine has no address yet.
-    NoAddresses,
-    /// The kubelet's `--node-ip` can not be followed.
-    ProvidedIp(ProvidedIpError),
-    /// The API server did not take the change.
-    Write(String),
+pub(crate) struct Problem {
+    /// A short name that stays the same while the problem does: the `reason` of the event, and a metric label.
+    pub(crate) reason: &'static str,
+    /// What a person reads on the node, with what to do about it.
+    pub(crate) message: String,
 }
 
+/// The machine has no address yet.
+pub(crate) const NO_ADDRESSES: &str = "NoAddresses";
+
 impl Problem {
-    /// A short name that stays the same while the problem does: the `reason` of the event, and a metric label.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Describe(error) => error.kind().as_str(),
-            Self::NoMachine { .. } => "InstanceNotFound",
-            Self::Foreign { .. } => "ForeignProviderID",
-            Self::NoProviderId => "NoProviderID",
-            Self::NoAddresses => "NoAddresses",
-            Self::ProvidedIp(_) => "InvalidNodeIP",
-            Self::Write(_) => "WriteFailed",
+    /// The node is tried again.
+    pub(crate) fn retried(reason: &'static str, why: impl fmt::Display) -> Self {
+        Self {
+            reason,
+            message: format!("Node not initialized, will retry: {why}"),
         }
     }
 
-    /// What a person reads on the node, with what to do about it.
-    pub(crate) fn message(&self, node: &str) -> String {
-        match self {
-            Self::Describe(error) => format!("Node not initialized, will retry: {}", error.report()),
-            Self::NoMachine {
-                provider_id: Some(id),
-            } => format!(
-                "Node not initialized, will retry: the cloud has no instance {id}; if it is right, check that the \
-                 credentials belong to the project and region of this node"
+    /// The cloud could not be asked.
+    pub(crate) fn not_described(error: &Error) -> Self {
+        Self::retried(error.kind().as_str(), error.report())
+    }
+
+    /// The cloud has no machine for the node.
+    fn no_machine(node: &NodeView) -> Self {
+        let why = match &node.provider_id {
+            Some(id) => format!(
+                "the cloud has no instance {id}; if it is right, check that the credentials belong to the project and \
+                 region of this node"
             ),
-            Self::NoMachine { provider_id: None } => format!(
-                "Node not initialized, will retry: the cloud shows no instance named {node:?}; the node name must \
-                 equal the instance's name, in the project and region of the credentials"
+            None => format!(
+                "the cloud shows no instance named {:?}; the node name must equal the instance's name, in the project \
+                 and region of the credentials",
+                node.name
             ),
-            Self::Foreign { provider_id } => {
-                format!("Node left alone: its provider ID {provider_id} belongs to another cloud")
-            }
-            Self::NoProviderId => {
-                format!("Node not initialized: cloud provider does not set node provider ID for node {node}")
-            }
-            Self::NoAddresses => {
-                "Node not initialized, will retry: its instance has no addresses yet".to_owned()
-            }
-            Self::ProvidedIp(error) => format!(
-                "Node not initialized, will retry: provided node ip for node {node:?} is not valid: {error}; \
-                 correct the kubelet's --node-ip or the instance's addresses"
-            ),
-            Self::Write(error) => format!("Node not initialized, will retry: {error}"),
-        }
+        };
+        Self::retried("InstanceNotFound", why)
     }
 }
 
@@ -94,14 +68,15 @@ pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<boo
     match foreign {
         _ if node.meta.deletion_timestamp.is_some() => Ok(false),
         None => Ok(true),
-        Some(id) if node.has_taint(UNINITIALIZED_TAINT) => Err(Problem::Foreign {
-            provider_id: id.to_owned(),
+        Some(id) if node.has_taint(UNINITIALIZED_TAINT) => Err(Problem {
+            reason: "ForeignProviderID",
+            message: format!("Node left alone: its provider ID {id} belongs to another cloud"),
         }),
         Some(_) => Ok(false),
     }
 }
 
-/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules say not to.
+/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules leave it alone.
 ///
 /// # Errors
 ///
@@ -112,9 +87,7 @@ pub(crate) fn initialize(
 ) -> Result<Option<Initialization>, Problem> {
     match state {
         InstanceState::Present(instance) => initialization(node, instance).map(Some),
-        InstanceState::Absent | InstanceState::Unresolved => Err(Problem::NoMachine {
-            provider_id: node.view.provider_id.clone(),
-        }),
+        InstanceState::Absent | InstanceState::Unresolved => Err(Problem::no_machine(&node.view)),
         InstanceState::Unmanaged => Ok(None),
     }
 }
@@ -125,19 +98,36 @@ pub(crate) fn initialize(
 ///
 /// If it must wait: no addresses yet, no provider ID, or a `--node-ip` that does not fit.
 pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<Initialization, Problem> {
+    let name = &node.view.name;
     let provider_id = match &node.view.provider_id {
         Some(_) => None,
-        None if instance.provider_id.is_empty() => return Err(Problem::NoProviderId),
+        None if instance.provider_id.is_empty() => {
+            return Err(Problem {
+                reason: "NoProviderID",
+                message: format!(
+                    "Node not initialized: cloud provider does not set node provider ID for node {name}"
+                ),
+            });
+        }
         None => Some(instance.provider_id.clone()),
     };
     if instance.addresses.is_empty() {
-        return Err(Problem::NoAddresses);
+        return Err(Problem::retried(
+            NO_ADDRESSES,
+            "its instance has no addresses yet",
+        ));
     }
-    let addresses = only_provided(node, machine_addresses(node, instance)).map_err(Problem::ProvidedIp)?;
+    let addresses = only_provided(node, machine_addresses(node, instance)).map_err(|error| {
+        let why = format!(
+            "provided node ip for node {name:?} is not valid: {error}; correct the kubelet's --node-ip or the \
+             instance's addresses"
+        );
+        Problem::retried("InvalidNodeIP", why)
+    })?;
     let mut labels = type_labels(instance);
     labels.extend(topology_labels(instance));
     labels.retain(|key, value| node.view.labels.get(key) != Some(value.as_str()));
-    // What stands on the node already may be the user's.
+    // Labels that the node has already may be the user's.
     labels.extend(
         additional_labels(instance)
             .filter(|(key, _)| !node.view.labels.contains_key(key))

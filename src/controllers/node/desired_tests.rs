@@ -100,7 +100,10 @@ fn a_provider_id_that_is_set_is_kept() {
     assert!(initialization(&shown, &unnamed).is_ok());
     assert!(matches!(
         initialization(&node(&[], &[]), &unnamed),
-        Err(Problem::NoProviderId)
+        Err(Problem {
+            reason: "NoProviderID",
+            ..
+        })
     ));
 }
 
@@ -110,7 +113,10 @@ fn waits_for_addresses_and_for_the_provided_ip() {
     bare.addresses.clear();
     assert!(matches!(
         initialization(&node(&[], &[]), &bare),
-        Err(Problem::NoAddresses)
+        Err(Problem {
+            reason: NO_ADDRESSES,
+            ..
+        })
     ));
     let mut shown = node(&[], &[(AddressType::Hostname, "h")]);
     for (annotation, ok) in [("10.0.0.1", true), ("10.0.0.2", false), ("invalid-ip", false)] {
@@ -120,7 +126,7 @@ fn waits_for_addresses_and_for_the_provided_ip() {
         if let Err(problem) = result {
             assert!(
                 problem
-                    .message("n1")
+                    .message
                     .contains("provided node ip for node \"n1\" is not valid")
             );
         }

@@ -1,27 +1,25 @@
-//! Initialises one node: describe, decide, two patches.
+//! Initializes one node: describe, decide, apply.
 
 use std::sync::Arc;
 
 use ccm_core::{
-    InstanceState, NodeView,
+    NodeView,
     controllers::{EventType, NodeObject},
 };
-use kube::api::PatchParams;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
-    COMPONENT, Finished, NodeController,
+    COMPONENT, Finished, NodeController, Question,
     desired::{self, Problem},
-    patch,
 };
-use crate::controllers::{
-    node_action::{Initialization, NodeAction},
-    node_object::{PATCH_TRIES, UNINITIALIZED_TAINT, is_gone, is_refused},
+use crate::{
+    controllers::{node_action::NodeAction, node_writer::Written},
+    logging::warn_if_new,
 };
 
-/// How many answers without addresses are normal for a machine that was just made.
+/// How many answers without addresses are normal for a machine that was just created.
 const PATIENCE: u32 = 3;
 
 /// The node has to be tried again.
@@ -49,48 +47,19 @@ impl Attempt {
     }
 }
 
-/// What became of the patches.
-enum Written {
-    Done,
-    /// Somebody else finished or deleted the node.
-    Moot,
-}
-
 impl NodeController {
     pub(crate) async fn initialize(
         &self,
         node: &NodeObject,
         shutdown: &CancellationToken,
     ) -> Result<(), Retry> {
-        let name = &node.view.name;
-        match desired::is_asked_about(node, &*self.cloud) {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
-            Err(problem) => {
-                // Tried again like every other problem, which costs nothing: the cloud is not asked.
-                self.fail(node, &problem);
-                return Err(Retry);
-            }
-        }
-        // An earlier answer did not help: only something newer can.
-        let newer_than = self
-            .attempts
-            .lock()
-            .get(name)
-            .filter(|attempt| !attempt.is_outdated(node))
-            .map(|attempt| attempt.answered);
-        let state = tokio::select! {
-            state = self.describer.describe(Arc::clone(&node.view), newer_than) => state,
-            () = shutdown.cancelled() => return Err(Retry),
-        };
-        match self.initialize_as(node, state, shutdown).await {
-            Ok(Written::Moot) => Ok(()),
-            Ok(Written::Done) => {
+        match self.try_initialize(node, shutdown).await {
+            Ok(Some(Written::Done)) => {
                 let finished = Finished {
                     uid: node.view.uid.clone(),
                     at: Instant::now(),
                 };
-                self.finished.lock().insert(name.clone(), finished);
+                self.finished.lock().insert(node.view.name.clone(), finished);
                 self.metrics.initialized("success");
                 if let Some(age) = node.age_seconds() {
                     self.metrics.taint_removal_delay.observe(age);
@@ -104,6 +73,8 @@ impl NodeController {
                 );
                 Ok(())
             }
+            Ok(_) => Ok(()),
+            // Also if its provider ID is another cloud's, which costs nothing: the cloud is not asked.
             Err(problem) => {
                 self.fail(node, &problem);
                 Err(Retry)
@@ -111,87 +82,61 @@ impl NodeController {
         }
     }
 
-    async fn initialize_as(
+    /// `None`: the node is not to be initialized, or the process ends.
+    async fn try_initialize(
         &self,
         node: &NodeObject,
-        state: ccm_core::Result<InstanceState>,
         shutdown: &CancellationToken,
-    ) -> Result<Written, Problem> {
-        let Some(wanted) = desired::initialize(node, &state.map_err(Problem::Describe)?)? else {
-            return Ok(Written::Moot);
+    ) -> Result<Option<Written>, Problem> {
+        let name = &node.view.name;
+        if !desired::is_asked_about(node, &*self.cloud)? {
+            return Ok(None);
+        }
+        // An earlier answer did not help: only something newer can.
+        let newer_than = self
+            .attempts
+            .lock()
+            .get(name)
+            .filter(|attempt| !attempt.is_outdated(node))
+            .map(|attempt| attempt.answered);
+        let question = Question {
+            node: Arc::clone(&node.view),
+            newer_than,
         };
+        let state = self.describer.submit(question);
+        let Some(state) = shutdown.run_until_cancelled(state).await else {
+            return Ok(None);
+        };
+        let Some(desired) =
+            desired::initialize(node, &state.map_err(|error| Problem::not_described(&error))?)?
+        else {
+            return Ok(None);
+        };
+        let provider_id = desired.provider_id.clone().or(node.view.provider_id.clone());
         let _permit = self.writers.acquire().await;
         if shutdown.is_cancelled() {
-            return Ok(Written::Moot);
+            return Ok(None);
         }
-        self.write(node, &wanted)
-            .await
-            .map_err(|error| Problem::Write(ccm_core::error::report(&error)))
+        let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;
+        let written =
+            written.map_err(|error| Problem::retried("WriteFailed", ccm_core::error::report(&error)))?;
+        if written == Written::Done {
+            info!(
+                controller = COMPONENT,
+                node = name,
+                provider_id,
+                "Initialized node"
+            );
+        } else {
+            debug!(
+                node = name,
+                "Another writer initialized, replaced or deleted the node"
+            );
+        }
+        Ok(Some(written))
     }
 
-    /// The two patches. Each can be lost and repeated: the taint goes last.
-    async fn write(&self, node: &NodeObject, wanted: &Initialization) -> kube::Result<Written> {
-        let name = node.view.name.as_str();
-        let uid = node.view.uid.as_str();
-        let params = PatchParams::default();
-        let mut current = node.clone();
-        if let Some(addresses) = &wanted.addresses {
-            let patch = patch::addresses(uid, addresses);
-            match self.api.patch_status(name, &params, &patch).await {
-                Ok(patched) => current = patched,
-                Err(error) if is_gone(&error) => return Ok(Written::Moot),
-                // The uid does not fit if the node was made anew under its name.
-                Err(error) if is_refused(&error) => match self.api.get_opt(name).await? {
-                    Some(read) if read.view.uid == uid => return Err(error),
-                    _ => return Ok(Written::Moot),
-                },
-                Err(error) => return Err(error),
-            }
-        }
-        let mut tries = 0;
-        loop {
-            if current.view.uid != uid || !current.has_taint(UNINITIALIZED_TAINT) {
-                debug!(node = name, "Node was replaced or initialized by somebody else");
-                return Ok(Written::Moot);
-            }
-            tries += 1;
-            let mut wanted = wanted.clone();
-            if current.view.provider_id.is_some() {
-                wanted.provider_id = None;
-            }
-            match self
-                .api
-                .patch(name, &params, &patch::initialize(&current, &wanted))
-                .await
-            {
-                Ok(_) => {
-                    let provider_id = wanted
-                        .provider_id
-                        .or(current.view.provider_id.clone())
-                        .unwrap_or_default();
-                    info!(
-                        controller = COMPONENT,
-                        node = name,
-                        provider_id,
-                        "Initialized node"
-                    );
-                    return Ok(Written::Done);
-                }
-                Err(error) if is_gone(&error) => return Ok(Written::Moot),
-                // A test of the patch failed: the node is not as it was.
-                Err(error) if is_refused(&error) && tries < PATCH_TRIES => {
-                    debug!(node = name, tries, %error, "Node changed meanwhile, reading it again");
-                    match self.api.get_opt(name).await? {
-                        Some(read) => current = read,
-                        None => return Ok(Written::Moot),
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Brings the stable labels of an initialised node in line with their beta twins.
+    /// Sets the stable labels of an initialized node to the values of their beta twins.
     pub(crate) async fn reconcile_labels(&self, node: &NodeObject) -> Result<(), Retry> {
         let name = node.view.name.as_str();
         let labels = desired::reconciled_labels(&node.view.labels);
@@ -199,12 +144,12 @@ impl NodeController {
             return Ok(());
         };
         let _permit = self.writers.acquire().await;
-        match self.apply(node, &action).await {
-            Ok(()) => {
+        match self.writer.apply(node, &action).await {
+            Ok(Written::Done) => {
                 info!(controller = COMPONENT, node = name, labels = ?labels.keys(), "Reconciled labels");
                 Ok(())
             }
-            Err(error) if is_gone(&error) => Ok(()),
+            Ok(_) => Ok(()),
             Err(error) => {
                 debug!(
                     node = name,
@@ -216,37 +161,12 @@ impl NodeController {
         }
     }
 
-    /// Applies a change of an initialized node.
-    pub(super) async fn apply(&self, node: &NodeObject, action: &NodeAction) -> kube::Result<()> {
-        let (name, uid) = (node.view.name.as_str(), node.view.uid.as_str());
-        let params = PatchParams::default();
-        match action {
-            NodeAction::SetAddresses { addresses, .. } => {
-                let patch = patch::addresses(uid, addresses);
-                self.api.patch_status(name, &params, &patch).await.map(drop)
-            }
-            NodeAction::SetLabels { labels, .. } => {
-                let patch = patch::labels(uid, labels);
-                self.api.patch(name, &params, &patch).await.map(drop)
-            }
-            NodeAction::Initialize(wanted) => self.write(node, wanted).await.map(drop),
-            // Actions of other controllers.
-            NodeAction::SetShutdownTaint(_) | NodeAction::SetNetworkAvailable(_) | NodeAction::Delete(_) => {
-                Ok(())
-            }
-        }
-    }
-
     fn fail(&self, node: &NodeObject, problem: &Problem) {
         let name = &node.view.name;
-        self.metrics.initialized(problem.reason());
+        let Problem { reason, message } = problem;
+        self.metrics.initialized(reason);
         let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
-        let expected = matches!(problem, Problem::NoAddresses) && self.queue.failures(name) < PATIENCE;
-        let reason = if expected {
-            previous
-        } else {
-            Some(problem.reason())
-        };
+        let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < PATIENCE;
         if expected {
             debug!(
                 controller = COMPONENT,
@@ -254,13 +174,22 @@ impl NodeController {
                 "Instance has no addresses yet"
             );
         } else {
-            self.reports.failed(name, problem);
-            if previous != reason {
-                let (reason, message) = (problem.reason(), problem.message(name));
+            let (is_first, ended) = self.failing.failed(name, reason);
+            warn_if_new!(
+                is_first,
+                controller = COMPONENT,
+                node = name,
+                kind = reason,
+                error = message,
+                "Could not initialize node"
+            );
+            log_end(ended);
+            if previous != Some(reason) {
                 self.recorder
-                    .publish(node.reference(), EventType::Warning, reason, &message);
+                    .publish(node.reference(), EventType::Warning, reason, message);
             }
         }
+        let reason = if expected { previous } else { Some(*reason) };
         self.attempts.lock().insert(
             name.clone(),
             Attempt {
@@ -271,5 +200,15 @@ impl NodeController {
             },
         );
         self.metrics.waiting.set(self.waiting());
+    }
+}
+
+/// Logs that no node fails for this reason any more.
+pub(super) fn log_end(kind: Option<&'static str>) {
+    if let Some(kind) = kind {
+        info!(
+            controller = COMPONENT,
+            kind, "No node fails for this reason any more"
+        );
     }
 }

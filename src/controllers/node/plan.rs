@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use ccm_core::{
-    Cloud, InstanceQuery, InstanceState, Need, controllers::NodeObject, load_balancer::ReadOptions,
-};
+use ccm_core::{Cloud, InstanceState, Need, controllers::NodeObject, load_balancer::ReadOptions};
 
 use super::{desired, refresh::PIECE};
 use crate::{
     config::NodeConfig,
     controllers::{
         node_action::NodeAction,
-        node_object::UNINITIALIZED_TAINT,
+        node_object::{UNINITIALIZED_TAINT, describe},
         plan::{Blocked, Findings, Plan},
     },
 };
@@ -32,19 +30,13 @@ pub(crate) async fn plan(
         match desired::is_asked_about(node, cloud) {
             Ok(true) => asked.push(node),
             Ok(false) => {}
-            Err(problem) => block(plan.node(&node.view.name), problem.message(&node.view.name)),
+            Err(problem) => block(plan.node(&node.view.name), problem.message),
         }
     }
     let mut failed = Vec::new();
     for piece in asked.chunks_mut(PIECE) {
-        let queries: Vec<_> = piece
-            .iter()
-            .map(|node| InstanceQuery {
-                node: Arc::clone(&node.view),
-                need: Need::Metadata,
-            })
-            .collect();
-        let answers = instances.describe(&queries, ask.freshness, ask.priority).await;
+        let views = piece.iter().map(|node| &node.view);
+        let answers = describe(instances, views, Need::Metadata, ask.freshness, ask.priority).await;
         for (node, answer) in piece.iter_mut().zip(answers) {
             match answer {
                 Ok(state) => {
@@ -88,7 +80,7 @@ fn actions(
         return match desired::initialize(node, state) {
             Ok(action) => action.into_iter().map(NodeAction::Initialize).collect(),
             Err(problem) => {
-                block(findings, problem.message(&node.view.name));
+                block(findings, problem.message);
                 Vec::new()
             }
         };

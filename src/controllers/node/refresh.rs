@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result,
+    Error, Freshness, Instance, InstanceState, Need, Priority, Result,
     controllers::{EventType, NodeObject, provided_ip::ProvidedIpError},
 };
 use futures_util::StreamExt;
@@ -15,7 +15,8 @@ use super::{COMPONENT, NodeController, desired};
 use crate::{
     controllers::{
         node_action::{NewLabels, NodeAction},
-        node_object::{UNINITIALIZED_TAINT, is_gone},
+        node_object::{UNINITIALIZED_TAINT, describe},
+        node_writer::Written,
     },
     logging::{Failing, warn_if_new},
     metrics::count,
@@ -25,61 +26,44 @@ use crate::{
 /// ports), so that the pieces cost no request more than the whole.
 pub(super) const PIECE: usize = 900;
 
-/// What one refresh remembers for the next.
+/// What one refresh remembers for the next, by node uid. Only of nodes of which something is to be remembered.
+type Memory = HashMap<String, NodeMemory>;
+
 #[derive(Debug, Default)]
-struct Memory {
-    /// The additional labels that the cloud gave, by node uid. Only nodes that have some.
-    labels: HashMap<String, NewLabels>,
-    /// The zone and region that were reported as different, by node uid.
-    topology: HashMap<String, NewLabels>,
-    failing: Failing<&'static str>,
+struct NodeMemory {
+    /// The additional labels that the cloud gave.
+    labels: NewLabels,
+    /// The zone and region that were reported as different.
+    topology: NewLabels,
 }
 
 /// One refresh under way.
 #[derive(Debug)]
 struct Pass {
     before: Memory,
-    seen: Memory,
+    after: Memory,
     due: Vec<(Arc<NodeObject>, Vec<NodeAction>)>,
     failed: usize,
     failure: Option<Error>,
 }
 
 impl Pass {
-    fn after(before: Memory) -> Self {
-        Self {
-            before,
-            seen: Memory::default(),
-            due: Vec::new(),
-            failed: 0,
-            failure: None,
-        }
-    }
-
-    /// Nothing new was learnt of the node: what was known stays.
+    /// Nothing new is known of the node.
     fn keep(&mut self, uid: &str) {
-        if let Some((uid, labels)) = self.before.labels.remove_entry(uid) {
-            self.seen.labels.insert(uid, labels);
-        }
-        if let Some((uid, topology)) = self.before.topology.remove_entry(uid) {
-            self.seen.topology.insert(uid, topology);
-        }
+        self.after.extend(self.before.remove_entry(uid));
     }
 
     /// Logs a failure when it begins or changes its kind, and its end.
-    fn tell_failures(&mut self) {
-        self.seen.failing = std::mem::take(&mut self.before.failing);
+    fn log_failures(&self, failing: &Failing<&'static str>) {
         match &self.failure {
             Some(error) => warn_if_new!(
-                self.seen.failing.begins(error.kind().as_str()),
+                failing.begins(error.kind().as_str()),
                 controller = COMPONENT,
                 nodes = self.failed,
                 error = error.report(),
                 "Could not refresh nodes"
             ),
-            None if self.seen.failing.ends() => {
-                info!(controller = COMPONENT, "Nodes are refreshed again");
-            }
+            None if failing.ends() => info!(controller = COMPONENT, "Nodes are refreshed again"),
             None => {}
         }
     }
@@ -88,22 +72,23 @@ impl Pass {
 impl NodeController {
     /// Refreshes at once and then again and again, the wait counted from the end of a pass.
     pub(crate) async fn refresh_forever(self: Arc<Self>, shutdown: CancellationToken) {
-        let mut memory = Memory::default();
-        loop {
-            let pass = self.refresh(&mut memory, &shutdown);
-            tokio::select! {
-                () = pass => {}
-                // Nothing is lost: what was not written is found again by the next process.
-                () = shutdown.cancelled() => return,
+        let (mut memory, failing) = (Memory::default(), Failing::default());
+        let passes = async {
+            loop {
+                self.refresh(&mut memory, &failing, &shutdown).await;
+                tokio::time::sleep(self.config.status_update_frequency).await;
             }
-            tokio::select! {
-                () = tokio::time::sleep(self.config.status_update_frequency) => {}
-                () = shutdown.cancelled() => return,
-            }
-        }
+        };
+        // A pass that is cut loses nothing: what was not written is found again by the next process.
+        shutdown.run_until_cancelled(passes).await;
     }
 
-    async fn refresh(&self, memory: &mut Memory, shutdown: &CancellationToken) {
+    async fn refresh(
+        &self,
+        memory: &mut Memory,
+        failing: &Failing<&'static str>,
+        shutdown: &CancellationToken,
+    ) {
         let Some(instances) = self.cloud.instances() else {
             return;
         };
@@ -119,28 +104,27 @@ impl NodeController {
         // What was read for joining nodes shortly before need not be read again.
         let recent = self.config.status_update_frequency / 10;
         let freshness = Freshness::After(began.checked_sub(recent).unwrap_or(began));
-        let mut pass = Pass::after(std::mem::take(memory));
+        let mut pass = Pass {
+            before: std::mem::take(memory),
+            after: Memory::default(),
+            due: Vec::new(),
+            failed: 0,
+            failure: None,
+        };
         // In pieces, so that what is known of ten thousand nodes is not all there at once; whatever the provider
         // caches for one piece serves the next.
         for piece in nodes.chunks(PIECE) {
-            let query = |node: &Arc<NodeObject>| InstanceQuery {
-                node: Arc::clone(&node.view),
-                need: Need::Metadata,
-            };
-            let queries: Vec<_> = piece.iter().map(query).collect();
-            let answers = instances
-                .describe(&queries, freshness, Priority::Background)
-                .await;
-            for (node, answer) in piece.iter().zip(answers) {
-                self.judge(node, answer, &mut pass);
+            let views = piece.iter().map(|node| &node.view);
+            let answers = describe(instances, views, Need::Metadata, freshness, Priority::Background);
+            for (node, answer) in piece.iter().zip(answers.await) {
+                self.decide(node, answer, &mut pass);
             }
         }
-        pass.tell_failures();
-        self.metrics
-            .topology_mismatch
-            .set(count(pass.seen.topology.len()));
-        let Pass { seen, due, .. } = pass;
-        *memory = seen;
+        pass.log_failures(failing);
+        let Pass { after, due, .. } = pass;
+        let mismatches = after.values().filter(|node| !node.topology.is_empty());
+        self.metrics.topology_mismatch.set(count(mismatches.count()));
+        *memory = after;
 
         let changed = due.len();
         let writers = self.config.concurrent_status_updates.get();
@@ -157,7 +141,7 @@ impl NodeController {
     }
 
     /// What the answer about one node means.
-    fn judge(&self, node: &Arc<NodeObject>, answer: Result<InstanceState>, pass: &mut Pass) {
+    fn decide(&self, node: &Arc<NodeObject>, answer: Result<InstanceState>, pass: &mut Pass) {
         let result = match answer {
             Ok(InstanceState::Present(instance)) => match self.compare(node, &instance, pass) {
                 Ok(actions) if actions.is_empty() => "unchanged",
@@ -170,7 +154,7 @@ impl NodeController {
                     "failed"
                 }
             },
-            // Whether the node is to be deleted is not for a refresh to say.
+            // The lifecycle controller decides whether the node is deleted.
             Ok(InstanceState::Absent | InstanceState::Unresolved) => {
                 pass.keep(&node.view.uid);
                 "missing"
@@ -199,41 +183,44 @@ impl NodeController {
         pass: &mut Pass,
     ) -> std::result::Result<Vec<NodeAction>, ProvidedIpError> {
         let uid = &node.view.uid;
-        let previous = pass.before.labels.get(uid);
+        let before = pass.before.get(uid);
+        let previous = before.map(|before| &before.labels);
         let found = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
-        let labels: NewLabels = desired::additional_labels(instance)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        if !labels.is_empty() {
-            pass.seen.labels.insert(uid.clone(), labels);
-        }
-        let difference = found?;
-        if !difference.topology.is_empty() {
-            if pass.before.topology.get(uid) != Some(&difference.topology) {
-                self.tell_topology(node, &difference.topology);
+        let mut after = NodeMemory {
+            labels: desired::additional_labels(instance)
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            topology: NewLabels::new(),
+        };
+        if let Ok(found) = &found
+            && !found.topology.is_empty()
+        {
+            if before.is_none_or(|before| before.topology != found.topology) {
+                self.report_topology(node, &found.topology);
             }
-            pass.seen
-                .topology
-                .insert(uid.clone(), difference.topology.clone());
+            after.topology.clone_from(&found.topology);
         }
-        Ok(difference.actions(node))
+        if !after.labels.is_empty() || !after.topology.is_empty() {
+            pass.after.insert(uid.clone(), after);
+        }
+        Ok(found?.actions(node))
     }
 
-    fn tell_topology(&self, node: &NodeObject, labels: &NewLabels) {
+    fn report_topology(&self, node: &NodeObject, labels: &NewLabels) {
         warn!(
             controller = COMPONENT,
             node = node.view.name,
             ?labels,
             "Topology differs"
         );
-        let values: Vec<_> = labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
         let message = format!(
             "The cloud now says {}; the node's labels are left as they are, since volumes have affinity to them \
              (--refresh-topology-labels changes them)",
-            values.join(", ")
+            labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         );
         self.recorder
             .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
@@ -241,18 +228,18 @@ impl NodeController {
 
     async fn refresh_node(&self, node: &NodeObject, actions: Vec<NodeAction>) {
         let name = node.view.name.as_str();
-        let (mut result, mut addresses, mut labels) = (Ok(()), false, Vec::new());
+        let (mut result, mut addresses, mut labels) = (Ok(Written::Done), false, Vec::new());
         for action in &actions {
             match action {
                 NodeAction::SetLabels { labels: new, .. } => labels.extend(new.keys()),
                 _ => addresses = true,
             }
-            if result.is_ok() {
-                result = self.apply(node, action).await;
+            if matches!(result, Ok(Written::Done)) {
+                result = self.writer.apply(node, action).await;
             }
         }
         match result {
-            Ok(()) => {
+            Ok(Written::Done) => {
                 self.metrics.refreshed("changed");
                 info!(
                     controller = COMPONENT,
@@ -262,7 +249,7 @@ impl NodeController {
                     "Updated node from the cloud"
                 );
             }
-            Err(error) if is_gone(&error) => {}
+            Ok(_) => {}
             Err(error) => {
                 self.metrics.refreshed("failed");
                 // The next pass finds the difference again.

@@ -1,4 +1,4 @@
-//! What came of each node's routes, and what its condition should say.
+//! The outcome of each node's routes, and its desired condition.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,10 +12,10 @@ use ccm_core::{
     routes::{Desired, DesiredRoute, Obstacle, RouteNode, RoutePlan, Want},
 };
 
-use super::holds::Key;
+use super::retries::Key;
 use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
-/// What came of one podCIDR of one node.
+/// The outcome for one podCIDR of one node.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     /// Its route is there, and everything beside it.
@@ -26,7 +26,7 @@ pub(super) enum Outcome {
     Pending,
 }
 
-/// A podCIDR, and what came of it.
+/// A podCIDR and its outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) node: Arc<RouteNode>,
@@ -36,7 +36,7 @@ pub(super) struct Item {
     pub(super) tried: bool,
 }
 
-/// What came of everything that is due. `results`: of what was tried; `waiting`: of what was not, and why.
+/// The outcome of everything that is due. `results`: of what was tried; `waiting`: of what was not, and why.
 pub(super) fn items(
     desired: &Desired,
     plan: &RoutePlan,
@@ -76,7 +76,7 @@ pub(super) fn items(
 fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
     let failed = |text: String| Outcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
     match obstacle {
-        // Nothing runs on it yet, and it will be looked at when it has addresses.
+        // Nothing runs on it yet. Its addresses will be a change.
         Obstacle::Waiting => Outcome::Pending,
         Obstacle::NoNextHop(error) => Outcome::Failed(error.clone()),
         Obstacle::Taken(owner) => failed(format!("the older node {} has the same podCIDR", owner.view.name)),
@@ -87,35 +87,27 @@ fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
     }
 }
 
-/// What the condition of each node should say: whether all of its routes are there. Nodes for which that is not known
+/// The desired condition of each node: whether all of its routes exist. Nodes for which that is not known
 /// are left out.
 pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
-    let mut nodes: BTreeMap<&str, (&Arc<RouteNode>, Option<bool>)> = BTreeMap::new();
+    let mut nodes: BTreeMap<&str, Vec<&Item>> = BTreeMap::new();
     for item in items {
-        let verdict = match item.outcome {
-            Outcome::Done => Some(true),
-            Outcome::Failed(_) => Some(false),
-            Outcome::Pending => None,
-        };
-        nodes
-            .entry(item.node.view.uid.as_str())
-            .and_modify(|(_, all)| {
-                // One that is missing is enough; one that is unknown leaves all unknown.
-                *all = match (*all, verdict) {
-                    (Some(false), _) | (_, Some(false)) => Some(false),
-                    (None, _) | (_, None) => None,
-                    _ => Some(true),
-                };
-            })
-            .or_insert((&item.node, verdict));
+        let of_node = nodes.entry(item.node.view.uid.as_str()).or_default();
+        of_node.push(item);
     }
-    let known = nodes.into_values();
-    known
-        .filter_map(|(node, verdict)| Some((Arc::clone(node), verdict?)))
-        .collect()
+    let verdict = |items: Vec<&Item>| {
+        let any = |is: fn(&Outcome) -> bool| items.iter().any(|item| is(&item.outcome));
+        // One that is missing is enough; one that is unknown leaves all unknown.
+        let lacks_one = any(|outcome| matches!(outcome, Outcome::Failed(_)));
+        if !lacks_one && any(|outcome| matches!(outcome, Outcome::Pending)) {
+            return None;
+        }
+        Some((Arc::clone(&items.first()?.node), !lacks_one))
+    };
+    nodes.into_values().filter_map(verdict).collect()
 }
 
-/// Whether a node's condition has to be written, so that it says whether all routes are there.
+/// Whether a node's condition has to be written.
 pub(super) fn must_write(have: NetworkCondition, available: bool) -> bool {
     match have {
         NetworkCondition::RouteCreated => !available,
@@ -125,11 +117,11 @@ pub(super) fn must_write(have: NetworkCondition, available: bool) -> bool {
 }
 
 /// The node as routes see it; `None` if it has no podCIDRs.
-pub(super) fn view(node: &NodeObject) -> Option<RouteNode> {
+pub(super) fn view(node: &NodeObject) -> Option<Arc<RouteNode>> {
     if node.pod_cidrs.is_empty() {
         return None;
     }
-    Some(RouteNode {
+    Some(Arc::new(RouteNode {
         view: Arc::clone(&node.view),
         addresses: node.addresses.clone(),
         pod_cidrs: node.pod_cidrs.to_vec(),
@@ -139,10 +131,10 @@ pub(super) fn view(node: &NodeObject) -> Option<RouteNode> {
             .as_ref()
             .map_or(0, |created| created.0.as_second()),
         uninitialized: node.has_taint(UNINITIALIZED_TAINT),
-    })
+    }))
 }
 
-/// What of a node matters here, as a number; `None` if there is nothing that a route could be made of.
+/// A fingerprint of what decides about a node's routes; `None` if it cannot have any yet.
 pub(super) fn fingerprint(node: &NodeObject, hasher: &RandomState) -> Option<u64> {
     if node.pod_cidrs.is_empty() {
         return None;

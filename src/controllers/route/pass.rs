@@ -1,28 +1,28 @@
-//! One pass: what there should be, what there is, the difference, and what came of it.
+//! One pass: desired and observed routes, the difference, and the outcome.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Priority, Routes,
     controllers::{NodeObject, node::NetworkCondition},
-    routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
+    routes::{Applied, Changes, ClusterCidrs, Desired, plan},
 };
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{
     BACKOFF, COMPONENT, RouteController,
-    holds::{Batch, Key},
     outcome::{self, items, verdicts},
     plan::RouteAction,
+    retries::{Batch, Key},
 };
 use crate::metrics::count;
 
-/// So many passes in a row that could not read, and a node that never had a route is said to have none.
+/// So many passes in a row that could not read, and a node that never had a route is reported to have none.
 const BLIND: u32 = 3;
 
 impl RouteController {
-    /// Plays it, and sets when the next one is due at the latest.
+    /// Runs one, and sets when the next one is due at the latest.
     pub(super) async fn pass(&mut self, cidrs: &ClusterCidrs) {
         let began = Instant::now();
         let priority = match self.window.due() {
@@ -38,15 +38,10 @@ impl RouteController {
             .filter(|node| !node.pod_cidrs.is_empty())
             .map(|node| (node.view.uid.clone(), node))
             .collect();
-        let views: Vec<Arc<RouteNode>> = nodes
-            .values()
-            .filter_map(|node| outcome::view(node))
-            .map(Arc::new)
-            .collect();
         let cloud = Arc::clone(&self.cloud);
         let Some(routes) = cloud.routes() else { return };
         let desired = Desired::of(
-            views,
+            nodes.values().filter_map(|node| outcome::view(node)),
             cidrs,
             |id| cloud.owns(id),
             |node, destination| routes.next_hop(node, destination),
@@ -60,7 +55,7 @@ impl RouteController {
         };
     }
 
-    /// Returns when to come again, if sooner than usual.
+    /// Returns after which time the next pass is due, if sooner than usual.
     async fn work(
         &mut self,
         routes: &dyn Routes,
@@ -77,7 +72,7 @@ impl RouteController {
                 self.metrics.pass("failed");
                 self.reports.unreadable(&error);
                 if self.failures >= BLIND {
-                    self.tell_newcomers(desired, nodes).await;
+                    self.report_newcomers(desired, nodes).await;
                 }
                 return Some(BACKOFF.delay(self.failures));
             }
@@ -86,19 +81,19 @@ impl RouteController {
         self.reports.readable();
         let plan = plan(desired, &observed, cidrs);
         self.metrics.foreign.set(count(plan.foreign));
-        let held = plan.held.len();
-        self.metrics.held.set(count(held));
-        self.reports.held(held);
+        let kept = plan.held.len();
+        self.metrics.held.set(count(kept));
+        self.reports.kept(kept);
         self.reports.foreign_family(desired.foreign_family);
         if self.cloud.generation() != generation {
-            // Seen with other eyes than those that would act.
+            // The credentials changed between reading and writing.
             return Some(Duration::ZERO);
         }
         let Batch {
             changes,
             waiting,
             more,
-        } = self.holds.select(&plan.changes, Instant::now());
+        } = self.retries.select(&plan.changes, Instant::now());
         let trying = Instant::now();
         let applied = if changes.is_empty() {
             debug!(
@@ -108,7 +103,7 @@ impl RouteController {
             );
             Applied::default()
         } else {
-            for action in RouteAction::all(desired, &changes) {
+            for action in RouteAction::all(desired, &changes, routes) {
                 debug!(controller = COMPONENT, change = %action, "Changing routes");
             }
             routes.apply(&changes, priority).await
@@ -120,7 +115,7 @@ impl RouteController {
         self.reports.outcomes(&items, took);
         let failed = results.values().any(Result::is_err);
         self.metrics.pass(if failed { "incomplete" } else { "ok" });
-        tell_changes(&changes, &applied, took);
+        log_changes(&changes, &applied, took);
 
         let verdicts = verdicts(&items)
             .into_iter()
@@ -132,14 +127,14 @@ impl RouteController {
             .collect();
         let unwritten = self.write(verdicts).await;
         // A table that was full and is not any more is used at once.
-        let room = !self.holds.is_full() && waiting_for_room(&waiting) && !changes.delete.is_empty();
-        if (more || room) && !self.shutdown.is_cancelled() {
+        let retries = !self.retries.is_full() && waits_for_space(&waiting) && !changes.delete.is_empty();
+        if (more || retries) && !self.shutdown.is_cancelled() {
             return Some(Duration::ZERO);
         }
         unwritten.then_some(BACKOFF.first)
     }
 
-    /// Remembers what became of each change.
+    /// Records the outcome of each change.
     fn take_in(&mut self, changes: &Changes, applied: &Applied) -> HashMap<Key, ccm_core::Result<()>> {
         let now = Instant::now();
         let mut results = HashMap::new();
@@ -154,22 +149,22 @@ impl RouteController {
         for (change, key, result) in each {
             self.metrics.change(change, result);
             match result {
-                Ok(()) => self.holds.done(&key),
+                Ok(()) => self.retries.done(&key),
                 Err(error) if change == "created" && is_quota(error) => full = Some(error),
-                Err(error) => self.holds.failed(key.clone(), error, now),
+                Err(error) => self.retries.failed(key.clone(), error, now),
             }
             results.insert(key, result.clone());
         }
         if let Some(error) = full {
-            self.holds.full(error, now);
+            self.retries.full(error, now);
         }
         self.reports
             .deletions(changes.delete.iter().zip(&applied.deleted));
         results
     }
 
-    /// Nodes that never had a route have none now either, as far as anybody knows.
-    async fn tell_newcomers(&mut self, desired: &Desired, nodes: &HashMap<String, Arc<NodeObject>>) {
+    /// Reports that nodes that never had a route have none.
+    async fn report_newcomers(&mut self, desired: &Desired, nodes: &HashMap<String, Arc<NodeObject>>) {
         let mut new: HashMap<&str, Arc<NodeObject>> = HashMap::new();
         for due in &desired.due {
             let node = nodes.get(&due.node.view.uid);
@@ -197,11 +192,11 @@ fn is_quota(error: &ccm_core::Error) -> bool {
     error.kind() == ccm_core::ErrorKind::QuotaExceeded
 }
 
-fn waiting_for_room(waiting: &HashMap<Key, ccm_core::Error>) -> bool {
+fn waits_for_space(waiting: &HashMap<Key, ccm_core::Error>) -> bool {
     waiting.values().any(is_quota)
 }
 
-fn tell_changes(changes: &Changes, applied: &Applied, took: Duration) {
+fn log_changes(changes: &Changes, applied: &Applied, took: Duration) {
     if changes.is_empty() {
         return;
     }

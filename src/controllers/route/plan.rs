@@ -1,30 +1,26 @@
-//! The plan of this controller, if every change is accepted. How many routes there is room for is known where the cloud
-//! says so; whether it accepts a next hop is not known before.
+//! The plan of this controller, if every change is accepted. The limit of routes is known where the cloud
+//! states one; whether it accepts a next hop is not known before.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Priority,
     controllers::NodeObject,
     load_balancer::Effect,
-    routes::{Changes, CloudRoute, Desired, DesiredRoute, RoutePlan, imagine},
+    routes::{Changes, CloudRoute, Desired, DesiredRoute, RoutePlan, Routes, imagine},
 };
 use ipnet::IpNet;
 
 use super::{
     cluster_cidrs,
-    holds::Key,
     outcome::{self, Outcome, must_write},
+    retries::Key,
 };
 use crate::{
     config::RouteConfig,
     controllers::{
         node_action::NodeAction,
-        plan::{Action, Blocked, Kind, Plan},
+        plan::{Blocked, Change, Kind, Plan},
     },
 };
 
@@ -33,7 +29,14 @@ const PART: &str = "routes";
 
 /// One change of a route.
 #[derive(Clone, Debug)]
-pub(super) enum RouteAction<'a> {
+pub(super) struct RouteAction<'a> {
+    change: RouteChange<'a>,
+    /// What is kept beside routes in this cloud.
+    beside: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RouteChange<'a> {
     Create(&'a DesiredRoute),
     /// Another route to the same destination, instead of this one.
     Replace {
@@ -51,103 +54,82 @@ pub(super) enum RouteAction<'a> {
 
 impl<'a> RouteAction<'a> {
     /// The changes by route. A route that is deleted where another one is created is one change of that route.
-    pub(super) fn all(desired: &'a Desired, changes: &'a Changes) -> Vec<Self> {
+    pub(super) fn all(desired: &'a Desired, changes: &'a Changes, routes: &dyn Routes) -> Vec<Self> {
         let by_destination = |routes: &'a [DesiredRoute]| -> HashMap<_, _> {
             routes.iter().map(|route| (route.destination, route)).collect()
         };
         let owners = by_destination(&desired.wanted);
         let mut created = by_destination(&changes.create);
-        let mut replaced = HashSet::new();
-        let mut actions = Vec::new();
+        let mut all = Vec::new();
         for old in &changes.delete {
             let destination = old.destination.trunc();
             let owner = owners.get(&destination).copied();
-            actions.push(match created.remove(&destination) {
-                Some(new) => {
-                    replaced.insert(destination);
-                    Self::Replace { old, new }
-                }
-                None => Self::Delete { old, owner },
+            all.push(match created.remove(&destination) {
+                Some(new) => RouteChange::Replace { old, new },
+                None => RouteChange::Delete { old, owner },
             });
         }
         let create = changes.create.iter();
-        let create = create.filter(|route| !replaced.contains(&route.destination));
-        actions.extend(create.map(Self::Create));
-        actions.extend(changes.finish.iter().map(Self::Complete));
-        actions
+        let create = create.filter(|route| created.contains_key(&route.destination));
+        all.extend(create.map(RouteChange::Create));
+        all.extend(changes.finish.iter().map(RouteChange::Complete));
+        let beside = routes.beside();
+        let all = all.into_iter();
+        all.map(|change| Self { change, beside }).collect()
     }
 
     /// The destination, and the node that has Pods there.
     fn route(&self) -> (IpNet, Option<&str>) {
-        match self {
-            Self::Create(route) | Self::Replace { new: route, .. } | Self::Complete(route) => {
-                (route.destination, Some(&route.node.view.name))
-            }
-            Self::Delete { old, owner } => (
-                old.destination.trunc(),
-                owner.map(|route| route.node.view.name.as_str()),
-            ),
-        }
+        let (destination, owner) = match self.change {
+            RouteChange::Create(route)
+            | RouteChange::Replace { new: route, .. }
+            | RouteChange::Complete(route) => (route.destination, Some(route)),
+            RouteChange::Delete { old, owner } => (old.destination.trunc(), owner),
+        };
+        (destination, owner.map(|route| route.node.view.name.as_str()))
     }
 }
 
 impl fmt::Display for RouteAction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Create(route) => write!(f, "create route {route}"),
-            Self::Replace { new, .. } => write!(f, "change route {new}"),
-            Self::Delete { old, .. } => write!(f, "delete route {old}"),
-            Self::Complete(route) => write!(f, "complete route {route}"),
+        let beside = |before: &str| match self.beside {
+            Some(beside) => format!("{before}{beside}"),
+            None => String::new(),
+        };
+        match self.change {
+            RouteChange::Create(route) => write!(f, "create route {route}{}", beside(", with ")),
+            RouteChange::Replace { new, .. } => write!(f, "change route {new}{}", beside(", with ")),
+            RouteChange::Delete { old, .. } => write!(f, "delete route {old}"),
+            RouteChange::Complete(route) => write!(f, "complete route {route}{}", beside(": add ")),
         }
     }
 }
 
-/// A change of a route, with what is `beside` routes in this cloud.
-struct WithBeside<'a>(RouteAction<'a>, Option<&'a str>);
-
-impl fmt::Display for WithBeside<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)?;
-        match (&self.0, self.1) {
-            (RouteAction::Create(_) | RouteAction::Replace { .. }, Some(beside)) => {
-                write!(f, ", with {beside}")
-            }
-            (RouteAction::Complete(_), Some(beside)) => write!(f, ": add {beside}"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Action for WithBeside<'_> {
-    fn effect(&self) -> Effect {
-        match self.0 {
-            RouteAction::Create(_) => Effect::Create,
-            RouteAction::Replace { .. } | RouteAction::Complete(_) => Effect::Change,
-            RouteAction::Delete { .. } => Effect::Delete,
-        }
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Route
-    }
-
-    fn reason(&self) -> String {
-        match self.0 {
-            RouteAction::Create(_) => String::new(),
-            RouteAction::Replace { old, .. } => {
+impl From<&RouteAction<'_>> for Change {
+    fn from(action: &RouteAction<'_>) -> Self {
+        let (effect, why) = match action.change {
+            RouteChange::Create(_) => (Effect::Create, String::new()),
+            RouteChange::Replace { old, .. } => {
                 let blackhole = if old.blackhole { " (a blackhole)" } else { "" };
-                format!("now via {}{blackhole}", old.next_hop)
+                (Effect::Change, format!("now via {}{blackhole}", old.next_hop))
             }
-            RouteAction::Delete {
-                owner: Some(owner), ..
-            } => format!("the node's is via {}", owner.next_hop),
-            RouteAction::Delete { .. } => "no node has this podCIDR".to_owned(),
-            RouteAction::Complete(_) => "what belongs beside it is missing, or could not be read".to_owned(),
+            RouteChange::Delete { owner, .. } => {
+                let why = match owner {
+                    Some(owner) => format!("the node's is via {}", owner.next_hop),
+                    None => "no node has this podCIDR".to_owned(),
+                };
+                (Effect::Delete, why)
+            }
+            RouteChange::Complete(_) => {
+                let why = "what belongs beside it is missing, or could not be read";
+                (Effect::Change, why.to_owned())
+            }
+        };
+        Self {
+            why,
+            part: Some(PART.to_owned()),
+            ..Self::new(effect, Kind::Route, action)
         }
-    }
-
-    fn part(&self) -> Option<String> {
-        Some(PART.to_owned())
     }
 }
 
@@ -168,8 +150,7 @@ pub(crate) async fn plan(
         }
     };
     let generation = cloud.generation();
-    let views = nodes.iter().filter_map(|node| outcome::view(node));
-    let views: Vec<_> = views.map(Arc::new).collect();
+    let views: Vec<_> = nodes.iter().filter_map(|node| outcome::view(node)).collect();
     let (desired, route_plan) = match imagine(cloud, routes, views, &cidrs, priority).await {
         Ok(imagined) => imagined,
         Err(error) => return plan.problem(PART, error.report()),
@@ -177,10 +158,9 @@ pub(crate) async fn plan(
     if cloud.generation() != generation {
         return plan.problem(PART, "the credentials changed while the cloud was asked");
     }
-    for action in RouteAction::all(&desired, &route_plan.changes) {
+    for action in RouteAction::all(&desired, &route_plan.changes, routes) {
         let (destination, node) = action.route();
-        plan.route(destination, node)
-            .act(&WithBeside(action.clone(), routes.beside()));
+        plan.route(destination, node).act(&action);
     }
     collect(&desired, &route_plan, nodes, plan);
 }
@@ -197,7 +177,7 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
             .warn("--cluster-cidr names no network of this family, so that such podCIDRs get no routes");
     }
 
-    // As if all changes had been made, and those without room waited for some.
+    // As if all changes had been made, and those beyond the limit waited.
     let changes = &route_plan.changes;
     let changed = changes.create.iter().chain(&changes.finish);
     let results: HashMap<_, _> = changed.map(|route| (Key::want(route), Ok(()))).collect();

@@ -1,4 +1,4 @@
-//! What is told to people: why a node has no route, and that the routes can not be read. Once per change.
+//! Why a node has no route, and that the routes cannot be read: reported once per change.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,15 +24,15 @@ const EVENTS: usize = 20;
 /// Upstream's reason.
 const FAILED: &str = "FailedToCreateRoute";
 
-/// Tells people.
+/// Events and lines of the log.
 pub(super) struct Reports {
     recorder: Recorder,
-    /// What was told of each node (by uid) and destination.
-    told: HashMap<(String, String), String>,
+    /// What was last reported of each node (by uid) and destination.
+    reported: HashMap<(String, String), String>,
     reading: Failing<&'static str>,
     full: Failing,
     deleting: Failing<&'static str>,
-    held: Failing,
+    kept: Failing,
     foreign_family: Failing,
 }
 
@@ -40,11 +40,11 @@ impl Reports {
     pub(super) fn new(recorder: Recorder) -> Self {
         Self {
             recorder,
-            told: HashMap::new(),
+            reported: HashMap::new(),
             reading: Failing::default(),
             full: Failing::default(),
             deleting: Failing::default(),
-            held: Failing::default(),
+            kept: Failing::default(),
             foreign_family: Failing::default(),
         }
     }
@@ -68,60 +68,51 @@ impl Reports {
         }
     }
 
-    /// What came of everything that is due. `took`: how long the attempt took.
+    /// The outcome of everything that is due. `took`: how long the attempt took.
     pub(super) fn outcomes(&mut self, items: &[Item], took: Duration) {
-        let mut told = HashMap::new();
-        let (mut events, mut left_out) = (0_usize, 0_usize);
-        let is_quota = |error: &Error| error.kind() == ErrorKind::QuotaExceeded;
-        let failures = || {
-            items.iter().filter_map(|item| match &item.outcome {
-                Outcome::Failed(error) => Some((item, error)),
-                Outcome::Done | Outcome::Pending => None,
-            })
-        };
-        for (item, error) in failures().filter(|(_, error)| !is_quota(error)) {
+        let failures = items.iter().filter_map(|item| match &item.outcome {
+            Outcome::Failed(error) => Some((item, error)),
+            Outcome::Done | Outcome::Pending => None,
+        });
+        let (without_room, others): (Vec<_>, Vec<_>) =
+            failures.partition(|(_, error)| error.kind() == ErrorKind::QuotaExceeded);
+        let last = std::mem::take(&mut self.reported);
+        let mut new = Vec::new();
+        for (item, error) in others {
             let key = (item.node.view.uid.clone(), item.destination.clone());
-            let news = error.message().to_owned();
-            if self.told.get(&key) != Some(&news) {
-                if events < EVENTS {
-                    events += 1;
-                    self.publish(item, error, took, "");
-                } else {
-                    left_out += 1;
-                }
+            if last.get(&key).map(String::as_str) != Some(error.message()) {
+                new.push((item, error));
             }
-            told.insert(key, news);
+            self.reported.insert(key, error.message().to_owned());
         }
-        self.told = told;
-        if left_out > 0 {
+        for (item, error) in new.iter().take(EVENTS) {
+            self.publish(item, error, took, "");
+        }
+        if new.len() > EVENTS {
             info!(
                 controller = COMPONENT,
-                nodes = left_out,
+                nodes = new.len() - EVENTS,
                 "Further nodes have no route either and get no event"
             );
         }
-        // One for all, at the oldest one: each new node would say the same.
-        let mut without_room = failures().filter(|(_, error)| is_quota(error));
-        match without_room.next() {
-            Some((item, error)) if self.full.begins(()) => {
-                let others = without_room.count();
-                let more = match others {
-                    0 => String::new(),
-                    _ => format!(" ({others} more routes have no room either)"),
-                };
-                self.publish(item, error, took, &more);
-                warn!(
-                    controller = COMPONENT,
-                    node = item.node.view.name,
-                    routes = others + 1,
-                    error = error.report(),
-                    "There is no room for more routes; the oldest nodes have theirs"
-                );
-            }
-            Some(_) => {}
-            None => {
-                self.full.ends();
-            }
+        // One event for all, at the oldest node.
+        let Some((item, error)) = without_room.first() else {
+            self.full.ends();
+            return;
+        };
+        if self.full.begins(()) {
+            let more = match without_room.len() - 1 {
+                0 => String::new(),
+                others => format!(" ({others} more routes have no room either)"),
+            };
+            self.publish(item, error, took, &more);
+            warn!(
+                controller = COMPONENT,
+                node = item.node.view.name,
+                routes = without_room.len(),
+                error = error.report(),
+                "There is no room for more routes; the oldest nodes have theirs"
+            );
         }
     }
 
@@ -162,10 +153,10 @@ impl Reports {
     }
 
     /// So many routes stay because no node has a podCIDR.
-    pub(super) fn held(&mut self, routes: usize) {
+    pub(super) fn kept(&mut self, routes: usize) {
         if routes == 0 {
-            self.held.ends();
-        } else if self.held.begins(()) {
+            self.kept.ends();
+        } else if self.kept.begins(()) {
             warn!(
                 controller = COMPONENT,
                 routes, "No node has a podCIDR: routes that nobody wants are not deleted"
@@ -192,7 +183,7 @@ impl Reports {
 /// In upstream's words.
 fn message(item: &Item, error: &Error, took: Duration, more: &str) -> String {
     let view = &item.node.view;
-    // To the millisecond; what is finer says nothing.
+    // To the millisecond.
     let took = Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
     format!(
         "Could not create route {} {} for node {} after {took:?}: {}{more}",

@@ -1,4 +1,4 @@
-//! When changes of nodes are looked at: soon, but a burst of them once.
+//! When a pass follows changes of nodes: soon, but once for a burst.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const BURST_QUIET: Duration = Duration::from_secs(1);
 /// Longest wait after the first change.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Changes that were not looked at yet.
+/// Changes that no pass has followed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     /// The first change, the last one and how many.
@@ -22,21 +22,21 @@ pub(super) struct Window {
 
 impl Window {
     /// One more.
-    pub(super) fn note(&mut self, now: Instant) {
+    pub(super) fn add(&mut self, now: Instant) {
         self.open = Some(match self.open {
             None => (now, now, 1),
             Some((first, _, count)) => (first, now, count.saturating_add(1)),
         });
     }
 
-    /// When they are to be looked at, if there are any.
+    /// When a pass is due for them, if there are any.
     pub(super) fn due(&self) -> Option<Instant> {
         let (first, last, count) = self.open?;
         let quiet = if count > BURST { BURST_QUIET } else { QUIET };
         Some((last + quiet).min(first + LONGEST))
     }
 
-    /// They are looked at now.
+    /// A pass follows them now.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
@@ -51,17 +51,17 @@ mod tests {
         let start = Instant::now();
         let mut window = Window::default();
         assert_eq!(window.due(), None);
-        window.note(start);
+        window.add(start);
         assert_eq!(window.due(), Some(start + QUIET));
         for i in 1..100 {
-            window.note(start + Duration::from_millis(50 * i));
+            window.add(start + Duration::from_millis(50 * i));
         }
         assert_eq!(
             window.due(),
             Some(start + Duration::from_millis(50 * 99) + BURST_QUIET)
         );
         for i in 1..1000 {
-            window.note(start + Duration::from_millis(50 * i));
+            window.add(start + Duration::from_millis(50 * i));
         }
         assert_eq!(window.due(), Some(start + LONGEST), "but not for ever");
         window.close();

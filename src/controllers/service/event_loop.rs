@@ -1,14 +1,9 @@
 //! The event loop: passes changes of Services, nodes and time to the [state](super::state), and runs the discovery.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use ccm_core::{
-    Retry,
-    client::later,
-    controllers::{self, Backoff},
-    load_balancer::{PartKey, Request},
-};
-use futures_util::future::BoxFuture;
+use ccm_core::{client::later, controllers, load_balancer::Request};
+use futures_util::future::{BoxFuture, OptionFuture};
 use rand::Rng;
 use tokio::{
     sync::mpsc::UnboundedReceiver,
@@ -18,26 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
-    COMPONENT, ServiceController,
-    state::{Change, Job, Name, Next, Output},
-};
-
-/// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
-const DISCOVERY_BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(2),
-    longest: Duration::from_secs(30),
+    COMPONENT, KnownTag, ServiceController, ownership_tag,
+    state::{Change, Name, Output},
 };
 
 /// The name of a discovery that fails in the log.
-const DISCOVERY: &str = "survey";
-
-/// Nodes that load balancers follow now.
-#[derive(Debug)]
-pub(super) struct Following {
-    began: Instant,
-    /// Parts that do not follow them yet.
-    behind: HashSet<PartKey>,
-}
+const DISCOVERY: &str = "discovery";
 
 /// The next time of something periodic: a tenth earlier or later, so that clusters that were started together do not
 /// ask together.
@@ -47,18 +28,18 @@ fn next_time(period: Option<Duration>) -> Option<Instant> {
 }
 
 impl ServiceController {
-    /// Runs until `shutdown`.
+    /// Runs until `shutdown`. `tag`: of the ownership tag, unless it is known.
     pub(super) async fn run_events(
         self: Arc<Self>,
         mut services: UnboundedReceiver<controllers::Change>,
         mut nodes: UnboundedReceiver<controllers::Change>,
+        mut tag: Option<KnownTag>,
         shutdown: CancellationToken,
     ) {
         let mut drift = next_time(self.config.drift_period);
-        let mut retry: Option<(Instant, Job)> = None;
-        let mut failures = 0;
         // At most one at a time. Changes and time go on meanwhile: what is known already does not wait for it.
-        let mut discovery: Option<BoxFuture<'_, Result<(), (Job, Retry)>>> = None;
+        let mut discovery: OptionFuture<BoxFuture<'_, ()>> = None.into();
+        let mut discovers = false;
         loop {
             // Everything that is there, so that it is one moment.
             while let Ok(change) = nodes.try_recv() {
@@ -76,39 +57,28 @@ impl ServiceController {
                 self.change(Change::Drift);
                 drift = next_time(self.config.drift_period);
             }
-            if let Some((_, job)) = retry.take_if(|(due, _)| *due <= now) {
-                self.state.lock().retry_discovery(job);
+            let due = self.state.lock().take_due(now);
+            self.apply(due);
+            if !discovers && let Some(task) = self.discover(now) {
+                discovery = Some(task).into();
+                discovers = true;
             }
-            self.follow_nodes(now);
-            if retry.is_none() && discovery.is_none() {
-                discovery = self.discover(now);
-            }
-            if failures > 0 {
-                let outputs = self.state.lock().requeue_known();
-                self.apply(outputs);
-            }
-            self.metrics.show(&self.state.lock().counts(), self.parts.depth());
-            let due = self.state.lock().due(discovery.is_some() || retry.is_some());
-            let due = [due, drift, retry.map(|(due, _)| due)];
-            let due = due.into_iter().flatten().min();
+            let counts = self.state.lock().counts();
+            self.metrics.show(counts, self.parts.depth());
+            let due = self.state.lock().due(discovers);
+            let due = due.into_iter().chain(drift).min();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                result = ended(&mut discovery) => {
-                    discovery = None;
-                    match result {
-                        Ok(()) => failures = 0,
-                        Err((job, asked)) => {
-                            failures += 1;
-                            let wait = asked.wait(DISCOVERY_BACKOFF.delay(failures));
-                            retry = Some((later(Instant::now(), wait), job));
-                        }
-                    }
-                }
+                Some(()) = &mut discovery, if discovers => discovers = false,
                 () = self.changed.notified() => {}
                 Some(change) = nodes.recv() => self.node_changed(change),
                 Some(change) = services.recv() => self.service_changed(change),
-                () = until(due) => {}
+                Some(Some(known)) = OptionFuture::from(tag.as_mut().map(ownership_tag::known)) => {
+                    tag = None;
+                    self.change(Change::OwnershipTag(known));
+                }
+                Some(()) = OptionFuture::from(due.map(sleep_until)) => {}
             }
         }
     }
@@ -145,55 +115,13 @@ impl ServiceController {
         self.apply(outputs);
     }
 
-    /// If nodes have changed and it is time: runs the parts that do not follow them.
-    fn follow_nodes(&self, now: Instant) {
-        let Some(outputs) = self.state.lock().take_due(now) else {
-            return;
-        };
-        let behind: HashSet<_> = outputs
-            .iter()
-            .filter_map(|output| match output {
-                Output::Run(part) | Output::RunUnlessWaiting(part) => Some(part.clone()),
-                _ => None,
-            })
-            .collect();
-        info!(
-            controller = COMPONENT,
-            parts = behind.len(),
-            "Load balancers follow changed nodes"
-        );
-        if !behind.is_empty() {
-            *self.following.lock() = Some(Following { began: now, behind });
-        }
-        self.apply(outputs);
-    }
-
-    /// A pass over this part ended.
-    pub(super) fn followed(&self, part: &PartKey, as_asked: &PartKey, next: Next) {
-        let mut following = self.following.lock();
-        if let Some(now) = &mut *following {
-            let was_behind = now.behind.remove(as_asked);
-            if next != Next::Done && was_behind {
-                now.behind.insert(part.clone());
-            }
-            if now.behind.is_empty() {
-                self.metrics.nodes_followed(now.began.elapsed());
-                *following = None;
-            }
-        }
-        drop(following);
-        // Something may be due later.
-        self.changed.notify_one();
-    }
-
-    /// If it is due: discovers the parts of all Services. Returns the job and when to try again if that failed.
-    fn discover(&self, now: Instant) -> Option<BoxFuture<'_, Result<(), (Job, Retry)>>> {
+    /// If it is due: discovers the parts of all Services.
+    fn discover(&self, now: Instant) -> Option<BoxFuture<'_, ()>> {
         let balancers = self.cloud.load_balancers()?;
         let task = self.state.lock().take_discovery(now)?;
         Some(Box::pin(async move {
             let request = Request::new(Arc::clone(&task.snapshot), task.job.ask());
             let discovered = balancers.discover(&request).await;
-            let retry = discovered.as_ref().err().map(ccm_core::Error::retry);
             match &discovered {
                 Ok(_) => {
                     self.metrics.discovered("ok");
@@ -208,7 +136,6 @@ impl ServiceController {
             let now = Instant::now();
             let outputs = self.state.lock().discovery_ended(&task, discovered, now);
             self.apply(outputs);
-            retry.map_or(Ok(()), |retry| Err((task.job, retry)))
         }))
     }
 
@@ -219,26 +146,19 @@ impl ServiceController {
                 Output::RunUnlessWaiting(part) => self.parts.add_unless_waiting(part),
                 Output::Object(name) => self.objects.add(name),
                 Output::Event(event) => self.events.publish(&event),
+                Output::ProviderEvent(event) => self.events.publish_for_provider(&event),
+                Output::FollowNodes { parts } => {
+                    info!(
+                        controller = COMPONENT,
+                        parts, "Load balancers follow changed nodes"
+                    );
+                }
+                Output::NodesFollowed(took) => self.metrics.nodes_followed(took),
                 Output::Orphans(orphans) => {
                     let deletes = self.config.orphans.delete;
                     self.events.publish_orphans(&orphans, deletes);
                 }
             }
         }
-    }
-}
-
-/// The result of what is under way; never, if nothing is.
-async fn ended<T>(under_way: &mut Option<BoxFuture<'_, T>>) -> T {
-    match under_way {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Events about Services: what they say, and that each thing is reported once.
+//! Events about Services: their texts, and what was last reported.
 //!
 //! A pass ends in the same way again and again: a cloud that fails, a value that cannot be followed. An event is for what
 //! is new. A failure that ended may be reported again.
@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use ccm_core::{
     Error, ErrorKind,
     controllers::{EventType, Recorder},
-    load_balancer::{NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceId, ServiceView},
+    load_balancer::{
+        NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceEvent, ServiceId, ServiceView,
+    },
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{info, warn};
 
-use super::{COMPONENT, orphans};
+use super::{COMPONENT, orphans, state::Output};
 use crate::{
     events,
     logging::{FailingByKind, warn_if_new},
@@ -24,213 +26,124 @@ const NODE_NAMES: usize = 20;
 /// How many orphans an event names.
 const ORPHANS: usize = 5;
 
-/// An event about a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Event {
-    pub(super) service: ServiceId,
-    kind: EventType,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-    /// Whether the provider's component is the source.
-    by_provider: bool,
-}
-
-impl Event {
-    pub(super) fn normal(service: &ServiceId, reason: &'static str, message: &str) -> Self {
-        Self {
-            service: service.clone(),
-            kind: EventType::Normal,
-            reason,
-            message: message.to_owned(),
-            by_provider: false,
-        }
-    }
-
-    pub(super) fn warning(service: &ServiceId, reason: &'static str, message: String) -> Self {
-        Self {
-            kind: EventType::Warning,
-            message,
-            ..Self::normal(service, reason, "")
-        }
+/// A normal event.
+pub(super) fn normal(service: &ServiceId, reason: &'static str, message: &str) -> ServiceEvent {
+    ServiceEvent {
+        warning: false,
+        ..ServiceEvent::warning(service, reason, message)
     }
 }
 
-/// Something that was reported about a Service and one of its parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Report {
-    /// A pass over the part ended.
-    Pass,
-    /// It fails: without what changes with every try.
-    Failure { kind: &'static str, identity: String },
-    /// An event of the provider.
-    Provider(&'static str, String),
-    /// Differences that stay.
-    Blocked(String),
-    /// Its load balancer has no nodes.
-    NoNodes,
-    /// It is being worked on.
-    Work,
-    /// Its object could not be written.
-    NotWritten(String),
-}
-
-impl Report {
-    /// Whether both cannot be true at the same time.
-    fn replaces(&self, other: &Self) -> bool {
-        !matches!(self, Self::Provider(..)) && std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-/// What was last reported about a Service, by part.
+/// What was last reported about a Service.
 #[derive(Debug, Default)]
-pub(super) struct Reported(HashMap<PartKey, Vec<Report>>);
+pub(super) struct Reported {
+    /// By part. A part without a name stands for the discovery.
+    parts: HashMap<PartKey, PartReports>,
+    /// Its load balancer is being worked on.
+    pub(super) work: bool,
+    /// Its object could not be written.
+    pub(super) not_written: Option<String>,
+}
 
-/// What concerns the Service itself, and not one of its parts.
-const OBJECT: &str = "object";
+/// What was last reported about a Service and one of its parts.
+#[derive(Debug, Default)]
+pub(super) struct PartReports {
+    pub(super) failure: Option<FailureReport>,
+    /// Events of the provider.
+    events: Vec<ServiceEvent>,
+    /// Differences that stay; empty if there are none.
+    blocked: String,
+    /// The load balancer has no nodes.
+    pub(super) no_nodes: bool,
+}
+
+/// A failure, without what changes with every try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FailureReport {
+    kind: &'static str,
+    identity: String,
+}
 
 impl Reported {
-    /// Stands for the discovery in place of a part.
-    pub(super) fn discovery() -> PartKey {
-        PartKey::new("")
+    /// What was reported about the part. From now on, the part [is known](Self::has).
+    pub(super) fn of(&mut self, part: &PartKey) -> &mut PartReports {
+        self.parts.entry(part.clone()).or_default()
     }
 
-    fn of(&self, part: &PartKey) -> &[Report] {
-        self.0.get(part).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// Whether anything was reported about the part.
+    /// Whether a pass over the part ended, or failed.
     pub(super) fn has(&self, part: &PartKey) -> bool {
-        self.0.contains_key(part)
+        self.parts.contains_key(part)
     }
 
-    /// Records a report in place of the last one of its sort. Whether it is new.
-    pub(super) fn set(&mut self, part: &PartKey, report: Report) -> bool {
-        let reports = self.0.entry(part.clone()).or_default();
-        let is_new = !reports.contains(&report);
-        if is_new {
-            reports.retain(|other| !report.replaces(other));
-            reports.push(report);
-        }
-        is_new
-    }
-
-    /// Forgets a report. Whether there was one.
-    pub(super) fn clear(&mut self, part: &PartKey, report: &Report) -> bool {
-        let Some(reports) = self.0.get_mut(part) else {
-            return false;
-        };
-        let before = reports.len();
-        reports.retain(|other| !report.replaces(other));
-        reports.len() < before
-    }
-
-    pub(super) fn clear_failure(&mut self, part: &PartKey) {
-        let failure = Report::Failure {
-            kind: "",
-            identity: String::new(),
-        };
-        self.clear(part, &failure);
-    }
-
-    /// Whether the same was reported about another part.
-    pub(super) fn is_reported_elsewhere(&self, part: &PartKey, report: &Report) -> bool {
-        let mut others = self.0.iter().filter(|(other, _)| *other != part);
-        others.any(|(_, reports)| reports.contains(report))
+    /// Records a failure. Whether it is to be published: it is new, and the same was not reported about another part.
+    pub(super) fn fail(&mut self, part: &PartKey, failure: FailureReport) -> bool {
+        let mut others = self.parts.iter().filter(|(other, _)| *other != part);
+        let elsewhere = others.any(|(_, reports)| reports.failure.as_ref() == Some(&failure));
+        let last = self.of(part).failure.replace(failure.clone());
+        last.as_ref() != Some(&failure) && !elsewhere
     }
 
     /// Forgets what was reported about other parts.
     pub(super) fn retain(&mut self, is_part: impl Fn(&PartKey) -> bool) {
-        self.0.retain(|part, _| part.as_str() == OBJECT || is_part(part));
+        self.parts.retain(|part, _| is_part(part));
     }
 
     pub(super) fn rename(&mut self, old: &PartKey, new: &PartKey) {
-        if let Some(reports) = self.0.remove(old) {
-            self.0.insert(new.clone(), reports);
+        if let Some(reports) = self.parts.remove(old) {
+            self.parts.insert(new.clone(), reports);
         }
-    }
-
-    /// Work begins. Whether that is new.
-    pub(super) fn begin_work(&mut self) -> bool {
-        self.set(&PartKey::new(OBJECT), Report::Work)
-    }
-
-    pub(super) fn is_work_reported(&self) -> bool {
-        self.of(&PartKey::new(OBJECT)).contains(&Report::Work)
-    }
-
-    /// Work ended. Whether its begin was reported.
-    pub(super) fn end_work(&mut self) -> bool {
-        self.clear(&PartKey::new(OBJECT), &Report::Work)
-    }
-
-    /// The object could not be written. Whether that is new.
-    pub(super) fn not_written(&mut self, message: &str) -> bool {
-        self.set(&PartKey::new(OBJECT), Report::NotWritten(message.to_owned()))
-    }
-
-    /// The object was written.
-    pub(super) fn written(&mut self) {
-        self.clear(&PartKey::new(OBJECT), &Report::NotWritten(String::new()));
     }
 
     /// The kind of a failure, for metrics.
     pub(super) fn failure_kind(&self) -> Option<&'static str> {
-        self.0.values().flatten().find_map(|report| match report {
-            Report::Failure { kind, .. } => Some(*kind),
-            _ => None,
-        })
+        self.failure().map(|failure| failure.kind)
+    }
+
+    fn failure(&self) -> Option<&FailureReport> {
+        self.parts.values().find_map(|reports| reports.failure.as_ref())
     }
 
     /// What is wrong, for the status page: a failure before a difference that stays.
     pub(super) fn error(&self) -> Option<String> {
-        let of = |rank: u8| {
-            self.0.values().flatten().find_map(move |report| match report {
-                Report::Failure { identity, .. } if rank == 0 => Some(identity.clone()),
-                Report::Blocked(text) if rank == 1 => Some(text.clone()),
-                Report::NotWritten(text) if rank == 2 => Some(text.clone()),
-                _ => None,
-            })
-        };
-        (0..=2).find_map(of)
+        let failure = self.failure().map(|failure| failure.identity.clone());
+        let mut blocked = self.parts.values().map(|reports| &reports.blocked);
+        let blocked = blocked.find(|blocked| !blocked.is_empty()).cloned();
+        failure.or(blocked).or_else(|| self.not_written.clone())
     }
 
     /// A pass ended: the new events of the provider, and differences that stay.
-    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Event> {
-        self.set(part, Report::Pass);
-        let mut events = Vec::new();
-        let mut present = Vec::new();
-        for event in report.events.iter().filter(|event| event.service == *id) {
-            let reported = Report::Provider(event.reason, event.message.clone());
-            if self.set(part, reported.clone()) {
-                let mut new = Event::normal(id, event.reason, &event.message);
-                new.by_provider = true;
-                if event.warning {
-                    new.kind = EventType::Warning;
-                }
-                events.push(new);
+    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Output> {
+        let reports = self.of(part);
+        let present = || report.events.iter().filter(|event| event.service == *id);
+        let mut outputs = Vec::new();
+        for event in present() {
+            if !reports.events.contains(event) {
+                reports.events.push(event.clone());
+                outputs.push(Output::ProviderEvent(event.clone()));
             }
-            present.push(reported);
         }
         // A pass that continues later does not report them all again.
         if !matches!(report.state, PartState::Done) {
-            return events;
+            return outputs;
         }
-        if let Some(reports) = self.0.get_mut(part) {
-            reports.retain(|report| !matches!(report, Report::Provider(..)) || present.contains(report));
-        }
+        reports
+            .events
+            .retain(|event| present().any(|present| present == event));
         let blocked: Vec<_> = report
             .blocked
             .iter()
             .filter(|blocked| blocked.service.as_ref().is_none_or(|service| service == id))
             .map(ToString::to_string)
             .collect();
-        let text = blocked.join("; ");
-        if blocked.is_empty() {
-            self.clear(part, &Report::Blocked(text));
-        } else if self.set(part, Report::Blocked(text.clone())) {
-            events.push(Event::warning(id, "LoadBalancerChangeBlocked", text));
+        let blocked = blocked.join("; ");
+        if reports.blocked != blocked {
+            reports.blocked.clone_from(&blocked);
+            if !blocked.is_empty() {
+                let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
+                outputs.push(Output::Event(event));
+            }
         }
-        events
+        outputs
     }
 }
 
@@ -265,7 +178,7 @@ impl Failure<'_> {
     }
 
     /// What stays the same for as long as it fails in the same way.
-    pub(super) fn report(&self, reason: &str) -> Report {
+    pub(super) fn report(&self, reason: &str) -> FailureReport {
         let identity = match self {
             Self::Error(error) => {
                 let operation = error.operation().unwrap_or_default();
@@ -273,14 +186,14 @@ impl Failure<'_> {
             }
             Self::Blocked(why) => format!("{reason} {why}"),
         };
-        Report::Failure {
+        FailureReport {
             kind: self.label(),
             identity,
         }
     }
 
     /// The event for this Service, in upstream's words. `nodes`: it only follows changed nodes.
-    pub(super) fn event(&self, view: &ServiceView, nodes: Option<&NodeSet>) -> Event {
+    pub(super) fn event(&self, view: &ServiceView, nodes: Option<&NodeSet>) -> ServiceEvent {
         let text = self.text();
         if let Some(nodes) = nodes {
             let (names, total) = node_names(nodes);
@@ -288,14 +201,14 @@ impl Failure<'_> {
                 "Error updating load balancer with new hosts {names} [node names limited, total number of nodes: \
                  {total}], error: {text}"
             );
-            return Event::warning(&view.id, "UpdateLoadBalancerFailed", message);
+            return ServiceEvent::warning(&view.id, "UpdateLoadBalancerFailed", message);
         }
         let what = match view.wants_load_balancer() {
             true => "ensure",
             false => "delete",
         };
         let message = format!("Error syncing load balancer: failed to {what} load balancer: {text}");
-        Event::warning(&view.id, "SyncLoadBalancerFailed", message)
+        ServiceEvent::warning(&view.id, "SyncLoadBalancerFailed", message)
     }
 }
 
@@ -333,15 +246,13 @@ impl EventReporter {
         }
     }
 
-    pub(super) fn publish(&self, event: &Event) {
-        let recorder = match event.by_provider {
-            true => &self.provider,
-            false => &self.recorder,
-        };
-        let id = &event.service;
-        let (namespace, uid) = (Some(id.namespace.to_string()), Some(id.uid.to_string()));
-        let object = events::reference("v1", "Service", namespace, id.name.to_string(), uid);
-        recorder.publish(object, event.kind, event.reason, &event.message);
+    pub(super) fn publish(&self, event: &ServiceEvent) {
+        publish(&self.recorder, event);
+    }
+
+    /// Publishes an event of the provider.
+    pub(super) fn publish_for_provider(&self, event: &ServiceEvent) {
+        publish(&self.provider, event);
     }
 
     /// Publishes one event, and one line of log each, for new orphans.
@@ -393,6 +304,17 @@ impl EventReporter {
     pub(super) fn works(&self, what: &str) {
         log_end(self.failing.works(what));
     }
+}
+
+fn publish(recorder: &Recorder, event: &ServiceEvent) {
+    let id = &event.service;
+    let (namespace, uid) = (Some(id.namespace.to_string()), Some(id.uid.to_string()));
+    let object = events::reference("v1", "Service", namespace, id.name.to_string(), uid);
+    let kind = match event.warning {
+        true => EventType::Warning,
+        false => EventType::Normal,
+    };
+    recorder.publish(object, kind, event.reason, &event.message);
 }
 
 fn log_end(kind: Option<&'static str>) {

@@ -1,6 +1,6 @@
 //! Metrics of the service controller.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use prometheus_client::metrics::{
     counter::Counter,
@@ -75,13 +75,10 @@ impl ServiceMetrics {
     }
 
     /// Shows the state. `queue`: parts that are ready, and parts that wait.
-    pub(super) fn show(&self, counts: &Counts, queue: (usize, usize)) {
-        let copied = |counts: &HashMap<&'static str, usize>| -> Vec<_> {
-            counts.iter().map(|(label, count)| (*label, *count)).collect()
-        };
-        set_all(&self.services, "state", copied(&counts.services));
-        set_all(&self.held, "reason", copied(&counts.failing));
-        set_all(&self.parts, "state", copied(&counts.parts));
+    pub(super) fn show(&self, counts: Counts, queue: (usize, usize)) {
+        set_all(&self.services, "state", counts.services);
+        set_all(&self.held, "reason", counts.failing);
+        set_all(&self.parts, "state", counts.parts);
         set_all(&self.queue, "state", [("ready", queue.0), ("waiting", queue.1)]);
         let (deletable, others) = counts.orphans;
         set_all(
@@ -93,8 +90,8 @@ impl ServiceMetrics {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use prometheus_client::registry::Registry;
 
     use super::{super::state::State, *};
@@ -103,7 +100,7 @@ mod tests {
     fn every_metric_of_the_table_is_there_under_its_name() {
         let mut registry = Registry::default();
         let metrics = ServiceMetrics::register(&mut registry);
-        metrics.show(&State::default().counts(), (1, 2));
+        metrics.show(State::default().counts(), (1, 2));
         metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), PartStatus::Failed);
         metrics.nodes_followed(Duration::from_secs(1));
         metrics.retried("parked");

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn is_eligible(node: &NodeObject) -> bool {
     let excluded = match node.view.labels.get(EXCLUDED) {
         None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
-        // What can not be read excludes, too.
+        // A value that cannot be parsed excludes, too.
         Some(_) => true,
     };
     node.meta.deletion_timestamp.is_none() && !excluded && !node.has_taint(AUTOSCALER_TAINT)

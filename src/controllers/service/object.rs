@@ -1,18 +1,22 @@
-//! What a Service object should say, and the patch that makes it so.
+//! The desired content of a Service object, and the patch for it.
 //!
 //! One strategic merge patch of `services/status`, which takes metadata along: a role needs no more than upstream's. It
 //! names the finalizers to add or to remove, never the whole list, and carries the uid, so that the API server refuses it
-//! (409) for a Service that was made anew under the same name.
+//! (409) for a Service that was recreated under the same name.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use ccm_core::load_balancer::{Claim, Condition, Effects, Ingress, IpMode, ProviderFinalizers, ServiceView};
+use ccm_core::load_balancer::{
+    Claim, Condition, Effect, Effects, Ingress, IpMode, ProviderFinalizers, ServiceView,
+};
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// What a Service object does not say yet.
+use crate::controllers::plan::{Change, Kind};
+
+/// A patch of a Service object: the differences from its desired content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ObjectChange {
+pub(super) struct ServiceAction {
     /// Finalizers to add.
     pub(super) add_finalizers: Vec<&'static str>,
     /// Finalizers to remove.
@@ -23,10 +27,18 @@ pub(super) struct ObjectChange {
     pub(super) ingress: Option<Vec<Ingress>>,
     /// Conditions to set.
     pub(super) conditions: Vec<Condition>,
+    /// In a plan: the cloud gives the address later.
+    pub(super) address_follows: bool,
 }
 
-impl ObjectChange {
-    /// What `view` does not say yet. `effects`: what its load balancer says about it, once all of it is done.
+impl From<&ServiceAction> for Change {
+    fn from(action: &ServiceAction) -> Self {
+        Self::new(Effect::Change, Kind::Service, action)
+    }
+}
+
+impl ServiceAction {
+    /// The differences of `view`. `effects`: the content that its load balancer asks for, once all of it is done.
     pub(super) fn of(view: &ServiceView, finalizers: ProviderFinalizers, effects: Option<&Effects>) -> Self {
         let mut change = Self {
             add_finalizers: finalizers.missing(view),
@@ -41,7 +53,7 @@ impl ObjectChange {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let none = Vec::new();
-        // Without a load balancer there is no address, whatever anybody says.
+        // Without a load balancer there is no address.
         let ingress = if wants {
             effects.ingress.as_ref()
         } else {
@@ -81,8 +93,51 @@ impl ObjectChange {
         *self == Self::default()
     }
 
-    /// The changes in words.
-    pub(super) fn sentences(&self) -> Vec<String> {
+    /// What fails if it cannot be written, in upstream's words.
+    pub(super) fn failure(&self) -> &'static str {
+        if !self.add_finalizers.is_empty() {
+            "failed to add load balancer cleanup finalizer"
+        } else if !self.remove_finalizers.is_empty() {
+            "failed to remove load balancer cleanup finalizer"
+        } else {
+            "failed to update load balancer status"
+        }
+    }
+
+    /// The body of the patch.
+    pub(super) fn patch(&self, view: &ServiceView, now: Timestamp) -> Value {
+        let mut patch = json!({"metadata": {"uid": *view.id.uid}});
+        let metadata = &mut patch["metadata"];
+        if !self.add_finalizers.is_empty() {
+            metadata["finalizers"] = json!(self.add_finalizers);
+            // At the end: the API server would put them first.
+            let known = view.finalizers.iter().map(|name| &**name);
+            let order = known.filter(|name| !self.remove_finalizers.contains(name));
+            let order: Vec<_> = order.chain(self.add_finalizers.iter().copied()).collect();
+            metadata["$setElementOrder/finalizers"] = json!(order);
+        }
+        if !self.remove_finalizers.is_empty() {
+            metadata["$deleteFromPrimitiveList/finalizers"] = json!(self.remove_finalizers);
+        }
+        if !self.annotations.is_empty() {
+            metadata["annotations"] = json!(self.annotations);
+        }
+        if let Some(ingress) = &self.ingress {
+            // An empty list would be sent as no change.
+            let all = (!ingress.is_empty()).then(|| ingress.iter().map(ingress_json).collect::<Value>());
+            patch["status"]["loadBalancer"] = json!({"ingress": all});
+        }
+        if !self.conditions.is_empty() {
+            let conditions = self.conditions.iter();
+            let conditions = conditions.map(|condition| condition_json(condition, view, now));
+            patch["status"]["conditions"] = conditions.collect();
+        }
+        patch
+    }
+}
+
+impl fmt::Display for ServiceAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let add = self.add_finalizers.iter();
         let mut parts: Vec<_> = add.map(|name| format!("add finalizer {name}")).collect();
         let remove = self.remove_finalizers.iter();
@@ -109,66 +164,13 @@ impl ObjectChange {
             let status = if is_true { "True" } else { "False" };
             format!("condition {kind}={status}")
         }));
-        parts
-    }
-
-    /// What fails if it can not be made, in upstream's words.
-    pub(super) fn failure(&self) -> &'static str {
-        if !self.add_finalizers.is_empty() {
-            "failed to add load balancer cleanup finalizer"
-        } else if !self.remove_finalizers.is_empty() {
-            "failed to remove load balancer cleanup finalizer"
-        } else {
-            "failed to update load balancer status"
-        }
-    }
-
-    /// The body of the patch.
-    pub(super) fn patch(&self, view: &ServiceView, now: Timestamp) -> Value {
-        let mut metadata = Map::from_iter([("uid".to_owned(), json!(*view.id.uid))]);
-        if !self.add_finalizers.is_empty() {
-            metadata.insert("finalizers".to_owned(), json!(self.add_finalizers));
-            // At the end: the API server would put them first.
-            let known = view.finalizers.iter().map(|name| &**name);
-            let order = known.filter(|name| !self.remove_finalizers.contains(name));
-            let order: Vec<_> = order.chain(self.add_finalizers.iter().copied()).collect();
-            metadata.insert("$setElementOrder/finalizers".to_owned(), json!(order));
-        }
-        if !self.remove_finalizers.is_empty() {
-            let key = "$deleteFromPrimitiveList/finalizers".to_owned();
-            metadata.insert(key, json!(self.remove_finalizers));
-        }
-        if !self.annotations.is_empty() {
-            metadata.insert("annotations".to_owned(), json!(self.annotations));
-        }
-        let mut status = Map::new();
-        if let Some(ingress) = &self.ingress {
-            let ingress: Vec<_> = ingress.iter().map(ingress_json).collect();
-            // An empty list would be sent as no change.
-            let ingress = if ingress.is_empty() {
-                Value::Null
-            } else {
-                json!(ingress)
-            };
-            status.insert("loadBalancer".to_owned(), json!({"ingress": ingress}));
-        }
-        if !self.conditions.is_empty() {
-            let conditions: Vec<_> = self
-                .conditions
-                .iter()
-                .map(|condition| condition_json(condition, view, now))
-                .collect();
-            status.insert("conditions".to_owned(), json!(conditions));
-        }
-        let mut patch = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
-        if !status.is_empty() {
-            patch.insert("status".to_owned(), Value::Object(status));
-        }
-        Value::Object(patch)
+        let follows = "its address to the status, once the cloud has given one";
+        parts.extend(self.address_follows.then(|| follows.to_owned()));
+        write!(f, "write to the Service: {}", parts.join("; "))
     }
 }
 
-/// Whether both say the same to the API server, which fills in `ipMode`.
+/// Whether both are equal for the API server, which fills in `ipMode`.
 fn is_same(a: &[Ingress], b: &[Ingress]) -> bool {
     let normal = |ingress: &Ingress| Ingress {
         ip_mode: ingress.ip_mode.or(ingress.ip.is_some().then_some(IpMode::Vip)),
@@ -178,22 +180,17 @@ fn is_same(a: &[Ingress], b: &[Ingress]) -> bool {
 }
 
 fn ingress_json(ingress: &Ingress) -> Value {
-    let mut value = Map::new();
-    let mut add = |key: &str, text: Option<&str>| {
-        if let Some(text) = text {
-            value.insert(key.to_owned(), json!(text));
-        }
-    };
-    add("ip", ingress.ip.as_deref());
-    add("hostname", ingress.hostname.as_deref());
-    add(
-        "ipMode",
-        ingress.ip_mode.map(|mode| match mode {
-            IpMode::Vip => "VIP",
-            IpMode::Proxy => "Proxy",
-        }),
-    );
-    Value::Object(value)
+    let mode = ingress.ip_mode.map(|mode| match mode {
+        IpMode::Vip => "VIP",
+        IpMode::Proxy => "Proxy",
+    });
+    let fields = [
+        ("ip", ingress.ip.as_deref()),
+        ("hostname", ingress.hostname.as_deref()),
+        ("ipMode", mode),
+    ];
+    let fields = fields.into_iter();
+    fields.filter_map(|(key, text)| Some((key, text?))).collect()
 }
 
 fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> Value {
@@ -205,15 +202,13 @@ fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> 
     });
     let same_status = |old: &Condition| old.kind == condition.kind && old.is_true == condition.is_true;
     // The time of the last transition stays if there was none.
-    if !view.conditions.iter().any(same_status)
-        && let Some(value) = value.as_object_mut()
-    {
-        value.insert("lastTransitionTime".to_owned(), json!(now.to_string()));
+    if !view.conditions.iter().any(same_status) {
+        value["lastTransitionTime"] = json!(now.to_string());
     }
     value
 }
 
-/// Whether `new` differs from `old` only in annotations that `effects` asks for: our own writing come back.
+/// Whether `new` differs from `old` only in annotations that `effects` asks for: our own write.
 pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: Option<&Effects>) -> bool {
     let Some(effects) = effects else { return false };
     let mut written: BTreeMap<&str, &str> = old.annotations.iter().collect();

@@ -48,7 +48,7 @@ fn at() -> Timestamp {
 #[test]
 fn the_finalizer_comes_before_anything_is_known() {
     let new = view(|view| view.finalizers.truncate(1));
-    let change = ObjectChange::of(&new, NONE, None);
+    let change = ServiceAction::of(&new, NONE, None);
     assert_eq!(change.add_finalizers, [ServiceView::FINALIZER]);
     assert_eq!(
         change.patch(&new, at()),
@@ -58,8 +58,8 @@ fn the_finalizer_comes_before_anything_is_known() {
             "$setElementOrder/finalizers": ["example.com/first", ServiceView::FINALIZER],
         }})
     );
-    assert!(ObjectChange::of(&view(|_| {}), NONE, None).is_empty());
-    assert!(ObjectChange::of(&view(|view| view.deleting = true), NONE, None).is_empty());
+    assert!(ServiceAction::of(&view(|_| {}), NONE, None).is_empty());
+    assert!(ServiceAction::of(&view(|view| view.deleting = true), NONE, None).is_empty());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
     let nothing = Effects::default();
     let ours = ServiceView::FINALIZER;
     let new = with(&["other"], |_| {});
-    let change = ObjectChange::of(&new, OUTER, None);
+    let change = ServiceAction::of(&new, OUTER, None);
     assert_eq!(
         change.patch(&new, at())["metadata"],
         json!({
@@ -88,10 +88,10 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
     );
     // It needed the other one before: that one goes when the Service is served as it is now.
     let changed = with(&["example.com/inner", ours], |_| {});
-    let early = ObjectChange::of(&changed, OUTER, None);
+    let early = ServiceAction::of(&changed, OUTER, None);
     assert_eq!(early.add_finalizers, ["example.com/outer"]);
     assert!(early.remove_finalizers.is_empty());
-    let late = ObjectChange::of(&changed, OUTER, Some(&nothing));
+    let late = ServiceAction::of(&changed, OUTER, Some(&nothing));
     assert_eq!(
         late.patch(&changed, at())["metadata"],
         json!({
@@ -102,7 +102,7 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
         })
     );
     let served = with(&[ours, "example.com/outer"], |_| {});
-    assert!(ObjectChange::of(&served, OUTER, Some(&nothing)).is_empty());
+    assert!(ServiceAction::of(&served, OUTER, Some(&nothing)).is_empty());
     // Without any of them left behind, whichever it has.
     for (has, goes) in [
         (
@@ -113,14 +113,14 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
         (&["other"], &[]),
     ] {
         let leaving = with(has, |view| view.deleting = true);
-        let early = ObjectChange::due(&leaving, Claim::Ours, OUTER, None);
+        let early = ServiceAction::due(&leaving, Claim::Ours, OUTER, None);
         assert!(early.is_empty(), "{has:?}");
         for claim in [Claim::Ours, Claim::Elsewhere] {
-            let change = ObjectChange::due(&leaving, claim, OUTER, Some(&nothing));
+            let change = ServiceAction::due(&leaving, claim, OUTER, Some(&nothing));
             assert_eq!(change.remove_finalizers, goes, "{has:?}");
             assert!(change.add_finalizers.is_empty());
         }
-        assert!(ObjectChange::due(&leaving, Claim::NotOurs, OUTER, Some(&nothing)).is_empty());
+        assert!(ServiceAction::due(&leaving, Claim::NotOurs, OUTER, Some(&nothing)).is_empty());
     }
 }
 
@@ -136,7 +136,7 @@ fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
             annotations: [("id", "7"), ("other", "x")].into_iter().collect(),
             ..wanting_none
         };
-        let change = ObjectChange::of(&view, NONE, Some(&gone));
+        let change = ServiceAction::of(&view, NONE, Some(&gone));
         assert_eq!(
             change.patch(&view, at()),
             json!({
@@ -188,12 +188,12 @@ fn an_address_is_written_only_if_it_differs_for_the_api_server() {
             false,
         ),
     ] {
-        let change = ObjectChange::of(&view(|view| view.ingress = have), NONE, Some(&effects(want)));
+        let change = ServiceAction::of(&view(|view| view.ingress = have), NONE, Some(&effects(want)));
         assert_eq!(change.is_empty(), same, "{what}: {change:?}");
     }
-    let unknown = ObjectChange::of(&view(|_| {}), NONE, Some(&Effects::default()));
+    let unknown = ServiceAction::of(&view(|_| {}), NONE, Some(&Effects::default()));
     assert!(unknown.is_empty(), "what nobody knows is not wiped");
-    let change = ObjectChange::of(&view(|_| {}), NONE, Some(&effects(vec![proxied()])));
+    let change = ServiceAction::of(&view(|_| {}), NONE, Some(&effects(vec![proxied()])));
     assert_eq!(
         change.patch(&view(|_| {}), at())["status"],
         json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}]}})
@@ -211,16 +211,16 @@ fn a_condition_keeps_its_time_while_its_status_stays() {
     let mut effects = Effects::default();
     effects.conditions.insert("Ready".to_owned(), condition("New"));
     let before = view(|_| {});
-    let first = ObjectChange::of(&before, NONE, Some(&effects)).patch(&before, at());
+    let first = ServiceAction::of(&before, NONE, Some(&effects)).patch(&before, at());
     assert_eq!(
         first["status"]["conditions"][0]["lastTransitionTime"],
         "1970-01-01T00:00:00Z"
     );
     let later = view(|view| view.conditions = vec![condition("Old")]);
-    let second = ObjectChange::of(&later, NONE, Some(&effects)).patch(&later, at());
+    let second = ServiceAction::of(&later, NONE, Some(&effects)).patch(&later, at());
     assert_eq!(second["status"]["conditions"][0].get("lastTransitionTime"), None);
     let same = view(|view| view.conditions = vec![condition("New")]);
-    assert!(ObjectChange::of(&same, NONE, Some(&effects)).is_empty());
+    assert!(ServiceAction::of(&same, NONE, Some(&effects)).is_empty());
 }
 
 #[test]
@@ -244,11 +244,11 @@ fn what_another_component_serves_loses_our_finalizer_when_it_goes_and_nothing_el
         ..leaving.clone()
     };
     for claim in [Claim::Elsewhere, Claim::NotOurs] {
-        assert!(ObjectChange::due(&served, claim, NONE, None).is_empty());
-        assert!(ObjectChange::due(&without_ours, claim, NONE, None).is_empty());
+        assert!(ServiceAction::due(&served, claim, NONE, None).is_empty());
+        assert!(ServiceAction::due(&without_ours, claim, NONE, None).is_empty());
     }
-    assert!(ObjectChange::due(&leaving, Claim::NotOurs, NONE, None).is_empty());
-    let change = ObjectChange::due(&leaving, Claim::Elsewhere, NONE, None);
+    assert!(ServiceAction::due(&leaving, Claim::NotOurs, NONE, None).is_empty());
+    let change = ServiceAction::due(&leaving, Claim::Elsewhere, NONE, None);
     assert_eq!(
         change.patch(&leaving, at()),
         json!({

@@ -25,7 +25,7 @@ struct Known {
     is_reported: bool,
 }
 
-/// The orphans of the last survey, and what was decided about them.
+/// The orphans of the last discovery, and what was decided about them.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     known: BTreeMap<OrphanPart, Known>,
@@ -36,7 +36,7 @@ pub(super) struct Orphans {
     last_permitted: Option<Instant>,
 }
 
-/// What follows from a survey.
+/// What follows from a discovery.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Due {
     /// Orphans to report.
@@ -53,7 +53,12 @@ impl Orphans {
         }
     }
 
-    /// A survey found these. `complete`: it knew of every Service.
+    /// Whether orphans may be deleted.
+    pub(super) fn deletes(&self) -> bool {
+        self.config.delete
+    }
+
+    /// A discovery found these. `complete`: it knew of every Service.
     pub(super) fn listed(&mut self, listed: Vec<OrphanPart>, complete: bool, at: Instant) -> Due {
         let mut before = std::mem::take(&mut self.known);
         for orphan in listed {
@@ -96,7 +101,7 @@ impl Orphans {
         }
     }
 
-    /// A pass may not delete this part before the next survey says so again.
+    /// A pass may not delete this part before the next discovery permits it again.
     pub(super) fn postpone(&mut self, part: &PartKey) {
         self.permitted.remove(part);
     }
@@ -106,7 +111,7 @@ impl Orphans {
         self.permitted.contains(part)
     }
 
-    /// When the next survey is due for them.
+    /// When the next discovery is due for them.
     pub(super) fn due(&self) -> Option<Instant> {
         let unreported = self.known.values().filter(|known| !known.is_reported);
         let report = unreported

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ccm_core::load_balancer::{ClusterTag, OwnershipTag};
+use ccm_core::{
+    controllers::Backoff,
+    load_balancer::{ClusterTag, OwnershipTag},
+};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use tokio::{
@@ -12,11 +15,12 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::COMPONENT;
+use crate::controllers::backoff;
 
 /// Its uid is the cluster's.
 const NAMESPACE: &str = "kube-system";
-/// Pauses between tries, first and longest.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Waits between tries.
+const BACKOFF: Backoff = backoff(1, 30);
 /// The pause after an answer that only a change of roles changes.
 const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 /// Controllers do not wait longer for the tag.
@@ -39,18 +43,22 @@ pub(crate) fn follow(client: Client) -> KnownTag {
     receiver
 }
 
-/// The tag for the start. It is [`OwnershipTag::Unknown`] if the API server does not give it in time.
-pub(crate) async fn at_start(tag: &mut KnownTag) -> OwnershipTag {
-    match timeout(START_LIMIT, tag.wait_for(Option::is_some)).await {
-        Ok(Ok(marks)) => marks.clone().unwrap_or_default(),
-        _ => OwnershipTag::Unknown,
-    }
+/// The first answer. `None` if the API server does not give one in time.
+pub(crate) async fn wait(tag: &mut KnownTag) -> Option<OwnershipTag> {
+    let answered = timeout(START_LIMIT, tag.wait_for(Option::is_some)).await;
+    answered.ok()?.ok()?.clone()
+}
+
+/// Returns when the tag is known.
+pub(super) async fn known(tag: &mut KnownTag) -> Option<OwnershipTag> {
+    let known = tag.wait_for(|tag| matches!(tag, Some(OwnershipTag::Known(_))));
+    known.await.ok()?.clone()
 }
 
 async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>) {
     let began = Instant::now();
     let mut reported = false;
-    let mut pause = PAUSES.0;
+    let mut tries = 0;
     loop {
         let (error, refused) = match api.get(NAMESPACE).await {
             Ok(namespace) => match namespace.metadata.uid {
@@ -89,8 +97,8 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>
             sender.send_replace(Some(OwnershipTag::Unknown));
             sleep(REFUSED_PAUSE).await;
         } else {
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
+            tries += 1;
+            sleep(BACKOFF.delay(tries)).await;
         }
     }
 }

@@ -1,74 +1,21 @@
 //! The plan of this controller: the plan engine's passes without writes, and the change of each Service object that
 //! follows.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{anyhow, bail};
 use ccm_core::{
     Error, ErrorKind,
     controllers::{NodeObject, ServiceObject},
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, Discovery, Effect, Effects, LoadBalancers, MemberState,
-        OwnershipTag, PartKey, PartPlan, PlanProblem, ReadOptions, Request, ServiceId, StepDescription,
+        Claim, ClusterSnapshot, ClusterView, Discovery, Effects, LoadBalancers, MemberState, OwnershipTag,
+        PartPlan, PlanProblem, ReadOptions, Request, ServiceId,
     },
 };
 use tokio::time::Instant;
 
-use super::{nodes::Nodes, object::ObjectChange, orphans};
-use crate::controllers::plan::{Action, Blocked, Findings, Kind, Object, Plan};
-
-/// One thing that this controller does.
-pub(super) enum ServiceAction<'a> {
-    /// A step in the cloud.
-    Step(&'a PartKey, &'a StepDescription),
-    /// A patch of the Service object. The cloud gives its address later if `later`.
-    Write { change: &'a ObjectChange, later: bool },
-}
-
-impl Action for ServiceAction<'_> {
-    fn effect(&self) -> Effect {
-        match self {
-            Self::Step(_, step) => step.effect,
-            Self::Write { .. } => Effect::Change,
-        }
-    }
-
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Step(..) => Kind::Cloud,
-            Self::Write { .. } => Kind::Service,
-        }
-    }
-
-    fn reason(&self) -> String {
-        match self {
-            Self::Step(_, step) => step.reason.clone(),
-            Self::Write { .. } => String::new(),
-        }
-    }
-
-    fn part(&self) -> Option<String> {
-        match self {
-            Self::Step(part, _) => Some(part.to_string()),
-            Self::Write { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for ServiceAction<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Step(_, step) => f.write_str(&step.sentence),
-            Self::Write { change, later } => {
-                let mut parts = change.sentences();
-                if *later {
-                    parts.push("its address to the status, once the cloud has given one".to_owned());
-                }
-                write!(f, "write to the Service: {}", parts.join("; "))
-            }
-        }
-    }
-}
+use super::{nodes::Nodes, object::ServiceAction, orphans};
+use crate::controllers::plan::{Blocked, Change, Findings, Kind, Object, Plan};
 
 /// The cluster that is planned.
 pub(crate) struct World<'a> {
@@ -126,12 +73,11 @@ pub(crate) async fn plan(
             }
             None => None,
         };
-        let change = &ObjectChange::due(view, has.claim, balancers.finalizers(view), effects);
+        let mut action = ServiceAction::due(view, has.claim, balancers.finalizers(view), effects);
         let no_address = effects.is_some_and(|effects| effects.ingress.is_none());
-        let later = view.wants_load_balancer() && no_address && view.ingress.is_empty();
-        if later || !change.is_empty() {
-            plan.service(&view.id)
-                .act(&ServiceAction::Write { change, later });
+        action.address_follows = view.wants_load_balancer() && no_address && view.ingress.is_empty();
+        if !action.is_empty() {
+            plan.service(&view.id).act(&action);
         }
     }
     for orphan in discovery.orphans.iter().filter(|_| only.is_none()) {
@@ -216,9 +162,11 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
     let mut of_whole = Findings::default();
     for step in &part_plan.steps {
         let findings = step.service.as_ref().map(|id| plan.service(id));
-        findings
-            .unwrap_or(&mut of_whole)
-            .act(&ServiceAction::Step(part, step));
+        findings.unwrap_or(&mut of_whole).act(Change {
+            why: step.reason.clone(),
+            part: Some(part.to_string()),
+            ..Change::new(step.effect, Kind::Cloud, &step.sentence)
+        });
     }
     for blocked in &part_plan.blocked {
         let findings = blocked.service.as_ref().map(|id| plan.service(id));

@@ -6,9 +6,12 @@
 //! | take work | [`State::take_discovery`], [`State::take_part`], [`State::take_object`] |
 //! | work ended | [`State::discovery_ended`], [`State::part_ended`], [`State::object_ended`]; [`State::part_writes`] on the way |
 //!
-//! Level triggered: a change only says that something is to be compared. A Service whose desired state changed makes its
+//! Level triggered: a change only causes a comparison. A Service whose desired state changed makes its
 //! parts *dirty*; a pass over a part uses everything that is known at that moment, and what comes later makes it dirty
 //! again.
+
+mod jobs;
+mod status;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,43 +20,41 @@ use std::{
 };
 
 use ccm_core::{
-    Freshness, Priority, Retry,
+    Priority, Retry,
     client::later,
     controllers::{Backoff, NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, MemberReport, MemberState, NodeSet,
-        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ReadOptions, ServiceId,
-        ServiceParts, ServiceView, StepDescription,
+        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ServiceEvent,
+        ServiceId, ServiceParts, ServiceView, StepDescription,
     },
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+use self::jobs::Moment;
+pub(super) use self::{
+    jobs::{Cause, Job, Next, PartStatus},
+    status::Counts,
+};
 use super::{
-    events::{Event, Failure, Report, Reported},
+    events::{Failure, Reported, normal},
     nodes::{NodeChange, Nodes},
-    object::{ObjectChange, is_own_writing},
-    orphans::{self, Orphans},
+    object::{ServiceAction, is_own_writing},
+    orphans::Orphans,
 };
 use crate::{
     config::OrphanConfig,
-    controllers::node_object::STORE_LAG,
-    server::status::{OrphanRow, PartRow, Plan, ServiceRow},
+    controllers::{backoff, node_object::STORE_LAG},
+    server::status::Plan,
 };
 
-/// Changes within this time share one discovery: what is read for one Service may serve the next.
-const BURST: Duration = Duration::from_secs(2);
-
-/// For passes that only follow a change in the cluster, what is remembered of the cloud is good for this long. Whatever
-/// we write is forgotten anyway, and before a create the engine always reads again.
-const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
+/// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
+const DISCOVERY_BACKOFF: Backoff = backoff(2, 30);
 
 /// A Service that is not served although nothing is under way for it is compared again after this long, the next time
 /// after twice as long.
-const LOST: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(300),
-};
+const LOST: Backoff = backoff(1, 300);
 
 /// How often a lost Service is compared with what is remembered of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
@@ -67,80 +68,6 @@ pub(super) type Name = Arc<str>;
 /// The name under which a Service is kept.
 fn name(id: &ServiceId) -> Name {
     format!("{}/{}", id.namespace, id.name).into()
-}
-
-/// Why a part is to be run. If there are several reasons, the greatest counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
-    /// The nodes have changed.
-    Nodes,
-    /// It is time to compare the cloud with how it was left.
-    Drift,
-    /// A Service has changed, or is new to this process.
-    Service,
-}
-
-/// A part is to be run, or discovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Job {
-    pub(super) cause: Cause,
-    /// Answers must not be older; `None` for those that are remembered.
-    after: Option<Instant>,
-    priority: Priority,
-}
-
-impl Job {
-    /// One that follows a change in the cluster, with remembered answers.
-    fn now(cause: Cause) -> Self {
-        Self {
-            cause,
-            after: None,
-            priority: Priority::User,
-        }
-    }
-
-    /// One in the background, with new answers.
-    fn drift(at: Instant) -> Self {
-        Self {
-            cause: Cause::Drift,
-            after: Some(at),
-            priority: Priority::Background,
-        }
-    }
-
-    /// One job for both.
-    fn and(self, other: Self) -> Self {
-        Self {
-            cause: self.cause.max(other.cause),
-            after: self.after.max(other.after),
-            priority: self.priority.min(other.priority),
-        }
-    }
-
-    /// Adds it to those that wait.
-    fn add_to(self, jobs: &mut Option<Self>) {
-        *jobs = Some(jobs.map_or(self, |before| before.and(self)));
-    }
-
-    pub(super) fn ask(self) -> ReadOptions {
-        ReadOptions {
-            freshness: self.after.map_or(Freshness::AtMost(REMEMBERED), Freshness::After),
-            priority: self.priority,
-        }
-    }
-}
-
-/// The moment from which answers are new enough, the same one for all changes of a burst.
-#[derive(Debug, Default)]
-struct Moment(Option<Instant>);
-
-impl Moment {
-    fn at(&mut self, now: Instant) -> Instant {
-        match self.0 {
-            Some(moment) if now.saturating_duration_since(moment) < BURST => moment,
-            _ => *self.0.insert(now),
-        }
-    }
 }
 
 /// A change that came in.
@@ -164,12 +91,18 @@ pub(super) enum Output {
     Run(PartKey),
     /// Run the part, unless it waits for its next try.
     RunUnlessWaiting(PartKey),
-    /// Compare the Service object with what it should say.
+    /// Compare the Service object with its desired content.
     Object(Name),
     /// Publish an event.
-    Event(Event),
+    Event(ServiceEvent),
+    /// Publish an event of the provider.
+    ProviderEvent(ServiceEvent),
     /// Report orphans.
     Orphans(Vec<OrphanPart>),
+    /// So many parts begin to follow changed nodes.
+    FollowNodes { parts: usize },
+    /// All of them follow, after this time.
+    NodesFollowed(Duration),
 }
 
 /// A discovery: which parts all Services have.
@@ -198,88 +131,14 @@ pub(super) enum ObjectTask {
 
 /// A write of a Service object.
 pub(super) struct ObjectWrite {
-    pub(super) change: ObjectChange,
+    pub(super) change: ServiceAction,
     /// There was a load balancer: an event reports when the finalizers are removed.
     had_load_balancer: bool,
 }
 
-/// How the write of a Service object ended.
-#[derive(Clone, Copy)]
-pub(super) enum ObjectEnd<'a> {
-    /// Written; `in_vain`: the API server says that it changed nothing.
-    Written {
-        in_vain: bool,
-    },
-    Failed(&'a str),
-}
-
-/// When the part is to be run again.
+/// Whether a write changed nothing, by the API server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// After a change.
-    Done,
-    /// Then. No failure, or the provider said when.
-    Until(Instant),
-    /// With growing waits, none of them shorter than the one that the cloud asks for.
-    Backoff { least: Duration },
-}
-
-/// How the last pass over a part ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum PartStatus {
-    /// There was none.
-    #[default]
-    New,
-    Done,
-    /// A member is refused; the others are done.
-    Held,
-    Parked,
-    Blocked,
-    Failed,
-}
-
-impl PartStatus {
-    pub(super) const ALL: [Self; 6] = [
-        Self::New,
-        Self::Done,
-        Self::Held,
-        Self::Parked,
-        Self::Blocked,
-        Self::Failed,
-    ];
-
-    /// The metric label.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "new",
-            Self::Done => "done",
-            Self::Held => "held",
-            Self::Parked => "parked",
-            Self::Blocked => "blocked",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// Whether it is tried again though nothing has changed.
-    pub(super) fn is_trouble(self) -> bool {
-        matches!(self, Self::Held | Self::Blocked | Self::Failed)
-    }
-
-    /// How the pass ended, and why if it has to be tried again.
-    pub(super) fn of(report: &PartReport) -> (Self, Option<Failure<'_>>) {
-        let refused = report.members.iter().find_map(|member| match &member.state {
-            MemberState::Refused(error) => Some(Failure::Error(error)),
-            _ => None,
-        });
-        match &report.state {
-            PartState::Done if refused.is_some() => (Self::Held, refused),
-            PartState::Done => (Self::Done, None),
-            PartState::Parked { .. } => (Self::Parked, None),
-            PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
-            PartState::Failed(error) => (Self::Failed, Some(Failure::Error(error))),
-        }
-    }
-}
+pub(super) struct InVain(pub(super) bool);
 
 /// What is known of a Service.
 #[derive(Debug)]
@@ -297,10 +156,8 @@ struct ServiceEntry {
     requeued: Option<Job>,
     /// Whether passes know of it. A new one has to wait for its finalizers.
     included: bool,
-    /// Its form when all that it asked for was done.
-    served: Option<Arc<ServiceView>>,
-    /// What its load balancer then said about the object.
-    effects: Option<Effects>,
+    /// When all that it asked for was done the last time.
+    served: Option<Served>,
     /// Another process served it before this one started.
     inherited: bool,
     /// What was last reported about it.
@@ -312,14 +169,23 @@ struct ServiceEntry {
     lost: u32,
 }
 
+/// A Service that was served.
+#[derive(Debug)]
+struct Served {
+    /// Its form then.
+    view: Arc<ServiceView>,
+    /// The content of the object that its load balancer asked for.
+    effects: Effects,
+}
+
 /// A patch of a Service object.
 #[derive(Debug)]
 struct Written {
     /// The version of the object in the store.
     version: Option<String>,
-    change: ObjectChange,
+    change: ServiceAction,
     at: Instant,
-    in_vain: bool,
+    in_vain: InVain,
 }
 
 impl ServiceEntry {
@@ -327,7 +193,7 @@ impl ServiceEntry {
     fn is_settled(&self) -> bool {
         self.served
             .as_ref()
-            .is_some_and(|served| served.asks_the_same(&self.view))
+            .is_some_and(|served| served.view.asks_the_same(&self.view))
     }
 
     fn parts(&self) -> impl Iterator<Item = &PartKey> {
@@ -369,10 +235,9 @@ impl ServiceEntry {
     ) -> Option<Output> {
         let only_nodes = cause == Cause::Nodes && self.is_settled();
         let event = failure.event(&self.view, only_nodes.then_some(nodes));
-        let report = failure.report(event.reason);
         // A Service that asks for something impossible is refused by each of its parts.
-        let elsewhere = self.reported.is_reported_elsewhere(part, &report);
-        (self.reported.set(part, report) && !elsewhere).then_some(Output::Event(event))
+        let is_new = self.reported.fail(part, failure.report(event.reason));
+        is_new.then_some(Output::Event(event))
     }
 }
 
@@ -399,28 +264,21 @@ pub(super) struct State {
     members: HashMap<PartKey, Vec<Name>>,
     nodes: Nodes,
     orphans: Orphans,
-    deletes_orphans: bool,
     snapshot: Arc<ClusterSnapshot>,
     snapshot_nodes: u64,
     snapshot_is_old: bool,
     /// Parts must be discovered, with answers after this.
     discovery: Option<Job>,
+    /// How many discoveries in a row failed, and when the next one is due.
+    failed_discoveries: u32,
+    retry_discovery: Option<Instant>,
+    /// Since when parts follow the nodes of this generation, while some do not yet.
+    following: Option<(Instant, u64)>,
     moment: Moment,
     /// All kinds of failures that occurred.
     kinds: HashSet<&'static str>,
     /// Before the first discovery ended, everything existed before this process.
     started: bool,
-}
-
-/// The state in numbers.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) services: HashMap<&'static str, usize>,
-    /// Services that fail, by the kind of failure. Kinds that ended are zero.
-    pub(super) failing: HashMap<&'static str, usize>,
-    pub(super) parts: HashMap<&'static str, usize>,
-    /// Orphans that may be deleted, and others.
-    pub(super) orphans: (usize, usize),
 }
 
 // === A change came in ===
@@ -438,7 +296,6 @@ impl State {
             }),
             snapshot_is_old: true,
             orphans: Orphans::new(orphans),
-            deletes_orphans: orphans.delete,
             ..Self::default()
         }
     }
@@ -506,7 +363,6 @@ impl State {
                 requeued: None,
                 included: false,
                 served: None,
-                effects: None,
                 inherited,
                 reported: Reported::default(),
                 written: None,
@@ -514,14 +370,15 @@ impl State {
                 lost: 0,
             });
         if !entry.view.asks_the_same(&view) || entry.claim != claim {
-            // Our own write says nothing new about the cloud.
-            let own = is_own_writing(&entry.view, &view, entry.effects.as_ref());
+            // Our own write is no news about the cloud.
+            let effects = entry.served.as_ref().map(|served| &served.effects);
+            let own = is_own_writing(&entry.view, &view, effects);
             let after = job.after.filter(|_| !own);
             Job { after, ..job }.add_to(&mut entry.dirty);
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
             // The next announcement is another one.
-            entry.reported.end_work();
+            entry.reported.work = false;
         }
         entry.view = view;
         entry.claim = claim;
@@ -543,7 +400,7 @@ impl State {
         self.snapshot_is_old = true;
         let over = entry.is_settled() && !entry.view.wants_load_balancer();
         if entry.is_ours() && entry.included && !over {
-            // Its load balancer was not deleted: somebody removed the finalizer, or the API server lost the Service. The next
+            // Its load balancer was not deleted: another client removed the finalizer, or the API server lost the Service. The next
             // discovery lists what became an orphan.
             let after = Some(self.moment.at(at));
             let job = Job {
@@ -566,8 +423,9 @@ impl State {
     /// leads to a discovery waits for it.
     pub(super) fn due(&self, discovers: bool) -> Option<Instant> {
         let nodes = self.nodes.due().filter(|_| self.started);
-        if discovers {
-            return nodes;
+        if discovers || self.retry_discovery.is_some() {
+            let retry = self.retry_discovery.filter(|_| !discovers);
+            return nodes.into_iter().chain(retry).min();
         }
         let again = self.services.values().filter_map(|entry| entry.again).min();
         let all = [nodes, again, self.orphans_due()];
@@ -579,26 +437,35 @@ impl State {
         self.orphans.due().filter(|_| self.all_included())
     }
 
-    /// Time has passed. If nodes changed and it is time to follow them: the parts that do not.
-    pub(super) fn take_due(&mut self, at: Instant) -> Option<Vec<Output>> {
-        if !self.started || !self.nodes.take_due(at) {
-            return None;
+    /// Time has passed. If nodes changed and it is time to follow them: runs the parts that do not. While discovery fails:
+    /// runs what it is not needed for.
+    pub(super) fn take_due(&mut self, at: Instant) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        if self.started && self.nodes.take_due(at) {
+            let job = Job::now(Cause::Nodes);
+            // A cloud may have parts for each zone.
+            job.add_to(&mut self.discovery);
+            let generation = self.nodes.generation();
+            let behind: Vec<_> = self.behind(generation).cloned().collect();
+            self.following = (!behind.is_empty()).then_some((at, generation));
+            outputs.push(Output::FollowNodes { parts: behind.len() });
+            outputs.extend(behind.iter().map(|part| self.make_dirty(part, job)));
         }
-        let generation = self.nodes.generation();
-        let job = Job::now(Cause::Nodes);
-        // A cloud may have parts for each zone.
-        job.add_to(&mut self.discovery);
+        if self.failed_discoveries > 0 {
+            outputs.extend(self.requeue_known());
+        }
+        outputs
+    }
+
+    /// Parts of load balancers that do not follow the nodes of this generation.
+    fn behind(&self, generation: u64) -> impl Iterator<Item = &PartKey> {
         let wants = |key| {
             let mut members = self.members_of(key);
             members.any(|(_, entry)| entry.view.wants_load_balancer())
         };
-        let behind: Vec<_> = self
-            .parts
-            .iter()
-            .filter(|(key, part)| part.follows != Some(generation) && wants(key))
-            .map(|(key, _)| key.clone())
-            .collect();
-        Some(behind.iter().map(|part| self.make_dirty(part, job)).collect())
+        let parts = self.parts.iter();
+        let behind = parts.filter(move |(_, part)| part.follows.is_none_or(|follows| follows < generation));
+        behind.map(|(key, _)| key).filter(move |key| wants(key))
     }
 
     /// The part is to be run.
@@ -606,7 +473,7 @@ impl State {
         let entry = self.parts.entry(part.clone()).or_default();
         job.add_to(&mut entry.job);
         match (job.cause, entry.status) {
-            (Cause::Service, _) | (Cause::Nodes, PartStatus::Held) => Output::Run(part.clone()),
+            (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused) => Output::Run(part.clone()),
             _ => Output::RunUnlessWaiting(part.clone()),
         }
     }
@@ -655,6 +522,10 @@ impl State {
 
     /// Takes the discovery, if one is due. A change from now on is for the next one.
     pub(super) fn take_discovery(&mut self, at: Instant) -> Option<DiscoveryTask> {
+        if self.retry_discovery.is_some_and(|due| due > at) {
+            return None;
+        }
+        self.retry_discovery = None;
         for entry in self.services.values_mut() {
             if entry.again.take_if(|again| *again <= at).is_some() {
                 let job = Job {
@@ -697,7 +568,7 @@ impl State {
         })
     }
 
-    /// Takes a Service object: what it does not say yet.
+    /// Takes a Service object: its differences from the desired content.
     pub(super) fn take_object(&self, name: &Name, object: &ServiceObject, at: Instant) -> ObjectTask {
         let entry = self.services.get(name);
         let Some(entry) = entry.filter(|entry| entry.view.id == object.view.id) else {
@@ -705,9 +576,9 @@ impl State {
         };
         // What is known is about the Service as it was served.
         let served = entry.served.as_ref();
-        let current = served.is_some_and(|served| served.asks_the_same(&object.view));
-        let effects = entry.effects.as_ref().filter(|_| current);
-        let change = ObjectChange::due(&object.view, entry.claim, entry.finalizers, effects);
+        let current = served.filter(|served| served.view.asks_the_same(&object.view));
+        let effects = current.map(|served| &served.effects);
+        let change = ServiceAction::due(&object.view, entry.claim, entry.finalizers, effects);
         if change.is_empty() {
             return ObjectTask::Nothing;
         }
@@ -715,13 +586,13 @@ impl State {
             && written.version == object.meta.resource_version
         {
             let due = written.at + STORE_LAG;
-            match written.in_vain {
+            match written.in_vain.0 {
                 true if written.change == change => return ObjectTask::Nothing,
                 false if at < due => return ObjectTask::Later(due),
                 _ => {}
             }
         }
-        let existed = entry.reported.is_work_reported() || !object.view.ingress.is_empty();
+        let existed = entry.reported.work || !object.view.ingress.is_empty();
         ObjectTask::Write(ObjectWrite {
             change,
             had_load_balancer: entry.is_ours() && existed,
@@ -732,7 +603,7 @@ impl State {
 // === Work ended ===
 
 impl State {
-    /// A discovery ended. If it failed, it is due again when [`Self::retry_discovery`] says so.
+    /// A discovery ended. If it failed, it is due again later.
     pub(super) fn discovery_ended(
         &mut self,
         task: &DiscoveryTask,
@@ -740,8 +611,17 @@ impl State {
         at: Instant,
     ) -> Vec<Output> {
         match result {
-            Ok(discovery) => self.discovered(discovery, &task.snapshot, at),
+            Ok(discovery) => {
+                self.failed_discoveries = 0;
+                self.discovered(discovery, &task.snapshot, at)
+            }
             Err(error) => {
+                self.failed_discoveries = self.failed_discoveries.saturating_add(1);
+                let wait = error
+                    .retry()
+                    .wait(DISCOVERY_BACKOFF.delay(self.failed_discoveries));
+                self.retry_discovery = Some(later(at, wait));
+                task.job.add_to(&mut self.discovery);
                 let failure = Failure::Error(&error);
                 self.kinds.insert(failure.label());
                 let entries = self.services.values_mut();
@@ -749,16 +629,11 @@ impl State {
                     .filter(|entry| entry.waits_for_discovery())
                     .filter_map(|entry| {
                         let nodes = NodeSet::default();
-                        entry.fail(&failure, &Reported::discovery(), Cause::Service, &nodes)
+                        entry.fail(&failure, &PartKey::new(""), Cause::Service, &nodes)
                     })
                     .collect()
             }
         }
-    }
-
-    /// A discovery that failed is due again.
-    pub(super) fn retry_discovery(&mut self, job: Job) {
-        job.add_to(&mut self.discovery);
     }
 
     fn discovered(&mut self, discovery: Discovery, snapshot: &ClusterSnapshot, at: Instant) -> Vec<Output> {
@@ -795,17 +670,18 @@ impl State {
 
     /// Discovery fails: the known parts of changed Services do not wait for it. Each change is run once; when discovery
     /// works again, they are run with all others.
-    pub(super) fn requeue_known(&mut self) -> Vec<Output> {
+    fn requeue_known(&mut self) -> Vec<Output> {
         let mut known = Vec::new();
         for entry in self.services.values_mut() {
-            if entry.waits_for_discovery() && entry.requeued != entry.dirty {
-                entry.requeued = entry.dirty;
-                let parts = entry.parts().cloned();
-                known.extend(parts.zip(std::iter::repeat(entry.dirty)));
+            if let Some(job) = entry.dirty.filter(|_| entry.waits_for_discovery())
+                && entry.requeued != Some(job)
+            {
+                entry.requeued = Some(job);
+                known.extend(entry.parts().map(|part| (part.clone(), job)));
             }
         }
-        let run = known.into_iter().filter_map(|(part, job)| Some((part, job?)));
-        run.map(|(part, job)| self.make_dirty(&part, job)).collect()
+        let run = known.iter();
+        run.map(|(part, job)| self.make_dirty(part, *job)).collect()
     }
 
     /// Finds the members of each part.
@@ -831,7 +707,7 @@ impl State {
         part: &PartKey,
         steps: &[StepDescription],
         cause: Cause,
-    ) -> Vec<Event> {
+    ) -> Vec<ServiceEvent> {
         if let Some(part) = self.parts.get_mut(part) {
             part.plan = Some(Plan {
                 at: Timestamp::now(),
@@ -865,11 +741,11 @@ impl State {
             };
             let wants = entry.view.wants_load_balancer();
             let only_nodes = wants && cause == Cause::Nodes && entry.is_settled();
-            if !only_nodes && entry.reported.begin_work() {
+            if !only_nodes && !std::mem::replace(&mut entry.reported.work, true) {
                 let id = &entry.view.id;
                 events.push(match wants {
-                    true => Event::normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
-                    false => Event::normal(id, "DeletingLoadBalancer", "Deleting load balancer"),
+                    true => normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
+                    false => normal(id, "DeletingLoadBalancer", "Deleting load balancer"),
                 });
             }
         }
@@ -908,7 +784,7 @@ impl State {
         };
         if let Some(failure) = &failure {
             match status {
-                PartStatus::Held => {
+                PartStatus::Refused => {
                     self.kinds.insert(failure.label());
                 }
                 _ => self.fail_all(part, task, report, failure, &mut outputs),
@@ -925,6 +801,12 @@ impl State {
         for other in &report.next {
             self.make_dirty(other, task.job);
             outputs.push(Output::Run(other.clone()));
+        }
+        if let Some((began, generation)) = self.following
+            && self.behind(generation).next().is_none()
+        {
+            self.following = None;
+            outputs.push(Output::NodesFollowed(at.saturating_duration_since(began)));
         }
         self.find_lost(part, at);
         let came = || self.parts.get(part).is_some_and(|part| part.job.is_some());
@@ -975,30 +857,25 @@ impl State {
         let settled = entry.is_settled();
         // What was true before this process started was reported by the one before.
         let known = entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
-        let mut publish = |event: Event| outputs.push(Output::Event(event));
-        for event in entry.reported.pass_ended(part, id, report) {
-            if !known {
-                publish(event);
-            }
-        }
+        let new = entry.reported.pass_ended(part, id, report);
+        outputs.extend(new.into_iter().filter(|_| !known));
+        let mut publish = |event| outputs.push(Output::Event(event));
         let is_done = matches!(report.state, PartState::Done);
         let is_first = entry.joins.first() == Some(part);
         match &member.state {
             MemberState::Served | MemberState::Left | MemberState::Frozen(_) if is_done => {
-                entry.reported.clear_failure(part);
                 let no_nodes = nodes.keeps_members() && entry.view.wants_load_balancer() && is_first;
-                let is_new = match no_nodes {
-                    true => entry.reported.set(part, Report::NoNodes),
-                    false => entry.reported.clear(part, &Report::NoNodes),
-                };
+                let reports = entry.reported.of(part);
+                reports.failure = None;
+                let is_new = std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
                 if no_nodes && is_new && !known {
                     let text = "There are no available nodes for LoadBalancer".to_owned();
-                    publish(Event::warning(id, "UnAvailableLoadBalancer", text));
+                    publish(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text));
                 }
                 let updated = member.touched && settled && task.job.cause == Cause::Nodes;
-                if updated && is_first && !entry.reported.is_work_reported() {
+                if updated && is_first && !entry.reported.work {
                     let text = "Updated load balancer with new hosts";
-                    publish(Event::normal(id, "UpdatedLoadBalancer", text));
+                    publish(normal(id, "UpdatedLoadBalancer", text));
                 }
             }
             MemberState::Refused(error) if is_done => {
@@ -1015,12 +892,14 @@ impl State {
         let Some(view) = view.filter(|view| member.finished && view.asks_the_same(&entry.view)) else {
             return;
         };
-        entry.served = Some(view.clone());
+        entry.served = Some(Served {
+            view: Arc::clone(view),
+            effects: member.effects.clone(),
+        });
         (entry.again, entry.lost) = (None, 0);
-        entry.effects = Some(member.effects.clone());
         outputs.push(Output::Object(name(id)));
-        if entry.view.wants_load_balancer() && entry.reported.end_work() {
-            let event = Event::normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
+        if entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
+            let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
             outputs.push(Output::Event(event));
         }
     }
@@ -1057,9 +936,8 @@ impl State {
             job.add_to(&mut part.job);
         }
         self.parts.insert(new.clone(), part);
-        let members = self.members.remove(old).unwrap_or_default();
-        for name in &members {
-            let Some(entry) = self.services.get_mut(name) else {
+        for name in self.members.remove(old).unwrap_or_default() {
+            let Some(entry) = self.services.get_mut(&name) else {
                 continue;
             };
             for key in entry.joins.iter_mut().chain(&mut entry.leaves) {
@@ -1068,9 +946,7 @@ impl State {
                 }
             }
             entry.reported.rename(old, new);
-        }
-        let known = self.members.entry(new.clone()).or_default();
-        for name in members {
+            let known = self.members.entry(new.clone()).or_default();
             if !known.contains(&name) {
                 known.push(name);
             }
@@ -1082,40 +958,34 @@ impl State {
         &mut self,
         object: &ServiceObject,
         write: ObjectWrite,
-        end: ObjectEnd<'_>,
+        end: Result<InVain, String>,
         at: Instant,
-    ) -> Option<Event> {
+    ) -> Option<ServiceEvent> {
         let id = &object.view.id;
-        let ObjectWrite {
-            change,
-            had_load_balancer,
-        } = write;
         // The Service may be gone already.
         let entry = self.entry(id);
-        match end {
-            ObjectEnd::Written { in_vain } => {
-                let removed = !object.view.wants_load_balancer() && !change.remove_finalizers.is_empty();
-                if let Some(entry) = entry {
-                    entry.reported.written();
-                    if removed {
-                        entry.reported.end_work();
-                    }
-                    entry.written = Some(Written {
-                        version: object.meta.resource_version.clone(),
-                        change,
-                        at,
-                        in_vain,
-                    });
-                }
-                (removed && had_load_balancer)
-                    .then(|| Event::normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
+        let in_vain = match end {
+            Ok(in_vain) => in_vain,
+            Err(error) => {
+                let message = format!("Error syncing load balancer: {}: {error}", write.change.failure());
+                let last = entry?.reported.not_written.replace(message.clone());
+                let is_new = last.as_ref() != Some(&message);
+                return is_new.then(|| ServiceEvent::warning(id, "SyncLoadBalancerFailed", message));
             }
-            ObjectEnd::Failed(error) => {
-                let message = format!("Error syncing load balancer: {}: {error}", change.failure());
-                let is_new = entry?.reported.not_written(&message);
-                is_new.then(|| Event::warning(id, "SyncLoadBalancerFailed", message))
-            }
+        };
+        let removed = !object.view.wants_load_balancer() && !write.change.remove_finalizers.is_empty();
+        if let Some(entry) = entry {
+            entry.reported.not_written = None;
+            entry.reported.work &= !removed;
+            entry.written = Some(Written {
+                version: object.meta.resource_version.clone(),
+                change: write.change,
+                at,
+                in_vain,
+            });
         }
+        (removed && write.had_load_balancer)
+            .then(|| normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
     }
 }
 
@@ -1140,7 +1010,7 @@ impl ServiceEntry {
             None
         };
         for part in self.parts() {
-            // A part may be new without any change of the Service: somebody created or deleted something.
+            // A part may be new without any change of the Service: another client created or deleted something.
             let moved = (!known.contains(part)).then_some(Job::now(Cause::Service));
             if let Some(job) = job.or(moved) {
                 due.entry(part.clone())
@@ -1152,88 +1022,13 @@ impl ServiceEntry {
             return None;
         }
         // There is nothing of it, and nothing is to be done for it.
-        self.served = Some(Arc::clone(view));
-        if view.wants_load_balancer() {
-            // Its status is not ours any more.
-            self.effects = None;
-        }
-        self.effects.get_or_insert_default();
+        // If it wants a load balancer, its status is not ours any more.
+        let last = self.served.take().filter(|_| !view.wants_load_balancer());
+        self.served = Some(Served {
+            view: Arc::clone(view),
+            effects: last.map(|last| last.effects).unwrap_or_default(),
+        });
         Some(Output::Object(name(&parts.service)))
-    }
-}
-
-// === For people ===
-
-impl State {
-    /// The state in numbers.
-    pub(super) fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            services: ["served", "pending", "leaving", "foreign"]
-                .map(|state| (state, 0))
-                .into(),
-            parts: PartStatus::ALL.map(|status| (status.as_str(), 0)).into(),
-            failing: self.kinds.iter().map(|kind| (*kind, 0)).collect(),
-            ..Counts::default()
-        };
-        for entry in self.services.values() {
-            *counts.services.entry(entry.shown_state()).or_default() += 1;
-            if let Some(kind) = entry.reported.failure_kind() {
-                *counts.failing.entry(kind).or_default() += 1;
-            }
-        }
-        for part in self.parts.values() {
-            *counts.parts.entry(part.status.as_str()).or_default() += 1;
-        }
-        let deletable = self.orphans.all().filter(|(orphan, _)| orphan.deletable).count();
-        counts.orphans = (deletable, self.orphans.all().count() - deletable);
-        counts
-    }
-
-    /// The Services by name.
-    pub(super) fn rows(&self) -> Vec<ServiceRow> {
-        let mut rows: Vec<_> = self
-            .services
-            .iter()
-            .map(|(name, entry)| self.row(name, entry))
-            .collect();
-        rows.sort_by(|one, other| one.name.cmp(&other.name));
-        rows
-    }
-
-    fn row(&self, name: &Name, entry: &ServiceEntry) -> ServiceRow {
-        let part = |key: &PartKey| {
-            let part = self.parts.get(key);
-            PartRow {
-                name: key.to_string(),
-                state: part.map_or("new", |part| match part.running {
-                    true => "running",
-                    false => part.status.as_str(),
-                }),
-                last_plan: part.and_then(|part| part.plan.clone()),
-            }
-        };
-        let ingress = entry.view.ingress.iter();
-        ServiceRow {
-            name: name.to_string(),
-            state: entry.shown_state(),
-            addresses: ingress
-                .filter_map(|ingress| ingress.ip.as_deref().or(ingress.hostname.as_deref()))
-                .map(str::to_owned)
-                .collect(),
-            parts: entry.parts().map(part).collect(),
-            error: entry.reported.error(),
-        }
-    }
-
-    /// What belongs to Services that do not exist.
-    pub(super) fn orphan_rows(&self) -> Vec<OrphanRow> {
-        let row = |(orphan, since): (&OrphanPart, Instant)| OrphanRow {
-            name: orphan.what.clone(),
-            seen_for_seconds: since.elapsed().as_secs(),
-            deletable: orphan.deletable,
-            consequence: orphans::consequence(orphan, self.deletes_orphans),
-        };
-        self.orphans.all().map(row).collect()
     }
 }
 

@@ -2,11 +2,14 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Effect, Ingress, Policy, ServiceEvent, ServicePort, ServiceType},
+    load_balancer::{Effect, Ingress, Policy, ServicePort, ServiceType},
 };
 use serde_json::json;
 
-use super::*;
+use super::{
+    jobs::{BURST, REMEMBERED},
+    *,
+};
 
 const SHARED: &str = "hosts";
 
@@ -112,7 +115,7 @@ impl Fixture {
 
     fn follow(&mut self) -> Vec<String> {
         let outputs = self.state.take_due(self.now);
-        runs(&outputs.unwrap_or_default())
+        runs(&outputs)
     }
 
     /// Takes a part up.
@@ -144,6 +147,10 @@ impl Fixture {
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         self.run(SHARED, &all);
         assert!(self.record(service).is_settled());
+    }
+
+    fn effects(&self, service: &str) -> &Effects {
+        &self.record(service).served.as_ref().unwrap().effects
     }
 
     fn record(&self, service: &str) -> &ServiceEntry {
@@ -202,7 +209,7 @@ fn reasons(outputs: &[Output]) -> Vec<&'static str> {
     outputs
         .iter()
         .filter_map(|order| match order {
-            Output::Event(event) => Some(event.reason),
+            Output::Event(event) | Output::ProviderEvent(event) => Some(event.reason),
             _ => None,
         })
         .collect()
@@ -298,7 +305,7 @@ fn a_service_without_parts_is_finished() {
     let outputs = discover(&mut fixture);
     assert!(matches!(outputs[..], [Output::Object(_)]), "{outputs:?}");
     assert!(fixture.record("a").is_settled());
-    assert_eq!(fixture.record("a").effects, Some(Effects::default()));
+    assert_eq!(fixture.effects("a"), &Effects::default());
     assert_eq!(fixture.state.due(false), None);
     // What it said about the status is forgotten: whoever serves it now writes there.
     let mut fixture = Fixture::new();
@@ -306,7 +313,7 @@ fn a_service_without_parts_is_finished() {
     fixture.change(&view("a", |view| view.external_ips = vec!["192.0.2.1".into()]));
     discover(&mut fixture);
     assert!(fixture.record("a").is_settled());
-    assert_eq!(fixture.record("a").effects, Some(Effects::default()));
+    assert_eq!(fixture.effects("a"), &Effects::default());
     fixture.change(&view("a", |view| view.deleting = true));
     let outputs = discover(&mut fixture);
     assert!(matches!(outputs[..], [Output::Object(_)]), "{outputs:?}");
@@ -500,11 +507,11 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
     fixture.change(&view("a", |view| view.ports[0].port = 2));
     fixture.change(&view("new", |_| {}));
     let fail = |fixture: &mut Fixture| {
+        fixture.tick(10);
         let task = fixture.state.take_discovery(fixture.now).unwrap();
         let error = Error::new(ErrorKind::Unavailable, "down");
         let outputs = fixture.state.discovery_ended(&task, Err(error), fixture.now);
-        let job = fixture.record("a").dirty.unwrap();
-        fixture.state.retry_discovery(job);
+        assert!(fixture.state.take_discovery(fixture.now).is_none(), "not at once");
         reasons(&outputs).len()
     };
     assert_eq!(fail(&mut fixture), 2, "of a and new");
@@ -640,8 +647,8 @@ fn work_is_announced_to_those_for_whom_it_is() {
     fixture.served("a");
     fixture.change(&view("b", |_| {}));
     fixture.discover();
-    let texts = |events: Vec<Event>| -> Vec<String> {
-        let text = |event: Event| format!("{} {}", event.service.name, event.reason);
+    let texts = |events: Vec<ServiceEvent>| -> Vec<String> {
+        let text = |event: ServiceEvent| format!("{} {}", event.service.name, event.reason);
         events.into_iter().map(text).collect()
     };
     let shared = PartKey::new(SHARED);

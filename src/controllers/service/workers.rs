@@ -19,7 +19,7 @@ use tracing::{debug, info};
 
 use super::{
     BACKOFF, COMPONENT, ServiceController,
-    state::{Cause, Name, Next, ObjectEnd, ObjectTask, ObjectWrite, PartStatus},
+    state::{Cause, InVain, Name, Next, ObjectTask, ObjectWrite, PartStatus},
 };
 use crate::controllers::node_object::is_gone;
 
@@ -48,12 +48,7 @@ impl ServiceController {
     /// Runs parts until `shutdown`; a pass that is under way then is finished. A part that waits for the cloud is left to
     /// the next process.
     pub(super) async fn work_on_parts(self: Arc<Self>, shutdown: CancellationToken) {
-        loop {
-            let part = tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return,
-                part = self.parts.next() => part,
-            };
+        while let Some(part) = shutdown.run_until_cancelled(self.parts.next()).await {
             self.metrics.running.inc();
             self.run_part(&part).await;
             self.metrics.running.dec();
@@ -81,25 +76,24 @@ impl ServiceController {
         let (outputs, next) = self.state.lock().part_ended(&task, &report, now);
         self.show_pass(part, task.job.cause, &report, began);
         match (&report.renamed, next) {
-            (None, Next::Done) => self.parts.done(part),
+            (_, Next::Done) => self.parts.done(part),
             (None, Next::Until(due)) => self.parts.done_until(part, due),
             (None, Next::Backoff { least }) => {
                 self.parts.done_with_backoff_of_at_least(part, least);
             }
-            (Some(new), next) => {
+            (Some(new), Next::Until(due)) => {
                 self.parts.done(part);
-                match next {
-                    Next::Done => {}
-                    Next::Until(due) => self.parts.add_at(new.clone(), due),
-                    Next::Backoff { least } => {
-                        self.parts
-                            .add_at(new.clone(), later(now, BACKOFF.first.max(least)));
-                    }
-                }
+                self.parts.add_at(new.clone(), due);
+            }
+            (Some(new), Next::Backoff { least }) => {
+                self.parts.done(part);
+                let due = later(now, BACKOFF.first.max(least));
+                self.parts.add_at(new.clone(), due);
             }
         }
         self.apply(outputs);
-        self.followed(report.renamed.as_ref().unwrap_or(part), part, next);
+        // Something may be due later.
+        self.changed.notify_one();
     }
 
     /// Log and metrics of a pass.
@@ -134,12 +128,7 @@ impl ServiceController {
 impl ServiceController {
     /// Writes Service objects until `shutdown`; a patch that is under way then is finished.
     pub(super) async fn work_on_objects(self: Arc<Self>, shutdown: CancellationToken) {
-        loop {
-            let name = tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return,
-                name = self.objects.next() => name,
-            };
+        while let Some(name) = shutdown.run_until_cancelled(self.objects.next()).await {
             self.sync_object(&name).await;
         }
     }
@@ -172,18 +161,17 @@ impl ServiceController {
         let result = api
             .patch_status(&view.id.name, &PatchParams::default(), &body)
             .await;
-        let error = match &result {
+        let (label, end) = match &result {
             Err(error) if is_gone(error) => {
                 self.metrics.wrote("gone");
                 return true;
             }
-            Err(error) => ccm_core::error::report(error),
-            Ok(_) => String::new(),
-        };
-        let end = match &result {
+            Err(error) => {
+                let error = ccm_core::error::report(error);
+                self.events.failed(name, "ServiceNotWritten", &error);
+                ("failed", Err(error))
+            }
             Ok(reply) => {
-                let in_vain = reply.meta.resource_version == object.meta.resource_version;
-                self.metrics.wrote(if in_vain { "unchanged" } else { "written" });
                 info!(
                     controller = COMPONENT,
                     service = &**name,
@@ -193,14 +181,13 @@ impl ServiceController {
                     annotations = ?change.annotations.keys(),
                     "Updated Service"
                 );
-                ObjectEnd::Written { in_vain }
-            }
-            Err(_) => {
-                self.metrics.wrote("failed");
-                self.events.failed(name, "ServiceNotWritten", &error);
-                ObjectEnd::Failed(&error)
+                match reply.meta.resource_version == object.meta.resource_version {
+                    true => ("unchanged", Ok(InVain(true))),
+                    false => ("written", Ok(InVain(false))),
+                }
             }
         };
+        self.metrics.wrote(label);
         let event = self.state.lock().object_ended(object, write, end, Instant::now());
         if let Some(event) = event {
             self.events.publish(&event);

@@ -34,7 +34,7 @@ fn whole(gone: usize, all: usize) -> Whole {
 }
 
 fn counts(decision: &Decision) -> (usize, usize) {
-    (decision.delete.len(), decision.hold.len())
+    (decision.delete.len(), decision.blocked.len())
 }
 
 #[test]
@@ -49,9 +49,9 @@ fn nothing_goes_while_nobody_is_found() {
             assert_eq!(counts(&decision), (0, count));
             assert!(
                 decision
-                    .hold
+                    .blocked
                     .iter()
-                    .all(|(_, reason)| *reason == Reason::NothingPresent)
+                    .all(|(_, reason)| *reason == BlockReason::NothingPresent)
             );
         }
     }
@@ -185,9 +185,9 @@ fn time(text: &str) -> Timestamp {
 }
 
 #[test]
-fn the_last_look_refuses_what_is_not_the_judged_node_any_more() {
+fn the_last_read_refuses_another_node() {
     type Change = fn(&mut serde_json::Value);
-    let judged = node(|_| {});
+    let decided = node(|_| {});
     let late = time("2026-01-01T01:00:00Z");
     let cases: [(&str, Change, Result<(), Refusal>); 8] = [
         ("the same", |_| {}, Ok(())),
@@ -202,7 +202,7 @@ fn the_last_look_refuses_what_is_not_the_judged_node_any_more() {
             Ok(()),
         ),
         (
-            "made anew",
+            "recreated",
             |node| node["metadata"]["uid"] = json!("u2"),
             Err(Refusal::OtherNode),
         ),
@@ -228,7 +228,7 @@ fn the_last_look_refuses_what_is_not_the_judged_node_any_more() {
         ),
     ];
     for (what, change, expected) in cases {
-        assert_eq!(check(&judged, &node(change), late, GRACE), expected, "{what}");
+        assert_eq!(check(&decided, &node(change), late, GRACE), expected, "{what}");
     }
 }
 
@@ -241,14 +241,14 @@ fn a_node_without_provider_id_must_still_wait_for_its_initialisation() {
     };
     let bare = |node: &mut serde_json::Value| node["spec"] = json!({});
     let late = time("2026-01-01T01:00:00Z");
-    let judged = node(tainted);
-    assert_eq!(check(&judged, &node(tainted), late, GRACE), Ok(()));
+    let decided = node(tainted);
+    assert_eq!(check(&decided, &node(tainted), late, GRACE), Ok(()));
     assert_eq!(
-        check(&judged, &node(bare), late, GRACE),
+        check(&decided, &node(bare), late, GRACE),
         Err(Refusal::OtherMachine)
     );
     assert_eq!(
-        check(&judged, &node(|_| {}), late, GRACE),
+        check(&decided, &node(|_| {}), late, GRACE),
         Err(Refusal::OtherMachine),
         "initialised meanwhile"
     );
@@ -256,7 +256,7 @@ fn a_node_without_provider_id_must_still_wait_for_its_initialisation() {
 
 #[test]
 fn age_is_by_the_clock_of_the_api_server() {
-    let judged = node(|_| {});
+    let decided = node(|_| {});
     // The node was created at midnight by the server's clock.
     for (server, expected) in [
         (
@@ -271,7 +271,11 @@ fn age_is_by_the_clock_of_the_api_server() {
         // Nobody's clock should say so; it makes no node old.
         ("2025-12-31T23:00:00Z", Err(Refusal::Young(GRACE))),
     ] {
-        assert_eq!(check(&judged, &judged, time(server), GRACE), expected, "{server}");
+        assert_eq!(
+            check(&decided, &decided, time(server), GRACE),
+            expected,
+            "{server}"
+        );
     }
     let without = node(|node| node["metadata"]["creationTimestamp"] = json!(null));
     assert_eq!(

@@ -28,9 +28,9 @@ fn node_with(name: &str, uid: &str, id: &str, ready: &str, taints: &[&str]) -> A
     Arc::new(serde_json::from_value(node).unwrap())
 }
 
-/// Suspects on a clock of their own, whose passes take no time.
+/// Nodes on a clock of their own, whose passes take no time.
 struct Play {
-    suspects: Suspects,
+    nodes: NotReadyNodes,
     start: Instant,
     now: Instant,
 }
@@ -39,7 +39,7 @@ impl Play {
     fn new() -> Self {
         let start = Instant::now();
         Self {
-            suspects: Suspects::new(PERIOD, CONFIRM),
+            nodes: NotReadyNodes::new(PERIOD, CONFIRM),
             start,
             now: start,
         }
@@ -47,7 +47,7 @@ impl Play {
 
     fn observe(&mut self, node: &Arc<NodeObject>) {
         let managed = is_managed(node, |id| id.starts_with("fake://"));
-        self.suspects.observe(node, managed, self.now);
+        self.nodes.observe(node, managed, self.now);
     }
 
     /// Goes to when somebody is due and gives all that are asked about this answer. Returns when that was, who was asked
@@ -61,8 +61,8 @@ impl Play {
         answer: impl Fn(&str) -> Answer,
         present: bool,
     ) -> (f64, Vec<String>, Vec<String>) {
-        self.now = self.suspects.next_due().unwrap().max(self.now);
-        let asked = self.suspects.take_due(self.now);
+        self.now = self.nodes.next_due().unwrap().max(self.now);
+        let asked = self.nodes.take_due(self.now);
         let finding = |node: &Arc<NodeObject>| Finding {
             view: Arc::clone(&node.view),
             answer: answer(&node.view.name),
@@ -72,7 +72,7 @@ impl Play {
             began: self.now,
             ended: self.now,
         };
-        let proven = self.suspects.record(&findings, times, present);
+        let proven = self.nodes.record(&findings, times, present);
         let names = |nodes: &[Arc<NodeObject>]| nodes.iter().map(|node| node.view.name.clone()).collect();
         let at = (self.now - self.start).as_secs_f64();
         ((at * 10.0).round() / 10.0, names(&asked), names(&proven))
@@ -80,7 +80,7 @@ impl Play {
 
     /// When it is asked about next.
     fn due(&self) -> f64 {
-        let due = self.suspects.next_due().unwrap() - self.start;
+        let due = self.nodes.next_due().unwrap() - self.start;
         (due.as_secs_f64() * 10.0).round() / 10.0
     }
 }
@@ -127,7 +127,7 @@ fn a_node_that_is_ready_now_and_again_is_not_asked_about_more_often_than_allowed
     play.pass(Answer::On);
     play.now += seconds(1.0);
     play.observe(&node("a", "True"));
-    assert_eq!(play.suspects.next_due(), None);
+    assert_eq!(play.nodes.next_due(), None);
     play.observe(&node("a", "False"));
     assert_eq!(play.due(), 5.2);
 }
@@ -164,7 +164,7 @@ fn the_time_between_two_answers_counts_from_the_end_of_the_first() {
     let mut play = Play::new();
     play.observe(&node("a", "False"));
     play.now += seconds(1.0);
-    let asked = play.suspects.take_due(play.now);
+    let asked = play.nodes.take_due(play.now);
     let findings = [Finding {
         view: asked[0].view.clone(),
         answer: Answer::Absent,
@@ -173,7 +173,7 @@ fn the_time_between_two_answers_counts_from_the_end_of_the_first() {
         began: play.now,
         ended: play.now + seconds(30.0),
     };
-    assert!(play.suspects.record(&findings, times, true).is_empty());
+    assert!(play.nodes.record(&findings, times, true).is_empty());
     assert_eq!(play.due(), 41.0);
 }
 
@@ -193,8 +193,8 @@ fn answers_about_another_machine_or_another_node_of_the_name_do_not_count() {
         let mut play = Play::new();
         play.observe(&node("a", "False"));
         play.pass(Answer::Absent);
-        play.now = play.suspects.next_due().unwrap();
-        let asked = play.suspects.take_due(play.now);
+        play.now = play.nodes.next_due().unwrap();
+        let asked = play.nodes.take_due(play.now);
         play.observe(&changed);
         let findings = [Finding {
             view: asked[0].view.clone(),
@@ -204,8 +204,8 @@ fn answers_about_another_machine_or_another_node_of_the_name_do_not_count() {
             began: play.now,
             ended: play.now,
         };
-        assert!(play.suspects.record(&findings, times, true).is_empty());
-        assert!(play.suspects.next_due().is_some(), "it is asked about again");
+        assert!(play.nodes.record(&findings, times, true).is_empty());
+        assert!(play.nodes.next_due().is_some(), "it is asked about again");
     }
 }
 
@@ -214,8 +214,8 @@ fn a_node_that_became_ready_during_a_pass_is_forgotten() {
     let mut play = Play::new();
     play.observe(&node("a", "False"));
     play.pass(Answer::Absent);
-    play.now = play.suspects.next_due().unwrap();
-    let asked = play.suspects.take_due(play.now);
+    play.now = play.nodes.next_due().unwrap();
+    let asked = play.nodes.take_due(play.now);
     play.observe(&node("a", "True"));
     play.observe(&node("a", "False"));
     let findings = [Finding {
@@ -226,23 +226,23 @@ fn a_node_that_became_ready_during_a_pass_is_forgotten() {
         began: play.now,
         ended: play.now,
     };
-    assert!(play.suspects.record(&findings, times, true).is_empty());
-    assert!(play.pass(Answer::Absent).2.is_empty(), "the row begins anew");
+    assert!(play.nodes.record(&findings, times, true).is_empty());
+    assert!(play.pass(Answer::Absent).2.is_empty(), "the row begins again");
 }
 
 #[test]
-fn other_credentials_begin_anew() {
+fn other_credentials_begin_again() {
     let mut play = Play::new();
     play.observe(&node("a", "False"));
     play.pass(Answer::Absent);
     play.now += seconds(10.0);
-    play.suspects.start_over(play.now);
+    play.nodes.start_over(play.now);
     assert_eq!(play.pass(Answer::Absent).2, Vec::<String>::new());
     assert_eq!(play.pass(Answer::Absent).2, ["a"]);
 }
 
 #[test]
-fn a_thousand_suspects_share_their_passes_and_wait_longer() {
+fn a_thousand_nodes_share_their_passes_and_wait_longer() {
     let mut play = Play::new();
     for i in 0..1000 {
         // They turn not ready over two seconds.
@@ -253,7 +253,7 @@ fn a_thousand_suspects_share_their_passes_and_wait_longer() {
     let mut last = play.now;
     loop {
         // As the controller does: not before the pause is over.
-        play.now = last + play.suspects.pause();
+        play.now = last + play.nodes.pause();
         let (at, names, _) = play.pass(Answer::On);
         if at > 600.0 {
             break;
@@ -319,7 +319,7 @@ fn a_name_that_is_nowhere_proves_something_only_after_ten_minutes_beside_others(
 }
 
 #[test]
-fn only_those_held_for_a_reason_are_asked_about_when_their_turn_comes() {
+fn only_those_blocked_for_a_reason_are_asked_about_when_their_turn_comes() {
     let mut play = Play::new();
     for name in ["a", "b", "c", "d"] {
         play.observe(&node(name, "False"));
@@ -327,26 +327,21 @@ fn only_those_held_for_a_reason_are_asked_about_when_their_turn_comes() {
     play.pass(Answer::Absent);
     play.pass(Answer::Absent);
     for name in ["b", "c", "d"] {
-        assert!(play.suspects.hold(name, Reason::Share));
-        assert!(!play.suspects.hold(name, Reason::Share), "told once");
+        assert!(play.nodes.block(name, BlockReason::Share));
+        assert!(!play.nodes.block(name, BlockReason::Share), "reported once");
     }
-    play.suspects.deleting("a");
+    play.nodes.deleting("a");
     let slot = play.now + seconds(1.0);
-    play.suspects.ask_some_held_by(Reason::Share, 2, slot);
+    play.nodes.ask_some_blocked_by(BlockReason::Share, 2, slot);
     let (_, asked, proven) = play.pass(Answer::Absent);
     assert_eq!(
         (asked, proven),
         (vec!["b".into(), "c".into()], vec!["b".into(), "c".into()])
     );
-    let held = |play: &Play| {
-        play.suspects
-            .iter()
-            .filter(|suspect| suspect.held.is_some())
-            .count()
-    };
-    assert_eq!(held(&play), 3);
+    let blocked = |play: &Play| play.nodes.iter().filter(|node| node.blocked.is_some()).count();
+    assert_eq!(blocked(&play), 3);
     play.pass(Answer::On);
-    assert!(held(&play) < 3, "one that is found is not held any more");
+    assert!(blocked(&play) < 3, "one that is found is not blocked any more");
 }
 
 #[test]
@@ -365,12 +360,12 @@ fn nodes_of_others_are_nobodys_business() {
         node("well", "True"),
     ] {
         play.observe(&node);
-        assert_eq!(play.suspects.next_due(), None, "{}", node.view.name);
+        assert_eq!(play.nodes.next_due(), None, "{}", node.view.name);
     }
     let mut leaving = (*node("leaving", "False")).clone();
     leaving.meta.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
         k8s_openapi::jiff::Timestamp::now(),
     ));
     play.observe(&Arc::new(leaving));
-    assert_eq!(play.suspects.next_due(), None);
+    assert_eq!(play.nodes.next_due(), None);
 }

@@ -1,4 +1,4 @@
-//! What waits after a failure: each change for itself, and all new routes while the table is full.
+//! Changes that wait for their next try after a failure: each for itself, and all new routes while the table is full.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,39 +12,35 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-/// Changes of one kind in one pass: so many next hops Neutron judges in about a second, and conditions of the first
+use crate::controllers::backoff;
+
+/// Changes of one kind in one pass: Neutron checks so many next hops in about a second, and conditions of the first
 /// nodes do not wait for the last ones.
 pub(super) const BATCH: usize = 500;
 
-/// What may be over in a moment.
-const PASSING: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(60),
-};
-/// What somebody has to see to.
-const LASTING: Backoff = Backoff {
-    first: Duration::from_secs(10),
-    longest: Duration::from_secs(300),
-};
+/// For failures that may be over in a moment.
+const PASSING: Backoff = backoff(1, 60);
+/// For failures that last until somebody acts.
+const LASTING: Backoff = backoff(10, 300);
 /// How long a full table is believed to be full.
 const FULL: Duration = Duration::from_secs(300);
 
 /// A change, by what it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// A route that goes, by its handle.
+    /// A route to delete, by its handle.
     Delete(String),
-    /// A route that comes or lacks something: node, destination and next hop.
+    /// A route to create or to complete: node, destination and next hop.
     Want(String, String),
 }
 
 impl Key {
-    /// Of a route that goes.
+    /// Of a route to delete.
     pub(super) fn delete(route: &CloudRoute) -> Self {
         Self::Delete(route.handle.clone())
     }
 
-    /// Of a route that is wanted.
+    /// Of a desired route.
     pub(super) fn want(route: &DesiredRoute) -> Self {
         Self::Want(
             route.node.view.uid.clone(),
@@ -54,27 +50,27 @@ impl Key {
 }
 
 #[derive(Clone, Debug)]
-struct Hold {
+struct Retry {
     /// `None` once that time has come.
-    until: Option<Instant>,
+    due: Option<Instant>,
     failures: u32,
     error: Error,
 }
 
-impl Hold {
-    fn lasts(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| until > now)
+impl Retry {
+    fn waits(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due > now)
     }
 }
 
-/// What waits.
+/// The changes that wait.
 #[derive(Debug, Default)]
-pub(super) struct Holds {
-    each: HashMap<Key, Hold>,
-    full: Option<Hold>,
+pub(super) struct PendingRetries {
+    each: HashMap<Key, Retry>,
+    full: Option<Retry>,
 }
 
-/// What of a plan is done now.
+/// The changes of a plan that are made now.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// The changes.
@@ -85,13 +81,13 @@ pub(super) struct Batch {
     pub(super) more: bool,
 }
 
-impl Holds {
+impl PendingRetries {
     /// When the first of them is to be tried again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.each
             .values()
             .chain(&self.full)
-            .filter_map(|hold| hold.until)
+            .filter_map(|retry| retry.due)
             .min()
     }
 
@@ -104,21 +100,14 @@ impl Holds {
             .chain(plan.create.iter().chain(&plan.finish).map(Key::want))
             .collect();
         self.each.retain(|key, _| planned.contains(key));
-        for hold in self.each.values_mut().filter(|hold| !hold.lasts(now)) {
-            hold.until = None;
+        for retry in self.each.values_mut().filter(|retry| !retry.waits(now)) {
+            retry.due = None;
         }
-        if plan.create.is_empty() || self.full.as_ref().is_some_and(|full| !full.lasts(now)) {
+        if plan.create.is_empty() || self.full.as_ref().is_some_and(|full| !full.waits(now)) {
             self.full = None;
         }
         let mut batch = Batch::default();
-        for route in &plan.delete {
-            if self.waits(Key::delete(route), now, &mut batch) {
-            } else if batch.changes.delete.len() < BATCH {
-                batch.changes.delete.push(route.clone());
-            } else {
-                batch.more = true;
-            }
-        }
+        batch.changes.delete = self.take(&plan.delete, Key::delete, now, &mut batch);
         let deleting: HashSet<_> = batch.changes.delete.iter().map(|route| &route.handle).collect();
         // Destinations with an old path that does not go in this pass.
         let blocked: HashMap<_, _> = plan
@@ -128,65 +117,66 @@ impl Holds {
             .map(|route| (route.destination.trunc(), Key::delete(route)))
             .collect();
         let makes_room = !batch.changes.delete.is_empty();
-        let mut creates = Vec::new();
+        let mut create = Vec::new();
         for route in &plan.create {
-            let key = Key::want(route);
-            if let Some(old) = blocked.get(&route.destination) {
-                if let Some(error) = batch.waiting.get(old).cloned() {
-                    batch.waiting.insert(key, error);
+            let full = self.full.as_ref().filter(|_| !makes_room);
+            let error = match (blocked.get(&route.destination), full) {
+                (Some(old), _) => batch.waiting.get(old).cloned(),
+                (None, Some(full)) => Some(full.error.clone()),
+                (None, None) => {
+                    create.push(route);
+                    None
                 }
-                continue;
-            }
-            if let Some(full) = self.full.as_ref().filter(|_| !makes_room) {
-                batch.waiting.insert(key, full.error.clone());
-                continue;
-            }
-            if self.waits(key, now, &mut batch) {
-            } else if creates.len() < BATCH {
-                creates.push(route.clone());
-            } else {
-                batch.more = true;
-            }
+            };
+            let waiting = error.map(|error| (Key::want(route), error));
+            batch.waiting.extend(waiting);
         }
-        batch.changes.create = creates;
-        for route in &plan.finish {
-            if self.waits(Key::want(route), now, &mut batch) {
-            } else if batch.changes.finish.len() < BATCH {
-                batch.changes.finish.push(route.clone());
-            } else {
-                batch.more = true;
-            }
-        }
+        batch.changes.create = self.take(create, Key::want, now, &mut batch);
+        batch.changes.finish = self.take(&plan.finish, Key::want, now, &mut batch);
         batch
     }
 
-    fn waits(&self, key: Key, now: Instant, batch: &mut Batch) -> bool {
-        let Some(hold) = self.each.get(&key).filter(|hold| hold.lasts(now)) else {
-            return false;
-        };
-        batch.waiting.insert(key, hold.error.clone());
-        true
+    /// The first of these changes that do not wait.
+    fn take<'a, T: Clone + 'a>(
+        &self,
+        changes: impl IntoIterator<Item = &'a T>,
+        key: impl Fn(&T) -> Key,
+        now: Instant,
+        batch: &mut Batch,
+    ) -> Vec<T> {
+        let mut taken = Vec::new();
+        for change in changes {
+            let key = key(change);
+            if let Some(retry) = self.each.get(&key).filter(|retry| retry.waits(now)) {
+                batch.waiting.insert(key, retry.error.clone());
+            } else if taken.len() < BATCH {
+                taken.push(change.clone());
+            } else {
+                batch.more = true;
+            }
+        }
+        taken
     }
 
     /// A change was made.
     pub(super) fn done(&mut self, key: &Key) {
         self.each.remove(key);
         if matches!(key, Key::Delete(_)) {
-            // There is room again.
+            // The table is not full any more.
             self.full = None;
         }
     }
 
-    /// There is no room: no new route is tried for a while.
+    /// The table is full: no new route is tried for a while.
     pub(super) fn full(&mut self, error: &Error, now: Instant) {
-        self.full = Some(Hold {
-            until: Some(now + FULL),
+        self.full = Some(Retry {
+            due: Some(now + FULL),
             failures: 1,
             error: error.clone(),
         });
     }
 
-    /// Whether there was no room the last time.
+    /// Whether the table was full the last time.
     pub(super) fn is_full(&self) -> bool {
         self.full.is_some()
     }
@@ -196,7 +186,7 @@ impl Holds {
         let failures = self
             .each
             .get(&key)
-            .map_or(0, |hold| hold.failures)
+            .map_or(0, |retry| retry.failures)
             .saturating_add(1);
         let backoff = match error.kind() {
             ErrorKind::InvalidSpec
@@ -206,12 +196,12 @@ impl Holds {
             | ErrorKind::QuotaExceeded => LASTING,
             _ => PASSING,
         };
-        let hold = Hold {
-            until: Some(now + backoff.delay(failures)),
+        let retry = Retry {
+            due: Some(now + backoff.delay(failures)),
             failures,
             error: error.clone(),
         };
-        self.each.insert(key, hold);
+        self.each.insert(key, retry);
     }
 }
 
@@ -265,48 +255,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_failed_waits_and_the_rest_does_not() {
         let now = Instant::now();
-        let mut holds = Holds::default();
+        let mut retries = PendingRetries::default();
         let plan = plan(&[], &[1, 2]);
-        assert_eq!(holds.select(&plan, now).changes.create.len(), 2);
-        holds.failed(Key::want(&wanted(1)), &error(ErrorKind::Unavailable), now);
-        let batch = holds.select(&plan, now);
+        assert_eq!(retries.select(&plan, now).changes.create.len(), 2);
+        retries.failed(Key::want(&wanted(1)), &error(ErrorKind::Unavailable), now);
+        let batch = retries.select(&plan, now);
         assert_eq!(batch.changes.create.len(), 1);
         assert_eq!(batch.waiting.len(), 1);
-        let due = holds.due().unwrap();
+        let due = retries.due().unwrap();
         assert!(due <= now + Duration::from_secs(1));
-        assert_eq!(holds.select(&plan, due).changes.create.len(), 2);
-        assert_eq!(holds.due(), None, "it is being tried");
+        assert_eq!(retries.select(&plan, due).changes.create.len(), 2);
+        assert_eq!(retries.due(), None, "it is being tried");
         // Longer each time, and forgotten when it is done.
-        holds.failed(Key::want(&wanted(1)), &error(ErrorKind::Unavailable), now);
-        assert!(holds.due().unwrap() > now + Duration::from_secs(1));
-        holds.done(&Key::want(&wanted(1)));
-        assert_eq!(holds.due(), None);
+        retries.failed(Key::want(&wanted(1)), &error(ErrorKind::Unavailable), now);
+        assert!(retries.due().unwrap() > now + Duration::from_secs(1));
+        retries.done(&Key::want(&wanted(1)));
+        assert_eq!(retries.due(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_table_is_left_in_peace_until_something_goes() {
         let now = Instant::now();
-        let mut holds = Holds::default();
-        holds.full(&error(ErrorKind::QuotaExceeded), now);
-        let batch = holds.select(&plan(&[], &[1, 2]), now);
+        let mut retries = PendingRetries::default();
+        retries.full(&error(ErrorKind::QuotaExceeded), now);
+        let batch = retries.select(&plan(&[], &[1, 2]), now);
         assert!(batch.changes.is_empty());
         assert_eq!(batch.waiting.len(), 2);
         // A route that goes makes room in the same pass.
-        assert_eq!(holds.select(&plan(&[7], &[1, 2]), now).changes.len(), 3);
-        assert_eq!(holds.due(), Some(now + FULL));
-        assert_eq!(holds.select(&plan(&[], &[1]), now + FULL).changes.create.len(), 1);
-        holds.full(&error(ErrorKind::QuotaExceeded), now);
-        holds.done(&Key::delete(&there(7)));
-        assert!(!holds.is_full());
-        assert_eq!(holds.select(&plan(&[], &[1]), now).changes.create.len(), 1);
+        assert_eq!(retries.select(&plan(&[7], &[1, 2]), now).changes.len(), 3);
+        assert_eq!(retries.due(), Some(now + FULL));
+        assert_eq!(
+            retries.select(&plan(&[], &[1]), now + FULL).changes.create.len(),
+            1
+        );
+        retries.full(&error(ErrorKind::QuotaExceeded), now);
+        retries.done(&Key::delete(&there(7)));
+        assert!(!retries.is_full());
+        assert_eq!(retries.select(&plan(&[], &[1]), now).changes.create.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_new_path_waits_for_the_old_one_to_go() {
         let now = Instant::now();
-        let mut holds = Holds::default();
-        holds.failed(Key::delete(&there(1)), &error(ErrorKind::Timeout), now);
-        let batch = holds.select(&plan(&[1, 2], &[1, 2, 3]), now);
+        let mut retries = PendingRetries::default();
+        retries.failed(Key::delete(&there(1)), &error(ErrorKind::Timeout), now);
+        let batch = retries.select(&plan(&[1, 2], &[1, 2, 3]), now);
         assert_eq!(batch.changes.delete.len(), 1);
         let destinations: Vec<_> = batch.changes.create.iter().map(|r| r.destination).collect();
         assert_eq!(destinations, [wanted(2).destination, wanted(3).destination]);
@@ -317,8 +310,8 @@ mod tests {
     async fn large_plans_are_done_in_parts() {
         let now = Instant::now();
         let all: Vec<usize> = (0..1200).collect();
-        let mut holds = Holds::default();
-        let batch = holds.select(&plan(&all, &all), now);
+        let mut retries = PendingRetries::default();
+        let batch = retries.select(&plan(&all, &all), now);
         assert!(batch.more);
         assert_eq!(
             (batch.changes.delete.len(), batch.changes.create.len()),
@@ -330,6 +323,6 @@ mod tests {
                 "the old path goes in the same pass"
             );
         }
-        assert!(!holds.select(&plan(&[], &all[..BATCH]), now).more);
+        assert!(!retries.select(&plan(&[], &all[..BATCH]), now).more);
     }
 }

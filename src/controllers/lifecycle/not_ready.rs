@@ -1,13 +1,13 @@
-//! What is remembered of nodes that are not ready: what the cloud said, since when, and when to ask again.
+//! What is remembered of nodes that are not ready: the cloud's answers, since when, and when to ask again.
 //!
-//! Pure: time and answers come from outside.
+//! Pure: no calls, no clock.
 //!
 //! A node is asked about at once when it turns not ready, then after the monitor period, then after waits that double
 //! while the answer stays the same, so that a large outage costs little. A change of the answer or of the node makes
-//! the wait short again. Suspects whose wait is half over join whoever is due, so that many share one listing.
+//! the wait short again. Nodes whose wait is half over join those that are due, so that many share one listing.
 //!
 //! Evidence is a row of equal answers without anything else in between, an error included: a node is only ever deleted
-//! for two answers that say the same at both ends of the time between them.
+//! for two equal answers, one at each end of that time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,21 +21,21 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-use super::decide::Reason;
+use super::decide::BlockReason;
 use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 /// Nodes that turn not ready within this time are asked about together.
 pub(super) const COALESCE: Duration = Duration::from_millis(200);
-/// The longest wait between two questions about one of a few suspects, ..
+/// The longest wait between two questions about one of a few nodes, ..
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// .. what each suspect adds to it, ..
-const WAIT_PER_SUSPECT: Duration = Duration::from_millis(300);
+/// .. what each node adds to it, ..
+const WAIT_PER_NODE: Duration = Duration::from_millis(300);
 /// .. and the longest wait of all.
 const LONGEST_WAIT_OF_ALL: Duration = Duration::from_secs(300);
 /// For how long every answer must have been that nothing has the node's name.
 const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
 
-/// What the cloud said of a node's machine.
+/// The cloud's answer about a node's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// It is there and runs.
@@ -46,7 +46,7 @@ pub(super) enum Answer {
     Absent,
     /// Nothing has the node's name.
     Unresolved,
-    /// Hands off.
+    /// The cloud's rules leave it alone.
     Unmanaged,
     /// It could not be found out.
     Failed,
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// As it stands in metrics.
+    /// The metric label.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::On => "present",
@@ -84,7 +84,7 @@ impl Answer {
     }
 }
 
-/// When a suspect is asked about.
+/// When a node is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// At this time, or earlier with others.
@@ -97,9 +97,19 @@ enum Next {
     Deleting,
 }
 
+impl Next {
+    /// When it is due, if it is going to be asked about.
+    fn time(self) -> Option<Instant> {
+        match self {
+            Self::Due(time) | Self::At(time) => Some(time),
+            Self::Asked | Self::Deleting => None,
+        }
+    }
+}
+
 /// A node that is not ready.
 #[derive(Debug)]
-pub(super) struct Suspect {
+pub(super) struct NotReadyNode {
     /// As it was seen last.
     pub(super) node: Arc<NodeObject>,
     /// When the last question about it began.
@@ -111,22 +121,22 @@ pub(super) struct Suspect {
     wait: Duration,
     next: Next,
     /// Why it is not deleted.
-    pub(super) held: Option<Reason>,
-    /// The reasons that were told as events.
-    told: BTreeSet<Reason>,
+    pub(super) blocked: Option<BlockReason>,
+    /// The reasons that were reported as events.
+    reported: BTreeSet<BlockReason>,
 }
 
-impl Suspect {
-    fn new(node: Arc<NodeObject>, next: Next) -> Self {
+impl NotReadyNode {
+    fn new(node: Arc<NodeObject>, asked: Option<Instant>, next: Next) -> Self {
         Self {
             node,
-            asked: None,
+            asked,
             answer: None,
             since: None,
             wait: Duration::ZERO,
             next,
-            held: None,
-            told: BTreeSet::new(),
+            blocked: None,
+            reported: BTreeSet::new(),
         }
     }
 
@@ -146,15 +156,14 @@ impl Suspect {
         self.next == Next::Asked
     }
 
-    fn forget_evidence(&mut self) {
-        self.answer = None;
-        self.since = None;
-        self.held = None;
-        self.told.clear();
+    /// Nothing is known of why it is not deleted.
+    fn unblock(&mut self) {
+        self.blocked = None;
+        self.reported.clear();
     }
 }
 
-/// Whether the lifecycle controller has anything to say about a node, were it not ready: it has a provider ID of this
+/// Whether the lifecycle controller would act on a node that is not ready: it has a provider ID of this
 /// cloud, or still waits for one. All others (another cloud's, bare metal) are never touched or asked about.
 pub(super) fn is_managed(node: &NodeObject, owns: impl Fn(&str) -> bool) -> bool {
     match node.view.provider_id.as_deref() {
@@ -180,18 +189,18 @@ pub(super) struct Times {
     pub(super) ended: Instant,
 }
 
-/// All suspects, by name.
+/// All nodes that are not ready, by name.
 #[derive(Debug)]
-pub(super) struct Suspects {
+pub(super) struct NotReadyNodes {
     monitor_period: Duration,
     confirm: Duration,
     // In the order of names, so that what is done first does not depend on chance.
-    nodes: BTreeMap<String, Suspect>,
+    nodes: BTreeMap<String, NotReadyNode>,
     /// When nodes that are ready now were asked about. One that changes all the time is not asked about all the time.
     recent: HashMap<String, Instant>,
 }
 
-impl Suspects {
+impl NotReadyNodes {
     pub(super) fn new(monitor_period: Duration, confirm: Duration) -> Self {
         Self {
             monitor_period,
@@ -205,11 +214,11 @@ impl Suspects {
         self.nodes.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Suspect> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &NotReadyNode> {
         self.nodes.values()
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&Suspect> {
+    pub(super) fn get(&self, name: &str) -> Option<&NotReadyNode> {
         self.nodes.get(name)
     }
 
@@ -225,65 +234,56 @@ impl Suspects {
             asked.map_or(coalesced, |asked| coalesced.max(asked + period))
         };
         match self.nodes.get_mut(name) {
-            Some(suspect)
-                if suspect.node.view.uid == node.view.uid
-                    && suspect.node.view.provider_id == node.view.provider_id =>
+            Some(known)
+                if known.node.view.uid == node.view.uid
+                    && known.node.view.provider_id == node.view.provider_id =>
             {
-                let changed = suspect.node.ready != node.ready || suspect.node.taints != node.taints;
-                suspect.node = Arc::clone(node);
+                let changed = known.node.ready != node.ready || known.node.taints != node.taints;
+                known.node = Arc::clone(node);
                 if changed {
-                    suspect.wait = Duration::ZERO;
-                    if let Next::Due(due) = suspect.next {
-                        suspect.next = Next::Due(due.min(soon(suspect.asked)));
+                    known.wait = Duration::ZERO;
+                    if let Next::Due(due) = known.next {
+                        known.next = Next::Due(due.min(soon(known.asked)));
                     }
                 }
             }
-            // Another node, or another machine: nothing that was said counts for it.
-            Some(suspect) => {
-                let asked = suspect.asked;
-                *suspect = Suspect::new(Arc::clone(node), Next::Due(soon(asked)));
-                suspect.asked = asked;
-            }
-            None => {
-                let asked = self.recent.remove(name);
-                let mut suspect = Suspect::new(Arc::clone(node), Next::Due(soon(asked)));
-                suspect.asked = asked;
-                self.nodes.insert(name.clone(), suspect);
+            // A new one, or another machine: no earlier answer is about it.
+            known => {
+                let asked = match known {
+                    Some(known) => known.asked,
+                    None => self.recent.remove(name),
+                };
+                let new = NotReadyNode::new(Arc::clone(node), asked, Next::Due(soon(asked)));
+                self.nodes.insert(name.clone(), new);
             }
         }
     }
 
-    /// The node is well, or gone, or none of ours.
+    /// The node is ready, or gone, or none of ours.
     pub(super) fn forget(&mut self, name: &str) {
-        if let Some(Suspect {
-            asked: Some(asked), ..
-        }) = self.nodes.remove(name)
-        {
+        let forgotten = self.nodes.remove(name);
+        if let Some(asked) = forgotten.and_then(|node| node.asked) {
             self.recent.insert(name.to_owned(), asked);
         }
     }
 
-    /// The credentials changed: nothing that was said counts any more, and all are asked about anew.
+    /// The credentials changed: no earlier answer counts any more, and all are asked about again.
     pub(super) fn start_over(&mut self, now: Instant) {
-        for suspect in self.nodes.values_mut() {
-            suspect.forget_evidence();
-            suspect.wait = Duration::ZERO;
-            if suspect.next != Next::Deleting {
-                suspect.next = Next::Due(now + COALESCE);
+        for node in self.nodes.values_mut() {
+            node.unblock();
+            (node.answer, node.since, node.wait) = (None, None, Duration::ZERO);
+            if node.next != Next::Deleting {
+                node.next = Next::Due(now + COALESCE);
             }
         }
     }
 
-    /// When somebody is due next.
+    /// When a question is due next.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let due = |suspect: &Suspect| match suspect.next {
-            Next::Due(due) | Next::At(due) => Some(due),
-            Next::Asked | Next::Deleting => None,
-        };
-        self.nodes.values().filter_map(due).min()
+        self.nodes.values().filter_map(|node| node.next.time()).min()
     }
 
-    /// How long to wait from the beginning of one pass to the next: the more suspects, the more are worth waiting for.
+    /// How long to wait from the beginning of one pass to the next: the more nodes, the more are worth waiting for.
     pub(super) fn pause(&self) -> Duration {
         let many = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         let each = Duration::from_millis(5);
@@ -293,39 +293,36 @@ impl Suspects {
     /// Those to ask about now.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Arc<NodeObject>> {
         self.recent.retain(|_, asked| *asked + self.monitor_period > now);
-        let is_due = |suspect: &Suspect| match suspect.next {
-            Next::Due(due) | Next::At(due) => due <= now,
-            Next::Asked | Next::Deleting => false,
-        };
+        let is_due = |known: &NotReadyNode| known.next.time().is_some_and(|due| due <= now);
         if !self.nodes.values().any(is_due) {
             return Vec::new();
         }
-        let joins = |suspect: &Suspect| {
-            let earliest = self.monitor_period.max(suspect.wait / 2);
-            matches!(suspect.next, Next::Due(_)) && suspect.asked.is_none_or(|asked| asked + earliest <= now)
+        let joins = |known: &NotReadyNode| {
+            let earliest = self.monitor_period.max(known.wait / 2);
+            matches!(known.next, Next::Due(_)) && known.asked.is_none_or(|asked| asked + earliest <= now)
         };
         self.nodes
             .values_mut()
-            .filter(|suspect| is_due(suspect) || joins(suspect))
-            .map(|suspect| {
-                suspect.asked = Some(now);
-                suspect.next = Next::Asked;
-                Arc::clone(&suspect.node)
+            .filter(|known| is_due(known) || joins(known))
+            .map(|known| {
+                known.asked = Some(now);
+                known.next = Next::Asked;
+                Arc::clone(&known.node)
             })
             .collect()
     }
 
-    /// Whether this suspect may be proven gone by one more answer, or is of the kind that only others can prove: then
-    /// somebody has to be there for comparison.
+    /// Whether this node may be proven gone by one more answer, or is of the kind that only others can prove: then
+    /// another node has to be there for comparison.
     pub(super) fn needs_witness(&self, name: &str, began: Instant) -> bool {
-        self.get(name).is_some_and(|suspect| {
-            suspect.node.view.provider_id.is_none() || suspect.is_proven(began, self.confirm)
+        self.get(name).is_some_and(|known| {
+            known.node.view.provider_id.is_none() || known.is_proven(began, self.confirm)
         })
     }
 
-    /// Takes in the answers of one pass. `present` says whether a node of this cloud was Present in it.
+    /// Takes in the answers of one pass. `present`: whether a node of this cloud was Present in it.
     ///
-    /// Returns the suspects that the answers prove to be gone.
+    /// Returns the nodes that the answers prove to be gone.
     pub(super) fn record(
         &mut self,
         findings: &[Finding],
@@ -336,45 +333,40 @@ impl Suspects {
         let (monitor_period, confirm) = (self.monitor_period, self.confirm);
         let mut proven = Vec::new();
         for Finding { view, answer } in findings {
-            let Some(suspect) = self.nodes.get_mut(&view.name) else {
+            let Some(known) = self.nodes.get_mut(&view.name) else {
                 continue;
             };
-            if suspect.next != Next::Asked {
+            if known.next != Next::Asked {
                 continue;
             }
-            let now = &suspect.node.view;
+            let now = &known.node.view;
             if now.uid != view.uid || now.provider_id != view.provider_id {
-                suspect.next = Next::Due(times.began + monitor_period);
+                known.next = Next::Due(times.began + monitor_period);
                 continue;
             }
-            let same = suspect.answer == Some(*answer);
-            suspect.answer = Some(*answer);
-            match answer {
-                Answer::Absent => {
-                    suspect.since = suspect.since.filter(|_| same).or(Some(times.ended));
-                }
-                // Counts only beside somebody who was found.
-                Answer::Unresolved if present => {
-                    suspect.since = suspect.since.filter(|_| same).or(Some(times.ended));
-                }
-                _ => suspect.since = None,
-            }
+            let same = known.answer == Some(*answer);
+            known.answer = Some(*answer);
+            let proves = match answer {
+                Answer::Absent => true,
+                // Counts only if another node was found.
+                Answer::Unresolved => present,
+                _ => false,
+            };
+            let since = known.since.filter(|_| same).unwrap_or(times.ended);
+            known.since = proves.then_some(since);
             if !same {
-                suspect.held = None;
-                suspect.told.clear();
+                known.unblock();
             }
-            suspect.wait = if same && !suspect.wait.is_zero() {
-                suspect.wait.saturating_mul(2).min(longest)
+            known.wait = if same && !known.wait.is_zero() {
+                known.wait.saturating_mul(2).min(longest)
             } else {
                 monitor_period
             };
-            suspect.next = Next::Due(times.began + suspect.wait);
-            if suspect.is_proven(times.began, confirm) {
-                proven.push(Arc::clone(&suspect.node));
-            } else if *answer == Answer::Absent
-                && let Some(since) = suspect.since
-            {
-                suspect.next = Next::At(since + confirm);
+            known.next = Next::Due(times.began + known.wait);
+            if known.is_proven(times.began, confirm) {
+                proven.push(Arc::clone(&known.node));
+            } else if *answer == Answer::Absent {
+                known.next = Next::At(since + confirm);
             }
         }
         proven
@@ -382,51 +374,52 @@ impl Suspects {
 
     /// The answers of a pass do not count.
     pub(super) fn discard(&mut self, now: Instant) {
-        for suspect in self.nodes.values_mut() {
-            if suspect.next == Next::Asked {
-                suspect.next = Next::Due(now + COALESCE);
+        for known in self.nodes.values_mut() {
+            if known.next == Next::Asked {
+                known.next = Next::Due(now + COALESCE);
             }
         }
     }
 
     /// The node is being deleted; it is not asked about until [`Self::again_at`] or [`Self::forget`].
     pub(super) fn deleting(&mut self, name: &str) {
-        if let Some(suspect) = self.nodes.get_mut(name) {
-            suspect.held = None;
-            suspect.next = Next::Deleting;
+        if let Some(known) = self.nodes.get_mut(name) {
+            known.blocked = None;
+            known.next = Next::Deleting;
         }
     }
 
     /// Asks about the node, if it is still this one, at this time and not earlier.
     pub(super) fn again_at(&mut self, name: &str, uid: &str, at: Instant) {
-        if let Some(suspect) = self.nodes.get_mut(name).filter(|s| s.node.view.uid == uid)
-            && suspect.next != Next::Asked
+        if let Some(known) = self.nodes.get_mut(name).filter(|s| s.node.view.uid == uid)
+            && known.next != Next::Asked
         {
-            suspect.next = Next::At(at);
+            known.next = Next::At(at);
         }
     }
 
-    /// Notes why a node is not deleted. Returns whether the node has not been told this reason before.
-    pub(super) fn hold(&mut self, name: &str, reason: Reason) -> bool {
-        self.nodes.get_mut(name).is_some_and(|suspect| {
-            suspect.held = Some(reason);
-            suspect.told.insert(reason)
+    /// Records why a node is not deleted. Returns whether this reason has not been reported of it before.
+    pub(super) fn block(&mut self, name: &str, reason: BlockReason) -> bool {
+        self.nodes.get_mut(name).is_some_and(|node| {
+            node.blocked = Some(reason);
+            node.reported.insert(reason)
         })
     }
 
-    /// Asks about the first few of those held for this reason at this time at the latest, so that one of them can go then.
-    pub(super) fn ask_some_held_by(&mut self, reason: Reason, some: usize, at: Instant) {
-        let held = |suspect: &&mut Suspect| suspect.held == Some(reason);
-        for suspect in self.nodes.values_mut().filter(held).take(some) {
-            if matches!(suspect.next, Next::Due(due) | Next::At(due) if due > at) {
-                suspect.next = Next::At(at);
+    /// Asks about the first few of those that are blocked for this reason at this time at the latest, so that one of them
+    /// can be deleted then.
+    pub(super) fn ask_some_blocked_by(&mut self, reason: BlockReason, some: usize, at: Instant) {
+        let blocked = |node: &&mut NotReadyNode| node.blocked == Some(reason);
+        for node in self.nodes.values_mut().filter(blocked).take(some) {
+            if node.next.time().is_some_and(|due| due > at) {
+                node.next = Next::At(at);
             }
         }
     }
 
     fn longest_wait(&self) -> Duration {
         let many = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        WAIT_PER_SUSPECT
+        WAIT_PER_NODE
             .saturating_mul(many)
             .clamp(LONGEST_WAIT, LONGEST_WAIT_OF_ALL)
             .max(self.monitor_period)

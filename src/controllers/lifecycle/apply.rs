@@ -1,0 +1,286 @@
+//! Applies the actions of the lifecycle controller.
+//!
+//! A deletion begins with the node as the API server has it, not as the store has it, and ends with a request that the API
+//! server refuses if the node has changed since.
+
+use std::{sync::Arc, time::Duration};
+
+use ccm_core::{
+    Cloud,
+    controllers::{EventType, NodeObject, Recorder},
+};
+use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
+use kube::{
+    Client, Resource,
+    api::{GetParams, Request},
+    client::Body,
+    core::Status,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    COMPONENT,
+    decide::{self, Refusal},
+};
+use crate::{
+    controllers::{
+        node_action::NodeAction,
+        node_writer::{NodeWriter, Written},
+    },
+    logging::{Failing, warn_if_new},
+};
+
+/// How an action ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// Somebody else deleted the node.
+    Gone,
+    /// It changed meanwhile.
+    Changed,
+    /// It is not, or no longer, the node that was found to be gone.
+    Kept,
+    /// It is too young, by this much.
+    Young(Duration),
+    /// The API server did not do it; if the request was `sent`, that is not certain.
+    Failed {
+        sent: bool,
+    },
+    /// The account lacks the right to delete nodes.
+    Forbidden,
+    /// The process ends, or the credentials changed: not begun.
+    NotBegun,
+}
+
+impl Outcome {
+    /// The metric label of a deletion.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "deleted",
+            Self::Gone => "gone",
+            Self::Changed => "changed",
+            Self::Kept | Self::NotBegun => "kept",
+            Self::Young(_) => "young",
+            Self::Failed { .. } | Self::Forbidden => "failed",
+        }
+    }
+
+    /// Whether a node that was to be deleted is gone by it, or may be.
+    pub(super) fn is_done(self) -> bool {
+        matches!(self, Self::Done | Self::Failed { sent: true })
+    }
+}
+
+/// Applies actions.
+pub(super) struct Applier {
+    pub(super) client: Client,
+    pub(super) writer: NodeWriter,
+    pub(super) cloud: Arc<dyn Cloud>,
+    pub(super) recorder: Recorder,
+    pub(super) grace: Duration,
+    pub(super) shutdown: CancellationToken,
+    /// Whether the last deletion failed.
+    pub(super) failing: Failing,
+    /// Whether the account lacked the right to delete nodes when it last tried.
+    pub(super) forbidden: Failing,
+}
+
+/// A node as it was just read.
+struct Fresh {
+    node: NodeObject,
+    /// The API server's time.
+    now: Timestamp,
+}
+
+impl Applier {
+    /// Applies an action that was decided under the credentials of this `generation`.
+    pub(super) async fn apply(&self, node: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
+        if self.shutdown.is_cancelled() {
+            return Outcome::NotBegun;
+        }
+        if matches!(action, NodeAction::Delete(_)) {
+            return self.delete(node, action, generation).await;
+        }
+        let name = node.view.name.as_str();
+        match self.writer.apply(node, action).await {
+            Ok(Written::Done) => {
+                match action {
+                    NodeAction::SetShutdownTaint(true) => {
+                        info!(controller = COMPONENT, node = name, "Added the shutdown taint");
+                    }
+                    _ => info!(controller = COMPONENT, node = name, "Removed the shutdown taint"),
+                }
+                Outcome::Done
+            }
+            Ok(Written::Gone) => Outcome::Gone,
+            Ok(Written::Changed) => Outcome::Changed,
+            Err(error) => {
+                debug!(
+                    controller = COMPONENT,
+                    node = name,
+                    error = ccm_core::error::report(&error),
+                    "Could not change the shutdown taint"
+                );
+                Outcome::Failed { sent: true }
+            }
+        }
+    }
+
+    /// Deletes the node unless it is not, or no longer, the one that was found to be gone. A deletion that was begun is finished.
+    async fn delete(&self, decided: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
+        let name = decided.view.name.as_str();
+        let fresh = match self.read(name).await {
+            Ok(Some(fresh)) => fresh,
+            Ok(None) => return Outcome::Gone,
+            Err(error) => return self.failed(decided, &error, false),
+        };
+        let read = &fresh.node;
+        if let Err(refusal) = decide::check(decided, read, fresh.now, self.grace) {
+            debug!(controller = COMPONENT, node = name, reason = %refusal, "Node is not deleted");
+            return match refusal {
+                Refusal::Young(missing) => Outcome::Young(missing),
+                _ => Outcome::Kept,
+            };
+        }
+        if self.shutdown.is_cancelled() || self.cloud.generation() != generation {
+            return Outcome::NotBegun;
+        }
+        let announce = || {
+            let message = format!("Deleting node {name} because it does not exist in the cloud provider");
+            self.recorder
+                .publish(read.reference(), EventType::Normal, "DeletingNode", &message);
+        };
+        // A try that will probably be refused again is not announced each time.
+        if !self.forbidden.is_ongoing() {
+            announce();
+        }
+        match self.writer.apply(read, action).await {
+            Ok(Written::Done) => {
+                self.failing.ends();
+                if self.forbidden.ends() {
+                    announce();
+                }
+                info!(
+                    controller = COMPONENT,
+                    node = name,
+                    provider_id = read.view.provider_id,
+                    "Deleted node, since its machine does not exist"
+                );
+                Outcome::Done
+            }
+            Ok(Written::Gone) => Outcome::Gone,
+            Ok(Written::Changed) => {
+                debug!(
+                    controller = COMPONENT,
+                    node = name,
+                    "Node changed meanwhile, reading it again"
+                );
+                Outcome::Changed
+            }
+            Err(error) if is_right_missing(&error) => self.forbidden(read, &error),
+            Err(error) => self.failed(read, &error, true),
+        }
+    }
+
+    /// Reports once that the account may not delete nodes.
+    fn forbidden(&self, node: &NodeObject, error: &kube::Error) -> Outcome {
+        let name = node.view.name.as_str();
+        let error = ccm_core::error::report(error);
+        if !self.forbidden.begins(()) {
+            debug!(
+                controller = COMPONENT,
+                node = name,
+                error,
+                "Still not allowed to delete nodes"
+            );
+            return Outcome::Forbidden;
+        }
+        warn!(
+            controller = COMPONENT,
+            node = name,
+            verb = "delete",
+            resource = "nodes",
+            error,
+            "Not allowed to delete nodes; nodes whose machines do not exist stay until the ClusterRole grants it"
+        );
+        let why = format!(
+            "add the verb \"delete\" for the resource \"nodes\" to the ClusterRole of the cloud-controller-manager \
+             (chart 2.36.2 lacks it); until then nodes whose machines do not exist stay: {error}"
+        );
+        self.publish_failure(node, &why);
+        Outcome::Forbidden
+    }
+
+    fn failed(&self, node: &NodeObject, error: &kube::Error, sent: bool) -> Outcome {
+        let error = ccm_core::error::report(error);
+        warn_if_new!(
+            self.failing.begins(()),
+            controller = COMPONENT,
+            node = node.view.name,
+            error,
+            "Could not delete node, trying again"
+        );
+        self.publish_failure(node, &error);
+        Outcome::Failed { sent }
+    }
+
+    fn publish_failure(&self, node: &NodeObject, why: &str) {
+        let message = format!("Failed deleting node {}: {why}", node.view.name);
+        self.recorder.publish(
+            node.reference(),
+            EventType::Warning,
+            "DeletingNodeFailed",
+            &message,
+        );
+    }
+
+    /// Reads the node from the API server, together with the server's time.
+    async fn read(&self, name: &str) -> kube::Result<Option<Fresh>> {
+        let request = Request::new(NodeObject::url_path(&(), None))
+            .get(name, &GetParams::default())
+            .map_err(kube::Error::BuildRequest)?;
+        let response = self.client.send(request.map(Body::from)).await?;
+        let date = response.headers().get(http::header::DATE);
+        let now = date.and_then(|date| server_time(date.to_str().ok()?));
+        let status = response.status();
+        let body = response.into_body().collect_bytes().await?;
+        if status.is_success() {
+            let node = serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?;
+            let now = now.unwrap_or_else(Timestamp::now);
+            return Ok(Some(Fresh { node, now }));
+        }
+        if status == http::StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let failure = serde_json::from_slice::<Status>(&body)
+            .unwrap_or_else(|_| Status::failure("no reason given", "Unknown").with_code(status.as_u16()));
+        Err(kube::Error::Api(failure.boxed()))
+    }
+}
+
+/// Whether no role grants the account to delete nodes. What an admission webhook denies is 403, too, but not for every
+/// node.
+fn is_right_missing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if status.code == 403 && status.message.contains("cannot delete resource \"nodes\""))
+}
+
+/// The time in a `Date` header.
+fn server_time(date: &str) -> Option<Timestamp> {
+    static PARSER: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new();
+    PARSER.parse_timestamp(date).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_servers_time_is_read_as_http_writes_it() {
+        let time = server_time("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        assert_eq!(time.as_second(), 784_111_777);
+        assert_eq!(server_time("yesterday"), None);
+    }
+}

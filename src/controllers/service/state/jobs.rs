@@ -1,0 +1,160 @@
+//! Why and how a part is run, and how a pass over it ends.
+
+use std::time::Duration;
+
+use ccm_core::{
+    Freshness, Priority,
+    load_balancer::{MemberState, PartReport, PartState, ReadOptions},
+};
+use tokio::time::Instant;
+
+use super::super::events::Failure;
+
+/// Changes within this time share one discovery: what is read for one Service may serve the next.
+pub(super) const BURST: Duration = Duration::from_secs(2);
+
+/// For passes that only follow a change in the cluster, what is remembered of the cloud is good for this long. Whatever
+/// we write is forgotten anyway, and before a create the engine always reads again.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
+
+/// Why a part is to be run. If there are several reasons, the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::controllers::service) enum Cause {
+    /// The nodes have changed.
+    Nodes,
+    /// It is time to compare the cloud with how it was left.
+    Drift,
+    /// A Service has changed, or is new to this process.
+    Service,
+}
+
+/// A part is to be run, or discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controllers::service) struct Job {
+    pub(in crate::controllers::service) cause: Cause,
+    /// Answers must not be older; `None` for those that are remembered.
+    pub(super) after: Option<Instant>,
+    pub(super) priority: Priority,
+}
+
+impl Job {
+    /// One that follows a change in the cluster, with remembered answers.
+    pub(super) fn now(cause: Cause) -> Self {
+        Self {
+            cause,
+            after: None,
+            priority: Priority::User,
+        }
+    }
+
+    /// One in the background, with new answers.
+    pub(super) fn drift(at: Instant) -> Self {
+        Self {
+            cause: Cause::Drift,
+            after: Some(at),
+            priority: Priority::Background,
+        }
+    }
+
+    /// One job for both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            cause: self.cause.max(other.cause),
+            after: self.after.max(other.after),
+            priority: self.priority.min(other.priority),
+        }
+    }
+
+    /// Adds it to those that wait.
+    pub(super) fn add_to(self, jobs: &mut Option<Self>) {
+        *jobs = Some(jobs.map_or(self, |before| before.and(self)));
+    }
+
+    pub(in crate::controllers::service) fn ask(self) -> ReadOptions {
+        ReadOptions {
+            freshness: self.after.map_or(Freshness::AtMost(REMEMBERED), Freshness::After),
+            priority: self.priority,
+        }
+    }
+}
+
+/// The moment from which answers are new enough, the same one for all changes of a burst.
+#[derive(Debug, Default)]
+pub(super) struct Moment(Option<Instant>);
+
+impl Moment {
+    pub(super) fn at(&mut self, now: Instant) -> Instant {
+        match self.0 {
+            Some(moment) if now.saturating_duration_since(moment) < BURST => moment,
+            _ => *self.0.insert(now),
+        }
+    }
+}
+
+/// When the part is to be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controllers::service) enum Next {
+    /// After a change.
+    Done,
+    /// Then. No failure, or the provider said when.
+    Until(Instant),
+    /// With growing waits, none of them shorter than the one that the cloud asks for.
+    Backoff { least: Duration },
+}
+
+/// How the last pass over a part ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(in crate::controllers::service) enum PartStatus {
+    /// There was none.
+    #[default]
+    New,
+    Done,
+    /// A member is refused; the others are done.
+    Refused,
+    Parked,
+    Blocked,
+    Failed,
+}
+
+impl PartStatus {
+    pub(in crate::controllers::service) const ALL: [Self; 6] = [
+        Self::New,
+        Self::Done,
+        Self::Refused,
+        Self::Parked,
+        Self::Blocked,
+        Self::Failed,
+    ];
+
+    /// The metric label.
+    pub(in crate::controllers::service) fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Done => "done",
+            Self::Refused => "held",
+            Self::Parked => "parked",
+            Self::Blocked => "blocked",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether it is tried again though nothing has changed.
+    pub(in crate::controllers::service) fn is_trouble(self) -> bool {
+        matches!(self, Self::Refused | Self::Blocked | Self::Failed)
+    }
+
+    /// How the pass ended, and why if it has to be tried again.
+    pub(in crate::controllers::service) fn of(report: &PartReport) -> (Self, Option<Failure<'_>>) {
+        let refused = report.members.iter().find_map(|member| match &member.state {
+            MemberState::Refused(error) => Some(Failure::Error(error)),
+            _ => None,
+        });
+        match &report.state {
+            PartState::Done if refused.is_some() => (Self::Refused, refused),
+            PartState::Done => (Self::Done, None),
+            PartState::Parked { .. } => (Self::Parked, None),
+            PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
+            PartState::Failed(error) => (Self::Failed, Some(Failure::Error(error))),
+        }
+    }
+}
