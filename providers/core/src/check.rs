@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::{
     Error, ErrorKind, Result,
-    config::{KeyPath, LoadError, Locations, Position, Problem},
+    config::{KeyPath, LoadError, Locations, Parsed, Position, Problem},
     load_balancer::{Claim, ServiceView},
 };
 
@@ -141,6 +141,15 @@ impl Finding {
         };
         let (key, message) = problem.split();
         Self::new(severity, key.unwrap_or("config"), message).at(place)
+    }
+
+    /// The warnings of a config that could be read: the usual [`Checker::config`].
+    #[must_use]
+    pub fn of_warnings<T>(parsed: &Parsed<T>) -> Vec<Self> {
+        let warnings = parsed.warnings.iter();
+        warnings
+            .map(|problem| Self::of_problem(Severity::Warning, problem))
+            .collect()
     }
 
     /// What keeps the config from being read.
@@ -338,6 +347,11 @@ impl CloudReport {
             about: about.into(),
             what: what.into(),
         });
+    }
+
+    /// Notes what is not looked at, in a whole sentence.
+    pub fn leave_out(&mut self, what: impl Into<String>) {
+        self.left_out.push(what.into());
     }
 
     /// Reports the quotas of a service: a warning for each of which less than a tenth is left, and one line of all others.

@@ -153,6 +153,13 @@ struct Size {
     complete: bool,
 }
 
+/// The same finder.
+impl<S: InstanceSource> Clone for Finder<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl<S: InstanceSource> fmt::Debug for Finder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Finder")
