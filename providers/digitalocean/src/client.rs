@@ -88,20 +88,12 @@ pub(crate) struct Token {
 }
 
 /// The API with one account's token. A clone shares everything but the fence.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Api {
     http: reqwest::Client,
     url: Url,
     token: Arc<RwLock<Token>>,
     gate: Gate,
-}
-
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api")
-            .field("url", &self.url.as_str())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Api {
@@ -111,12 +103,11 @@ impl Api {
     /// A proxy of the environment cannot be used.
     pub(crate) fn new(settings: &Settings, context: &BuildContext) -> Result<Self> {
         let proxies = Proxies::of(&context.environment);
-        let quota = settings.conf.rate_limit_qps.map_or(QUOTA, |rate| Quota {
-            rate: rate.min(QUOTA.rate),
-            // As the former cloud controller: a token bucket of one second.
-            burst: rate_burst(rate),
-            ..QUOTA
-        });
+        // As the former cloud controller: a token bucket of one second.
+        let quota = settings
+            .conf
+            .rate_limit_qps
+            .map_or(QUOTA, |rate| QUOTA.at_most(rate));
         let gate = GateConfig {
             buckets: vec![(BUCKET, quota)],
             attempt_timeout: settings.conf.request_timeout.to_std(),
@@ -126,7 +117,10 @@ impl Api {
         Ok(Self {
             http: rest::http_client(&Tls::default(), &proxies, &context.user_agent)?,
             url: settings.url.clone(),
-            token: Token::shared(&settings.token, 0),
+            token: Arc::new(RwLock::new(Token {
+                secret: settings.token.clone(),
+                generation: 0,
+            })),
             gate: Gate::new(gate, &context.metrics),
         })
     }
@@ -154,17 +148,18 @@ impl Api {
     /// # Errors
     /// The API refuses the token; the old one stays in use.
     pub(crate) async fn replace_token(&self, secret: &SecretString) -> Result<()> {
+        let token = Token {
+            secret: secret.clone(),
+            generation: self.generation() + 1,
+        };
         let candidate = Self {
-            token: Token::shared(secret, self.generation() + 1),
+            token: Arc::new(RwLock::new(token.clone())),
             ..self.clone()
         };
         // A token without the scope account:read is accepted all the same.
-        candidate
-            .account(Priority::User)
-            .await
-            .or_else(accept_without_right)?;
-        let new = candidate.token.read().clone();
-        *self.token.write() = new;
+        let account = candidate.account(Priority::User).await;
+        account.or_else(accept_without_right)?;
+        *self.token.write() = token;
         Ok(())
     }
 
@@ -320,15 +315,6 @@ impl Api {
     }
 }
 
-impl Token {
-    fn shared(secret: &SecretString, generation: u64) -> Arc<RwLock<Self>> {
-        Arc::new(RwLock::new(Self {
-            secret: secret.clone(),
-            generation,
-        }))
-    }
-}
-
 /// A token without the right to read something that is only checked.
 pub(crate) fn accept_without_right(error: Error) -> Result<()> {
     if error.kind() != ErrorKind::PermissionDenied {
@@ -339,16 +325,6 @@ pub(crate) fn accept_without_right(error: Error) -> Result<()> {
         "The token may not read what was to be checked"
     );
     Ok(())
-}
-
-/// A whole number of requests for one second.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "cut to the size of the bucket, and positive"
-)]
-fn rate_burst(rate: f64) -> u32 {
-    rate.ceil().min(f64::from(QUOTA.burst)) as u32
 }
 
 /// What a call is about and what it does: `load_balancer` and `create`.

@@ -109,6 +109,11 @@ impl Settings {
         families.is_empty() || families.contains(&family)
     }
 
+    /// Whether metrics or health are served.
+    pub(crate) fn has_endpoints(&self) -> bool {
+        self.metrics_addr.is_some() || self.debug_addr.is_some()
+    }
+
     /// Whether there is a managed firewall.
     pub(crate) fn has_firewall(&self) -> bool {
         !self.conf.firewall_name.is_empty()

@@ -14,7 +14,7 @@ use prometheus_client::encoding::text::encode;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
 
-use crate::{DigitalOcean, client::Api, config::Settings};
+use crate::{DigitalOcean, client::Api};
 
 /// The server, as a controller.
 pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
@@ -24,14 +24,7 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
     client_name: "do-endpoints-controller",
     default_on: true,
     needs: |setup| {
-        let is_configured = |cloud: &DigitalOcean| {
-            let Settings {
-                metrics_addr,
-                debug_addr,
-                ..
-            } = &*cloud.settings;
-            metrics_addr.is_some() || debug_addr.is_some()
-        };
+        let is_configured = |cloud: &DigitalOcean| cloud.settings.has_endpoints();
         let why = "neither METRICS_ADDR nor DEBUG_ADDR is set";
         setup.needs_if(is_configured, why, Needs::default())
     },
@@ -40,7 +33,7 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
-    Ok(context.run(async move |context| {
+    Ok(Box::pin(async move {
         let metrics = Router::new()
             .route("/metrics", get(serve_metrics))
             .with_state(context.metrics.clone());

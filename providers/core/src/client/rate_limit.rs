@@ -66,6 +66,21 @@ impl Default for Quota {
 }
 
 impl Quota {
+    /// The same with at most this many requests per second, in the long run and at once.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "cut to the size of the bucket, and positive"
+    )]
+    pub fn at_most(self, rate: f64) -> Self {
+        Self {
+            rate: self.rate.min(rate),
+            burst: rate.ceil().clamp(1.0, f64::from(self.burst)) as u32,
+            ..self
+        }
+    }
+
     /// A quota that lets nothing through would hang every call: at least one request, one slot, one in 1000 s.
     fn sane(self) -> Self {
         let rate = if self.rate.is_finite() {

@@ -6,12 +6,8 @@
 
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
 
-use crate::{
-    Error, ErrorKind, Labels,
-    check::{Field, ServiceFinding, Severity},
-    config::suggest,
-    load_balancer::{ServiceEvent, ServiceId},
-};
+use super::{Field, ServiceEvent, ServiceFinding, ServiceId, Severity};
+use crate::{Error, ErrorKind, Labels, config::suggest};
 
 /// Declares the annotations of a provider: a constant for each, with its name, the values that it takes and, as its doc
 /// comment, its meaning for users. `TABLE` is the [`AnnotationTable`] of all.
@@ -84,10 +80,12 @@ impl AnnotationTable {
         format!("| Annotation | Value | Effect |\n|---|---|---|\n{rows}")
     }
 
-    /// A provider's reference for users: what it documents by hand, its annotations, and the `keys` of its config file.
+    /// A provider's reference for users: what it documents by hand, its annotations with what holds for all of them, and the
+    /// `keys` of its config file.
     #[must_use]
-    pub fn reference(&self, by_hand: &str, keys: &str) -> String {
-        let annotations = self.markdown();
+    pub fn reference(&self, by_hand: &str, introduction: &str, keys: &str) -> String {
+        let annotations = format!("{introduction}\n\n{}", self.markdown());
+        let annotations = annotations.trim_start();
         format!("{by_hand}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}")
     }
 

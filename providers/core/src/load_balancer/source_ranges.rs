@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
-use super::{InvalidField, IpFamily, ServiceView};
-use crate::check::Field;
+use super::{Field, InvalidField, IpFamily, ServiceView};
 
 /// The networks of the clients.
 #[derive(Clone, Debug, PartialEq, Eq)]

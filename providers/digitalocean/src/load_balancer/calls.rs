@@ -68,16 +68,8 @@ pub(crate) struct Calls {
 impl Calls {
     /// Calls of the API through which nodes are seen.
     pub(crate) fn new(nodes: Nodes, metrics: &ClientMetrics) -> Self {
-        let certificates = CacheConfig {
-            max_entries: Some(CERTIFICATES),
-            max_age: Some(CERTIFICATE_AGE),
-            ..CacheConfig::new("digitalocean_certificates")
-        };
-        let names = CacheConfig {
-            max_entries: Some(1),
-            max_age: Some(NAMES_AGE),
-            ..CacheConfig::new("digitalocean_node_names")
-        };
+        let certificates = CacheConfig::bounded("digitalocean_certificates", CERTIFICATES, CERTIFICATE_AGE);
+        let names = CacheConfig::bounded("digitalocean_node_names", 1, NAMES_AGE);
         Self {
             nodes,
             balancers: IndexedCache::new("digitalocean_load_balancers", metrics),
@@ -151,17 +143,16 @@ impl Calls {
         current: Option<&str>,
         read: ReadOptions,
     ) -> Result<(String, bool)> {
-        let annotated = match named {
-            CertificateRef::Id(id) if current.is_none_or(|current| current == id) => {
-                return Ok((id.clone(), false));
-            }
-            _ => self.certificate(named, read).await?,
-        };
+        if let CertificateRef::Id(id) = named
+            && current.is_none_or(|current| current == id)
+        {
+            return Ok((id.clone(), false));
+        }
+        let annotated = self.certificate(named, read).await?;
         // A name leads to the certificate that is in force; an id may be one that was renewed.
         if let (CertificateRef::Id(_), Some(current)) = (named, current) {
-            let current = self
-                .certificate(&CertificateRef::Id(current.to_owned()), read)
-                .await?;
+            let current = CertificateRef::Id(current.to_owned());
+            let current = self.certificate(&current, read).await?;
             let is_successor = |current: &Certificate| {
                 let same_name = annotated.as_ref().is_none_or(|found| found.name == current.name);
                 current.kind == "lets_encrypt" && same_name
@@ -170,13 +161,12 @@ impl Calls {
                 return Ok((current.id, true));
             }
         }
-        let missing = || {
-            Error::new(
-                ErrorKind::InvalidSpec,
-                format!("there is no certificate with the {named}"),
-            )
+        let text = match named {
+            CertificateRef::Id(id) => format!("there is no certificate with the id {id}"),
+            CertificateRef::Name(name) => format!("there is no certificate with the name {name:?}"),
         };
-        annotated.map(|found| (found.id, false)).ok_or_else(missing)
+        let found = annotated.map(|found| (found.id, false));
+        found.ok_or_else(|| Error::new(ErrorKind::InvalidSpec, text))
     }
 
     /// The droplets of the nodes that have no provider ID yet. All load balancers share the answer.

@@ -2,15 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     net::{IpAddr, Ipv4Addr},
 };
 
 use ccm_core::{
     AddressType,
     load_balancer::{
-        AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServicePort,
-        ServiceView,
+        AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeSet, Protocol, ServicePort, ServiceView,
+        default_name,
     },
 };
 use ipnet::IpNet;
@@ -76,16 +75,10 @@ pub(crate) struct Reading {
     pub(crate) invalid: Vec<InvalidField>,
 }
 
-/// The default name: `a` and the Service's UID without dashes, 32 characters in all.
-pub(crate) fn default_name(service: &ServiceView) -> String {
-    let uid: String = service.id.uid.chars().filter(|c| *c != '-').collect();
-    format!("a{uid}").chars().take(32).collect()
-}
-
 /// The name that the load balancer gets.
 pub(crate) fn name(service: &ServiceView) -> String {
     let custom = service.annotation_text(a::NAME);
-    custom.map_or_else(|| default_name(service), str::to_owned)
+    custom.map_or_else(|| default_name(&service.id), str::to_owned)
 }
 
 /// Whether the load balancer is to be left unchanged.
@@ -103,16 +96,6 @@ pub(crate) fn hostname(service: &ServiceView) -> Option<String> {
 pub(crate) enum CertificateRef {
     Id(String),
     Name(String),
-}
-
-/// As an error names it.
-impl fmt::Display for CertificateRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Id(id) => write!(f, "id {id}"),
-            Self::Name(name) => write!(f, "name {name:?}"),
-        }
-    }
 }
 
 impl CertificateRef {
@@ -156,13 +139,9 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn spec(&mut self, settings: &Settings, existing: Option<&Balancer>, certificate: Option<&str>) -> Spec {
-        let asked = self
-            .reader
-            .strict_choice(a::TYPE, &["REGIONAL", "REGIONAL_NETWORK"]);
-        let network = self.reader.strict_choice(a::NETWORK, &["EXTERNAL", "INTERNAL"]);
-        let stack = self
-            .reader
-            .strict_choice(a::NETWORK_STACK, &["IPV4", "DUALSTACK"]);
+        let asked = self.choice(a::TYPE, &["REGIONAL", "REGIONAL_NETWORK"]);
+        let network = self.choice(a::NETWORK, &["EXTERNAL", "INTERNAL"]);
+        let stack = self.choice(a::NETWORK_STACK, &["IPV4", "DUALSTACK"]);
         let kind = existing.and_then(kind).or_else(|| asked.and_then(LbType::parse));
         let kind = kind.unwrap_or(settings.conf.default_type);
         let internal = existing.map_or(network == Some("INTERNAL"), is_internal);
@@ -193,9 +172,7 @@ impl<'a> Reader<'a> {
             LbType::Regional => &mut fields,
             LbType::RegionalNetwork => &mut create,
         });
-        let algorithm = self
-            .reader
-            .strict_choice(a::ALGORITHM, &["round_robin", "least_connections"]);
+        let algorithm = self.choice(a::ALGORITHM, &["round_robin", "least_connections"]);
         let requested = [
             ("type", asked),
             ("network", network),
@@ -221,6 +198,10 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
+        self.reader.strict_choice(key, values)
+    }
+
     fn name(&mut self) -> String {
         let name = name(self.service);
         if name.len() > 255 || name.ends_with('-') || !is_name(&name) {
@@ -233,9 +214,7 @@ impl<'a> Reader<'a> {
     }
 
     fn size(&mut self) -> u64 {
-        let slug = self
-            .reader
-            .strict_choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
+        let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
         let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=100_u64);
         let unit = unit.filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
@@ -293,10 +272,7 @@ impl<'a> Reader<'a> {
     /// The load balancer connects to the node ports.
     fn regional_rules(&mut self, certificate: Option<&str>) -> Vec<Value> {
         const PROTOCOLS: [&str; 5] = ["tcp", "http", "https", "http2", "http3"];
-        let default = self
-            .reader
-            .strict_choice(a::PROTOCOL, &PROTOCOLS)
-            .unwrap_or("tcp");
+        let default = self.choice(a::PROTOCOL, &PROTOCOLS).unwrap_or("tcp");
         let http = self.port_list(a::HTTP_PORTS);
         let mut tls = self.port_list(a::TLS_PORTS);
         let http2 = self.port_list(a::HTTP2_PORTS);
@@ -430,9 +406,7 @@ impl<'a> Reader<'a> {
             return (check, true);
         }
         let path = self.reader.get(a::HEALTH_PATH).filter(|path| !path.is_empty());
-        let protocol = self
-            .reader
-            .strict_choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"]);
+        let protocol = self.choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"]);
         let protocol = protocol.unwrap_or(if path.is_some() { "http" } else { "tcp" });
         check["protocol"] = json!(protocol);
         if protocol != "tcp" {
@@ -516,13 +490,13 @@ pub(crate) fn backends(
     let mut droplets = BTreeSet::new();
     let (mut unreachable, mut only_v4, mut dual) = (0, Vec::new(), false);
     for node in nodes.eligible() {
-        let v4 = has_address(node, AddressType::ExternalIP, true);
-        let v6 = has_address(node, AddressType::ExternalIP, false);
+        let v4 = node.has_address(AddressType::ExternalIP, IpFamily::V4);
+        let v6 = node.has_address(AddressType::ExternalIP, IpFamily::V6);
         dual |= v4 && v6;
         if v4 && !v6 {
             only_v4.push(node.view.name.clone());
         }
-        let private_only = !v4 && !v6 && has_address(node, AddressType::InternalIP, true);
+        let private_only = !v4 && !v6 && node.has_address(AddressType::InternalIP, IpFamily::V4);
         if !(internal || v4 || (private_only && kind == LbType::Regional)) {
             unreachable += 1;
             continue;
@@ -544,12 +518,6 @@ pub(crate) fn backends(
         unreachable,
         only_v4,
     }
-}
-
-fn has_address(node: &ServiceNode, kind: AddressType, v4: bool) -> bool {
-    let mut found = node.addresses.iter().filter(|address| address.kind == kind);
-    let is_of_family = |address: IpAddr| address.is_ipv4() == v4;
-    found.any(|address| address.address.parse().is_ok_and(is_of_family))
 }
 
 /// Why a load balancer with these backends cannot be created. The flag says whether an Event of its own is due.

@@ -14,7 +14,7 @@ use ccm_core::{
     client::Listing,
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, IgnoredValue, Ingress, InvalidField,
-        IpMode, ServiceEvent, ServiceId, ServiceView,
+        IpMode, ServiceEvent, ServiceId, ServiceView, default_name,
     },
     plan::{
         CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::{
     annotations,
-    desired::{self, Backends, Reading, hostname},
+    desired::{self, Backends, Reading, Spec, hostname},
     document::{
         Balancer, ClusterTags, RULES, Unread, certificate, immutable, is_active, is_internal, is_new,
         is_proxy, kind, sendable, title,
@@ -99,11 +99,8 @@ enum DesiredState {
 #[derive(Clone, Debug)]
 struct Wanted {
     service: ServiceId,
-    fields: Value,
-    unread: Unread,
-    /// The body of a create.
-    create: Value,
-    requested: Vec<(&'static str, String)>,
+    /// With nodes and tags; `create` is the body of a create.
+    spec: Spec,
 }
 
 /// The observed state.
@@ -157,18 +154,14 @@ impl Model {
         if let Some(droplets) = backends.droplets {
             spec.fields["droplet_ids"] = json!(droplets);
         }
-        let mut create = spec.create;
+        let create = &mut spec.create;
         create["region"] = json!(self.region);
         create["network_stack"] = json!(spec.stack.unwrap_or(backends.stack));
         create["tags"] = json!(self.tags(cluster).own().collect::<Vec<_>>());
-        document::extend(&mut create, &spec.fields);
-        Wanted {
-            service: service.id.clone(),
-            create: sendable(create, Some(&spec.unread)),
-            fields: spec.fields,
-            unread: spec.unread,
-            requested: spec.requested,
-        }
+        document::extend(create, &spec.fields);
+        spec.create = sendable(spec.create, Some(&spec.unread));
+        let service = service.id.clone();
+        Wanted { service, spec }
     }
 
     /// The member that decides about the load balancer: one that it was created for comes first, then the one that has had it.
@@ -217,7 +210,7 @@ impl PartModel for Model {
         let by_name = |name: String| directory.by_key(&name).find(|found| found.name() == name);
         let found = by_id
             .or_else(|| by_name(desired::name(service)))
-            .or_else(|| by_name(desired::default_name(service)));
+            .or_else(|| by_name(default_name(&service.id)));
         let key = found.map(|found| Key::Balancer(found.id().to_owned()));
         Parts::from(key.unwrap_or_else(|| Key::New(desired::name(service))))
     }
@@ -227,7 +220,7 @@ impl PartModel for Model {
         let services = || world.services.iter();
         let parts = |service| self.parts(service, &world.cluster, directory).named;
         let used: BTreeSet<Key> = services().flat_map(|service| parts(service)).collect();
-        let waiting: BTreeSet<String> = services().map(|service| desired::default_name(service)).collect();
+        let waiting: BTreeSet<String> = services().map(|service| default_name(&service.id)).collect();
         let owned = directory.all().filter(|balancer| tags.owns(balancer));
         let orphans = owned.map(|balancer| Orphan {
             key: Key::Balancer(balancer.id().to_owned()),
@@ -293,7 +286,7 @@ impl PartModel for Model {
             DesiredState::Frozen(fields.unwrap_or_else(|| json!({})))
         } else {
             let had = |service: &ServiceView| {
-                let is_its = |found| names(service, found) || found.name() == desired::default_name(service);
+                let is_its = |found| names(service, found) || found.name() == default_name(&service.id);
                 !service.ingress.is_empty() || existing.is_some_and(is_its)
             };
             let known = members.iter().any(|member| had(&member.service));
@@ -349,8 +342,8 @@ impl PartModel for Model {
         let Some(balancer) = &observed.balancer else {
             if let DesiredState::Wanted(wanted) = &desired.state {
                 let (name, body) = (
-                    wanted.fields["name"].as_str().unwrap_or_default(),
-                    wanted.create.clone(),
+                    wanted.spec.fields["name"].as_str().unwrap_or_default(),
+                    wanted.spec.create.clone(),
                 );
                 let step = change(Op::LoadBalancerCreate, Effect::Create, name, body);
                 plan.steps.push(step.for_service(Some(&wanted.service)));
@@ -376,8 +369,8 @@ impl PartModel for Model {
                 plan.steps.extend(step);
             }
             DesiredState::Wanted(wanted) => {
-                let unread = Some(&wanted.unread);
-                let step = update(balancer, &wanted.fields, &desired.tags, takes_over, unread);
+                let unread = Some(&wanted.spec.unread);
+                let step = update(balancer, &wanted.spec.fields, &desired.tags, takes_over, unread);
                 let step = step.map(|step| step.for_service(Some(&wanted.service)));
                 plan.steps.extend(step);
                 plan.blocked = wanted.blocked(balancer);
@@ -440,7 +433,7 @@ impl PartModel for Model {
 impl Wanted {
     /// What the Service asks for and cannot be changed.
     fn blocked(&self, balancer: &Balancer) -> Vec<Blocked> {
-        let differing = self.requested.iter().filter_map(|(field, want)| {
+        let differing = self.spec.requested.iter().filter_map(|(field, want)| {
             // What the API does not show is not known to differ.
             let have = immutable(balancer, field)?;
             (have != *want).then(|| Blocked {
