@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use ccm_core::{
     BuildContext, Environment, NodeAddress, NodeView,
-    load_balancer::{Policy, ServicePort},
+    load_balancer::{Policy, ServiceNode, ServicePort},
     testkit::cluster::{annotate, service},
 };
 
