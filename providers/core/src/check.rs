@@ -12,9 +12,10 @@ use std::{fmt, path::Path, time::Duration};
 use async_trait::async_trait;
 use tokio::time::timeout;
 
+pub use crate::load_balancer::{Field, ServiceFinding, Severity};
 use crate::{
     Error, ErrorKind, Result,
-    config::{KeyPath, LoadError, Locations, Position, Problem},
+    config::{KeyPath, LoadError, Locations, Parsed, Position, Problem},
     load_balancer::{Claim, ServiceView},
 };
 
@@ -30,42 +31,6 @@ pub async fn in_time<T>(question: impl Future<Output = Result<T>>) -> Result<T> 
         let text = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
         Err(Error::new(ErrorKind::Timeout, text))
     })
-}
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Severity {
-    /// It will not work like this.
-    Error,
-    /// It will work, though hardly as meant.
-    Warning,
-    /// It could not be found out: the cloud cannot be reached, or failed.
-    Unknown,
-}
-
-impl Severity {
-    /// Its name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// What an error of the cloud means for what was asked: whether it would come again, or nobody knows.
-    #[must_use]
-    pub fn of(kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::RateLimited
-            | ErrorKind::Unavailable
-            | ErrorKind::Timeout
-            | ErrorKind::Conflict
-            | ErrorKind::Unexpected => Self::Unknown,
-            _ => Self::Error,
-        }
-    }
 }
 
 /// Where something stands.
@@ -141,6 +106,15 @@ impl Finding {
         };
         let (key, message) = problem.split();
         Self::new(severity, key.unwrap_or("config"), message).at(place)
+    }
+
+    /// The warnings of a config that could be read: the usual [`Checker::config`].
+    #[must_use]
+    pub fn of_warnings<T>(parsed: &Parsed<T>) -> Vec<Self> {
+        let warnings = parsed.warnings.iter();
+        warnings
+            .map(|problem| Self::of_problem(Severity::Warning, problem))
+            .collect()
     }
 
     /// What keeps the config from being read.
@@ -256,59 +230,6 @@ pub struct QuotaUsage {
     pub name: String,
 }
 
-/// A part of a Service that something is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Field {
-    /// The Service as a whole.
-    Whole,
-    /// The annotation of this name.
-    Annotation(String),
-    /// This field of the `spec`.
-    Spec(&'static str),
-}
-
-impl Field {
-    /// The annotation of this name.
-    #[must_use]
-    pub fn annotation(key: &str) -> Self {
-        Self::Annotation(key.to_owned())
-    }
-
-    /// The names that lead to it in a manifest.
-    #[must_use]
-    pub fn path(&self) -> Vec<&str> {
-        match self {
-            Self::Whole => Vec::new(),
-            Self::Annotation(key) => vec!["metadata", "annotations", key],
-            Self::Spec(name) => vec!["spec", name],
-        }
-    }
-}
-
-/// As people name it: an annotation by its name alone. Nothing for a Service as a whole.
-impl fmt::Display for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole => Ok(()),
-            Self::Annotation(key) => f.write_str(key),
-            Self::Spec(name) => write!(f, "spec.{name}"),
-        }
-    }
-}
-
-/// Something that is wrong with a Service. The framework knows where it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceFinding {
-    /// How bad it is: [`Severity::Error`] for what keeps the Service from its load balancer.
-    pub severity: Severity,
-    /// What it is about.
-    pub field: Field,
-    /// What is wrong. One line, lower case, no full stop; the field is not repeated.
-    pub message: String,
-    /// What to do; empty if the message says it.
-    pub fix: String,
-}
-
 /// Something that was looked at and is well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
@@ -338,6 +259,11 @@ impl CloudReport {
             about: about.into(),
             what: what.into(),
         });
+    }
+
+    /// Notes what is not looked at, in a whole sentence.
+    pub fn leave_out(&mut self, what: impl Into<String>) {
+        self.left_out.push(what.into());
     }
 
     /// Reports the quotas of a service: a warning for each of which less than a tenth is left, and one line of all others.

@@ -64,6 +64,7 @@ mod recent;
 #[cfg(feature = "rest")]
 pub mod rest;
 mod retry;
+mod timed;
 
 pub use batch::{BatchConfig, Batcher};
 pub use cache::{Cache, CacheConfig};
@@ -78,6 +79,7 @@ pub use page::{Marker, Page, Pages, collect};
 pub use rate_limit::{Bucket, BucketState, Permit, Quota};
 pub use recent::RecentError;
 pub use retry::{Backoff, RetryPolicy};
+pub use timed::{TimedConfig, TimedMetrics};
 
 /// `instant + duration`, or a time that nobody lives to see: durations come from headers and config files, and the sum
 /// of `Instant`s must not overflow.

@@ -37,12 +37,16 @@ pub use self::{
     docs::{KeyDoc, SectionDoc},
     duration::GoDuration,
     gcfg::Position,
-    load::{ConfigFiles, LoadError, PendingReload, Reloader, load, load_optional, load_yaml, log_warnings},
+    load::{
+        ConfigFiles, LoadError, PendingReload, Reloader, load, load_optional, load_yaml, log_warnings,
+        validate,
+    },
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
     quota::check_quota,
     section::{Changes, ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
     yaml::KeyCase,
 };
+use crate::Environment;
 pub use crate::{config_file, config_section, quota_section};
 
 /// A config file that was read without errors.
@@ -72,7 +76,8 @@ pub fn parse<T: ConfigFile>(
 ///
 /// A key that is unknown, at any depth of structs, or that is given twice is a warning. A key with `null` keeps its
 /// default. `file` is the file's path as the user gave it, for the messages only. `check` as in [`parse_with`]; it names
-/// keys by [`KeyPath::key`].
+/// keys by [`KeyPath::key`]. A key's variable in `environment` wins over the file; messages about a value that is from
+/// there, or from nowhere, name the variable.
 ///
 /// # Errors
 /// Everything that is wrong, in the order of the file. A file with a syntax error is not read any further.
@@ -80,9 +85,11 @@ pub fn parse_yaml<S: Section>(
     text: impl AsRef<[u8]>,
     file: impl AsRef<Path>,
     case: KeyCase,
+    environment: &Environment,
     check: impl FnOnce(&S, &mut Problems),
 ) -> Result<Parsed<S>, ConfigErrors> {
-    let mut problems = Problems::new(&file.as_ref().to_string_lossy(), Locations::default());
+    let problems = Problems::new(&file.as_ref().to_string_lossy(), Locations::default());
+    let mut problems = problems.with_environment(environment);
     let mut value = S::default();
     match yaml::utf8(text.as_ref()).and_then(yaml::document) {
         Err(error) => problems.syntax_error(&error),
@@ -91,9 +98,7 @@ pub fn parse_yaml<S: Section>(
             problems.error_at(root.at, None, message);
         }
         Ok(root) => {
-            if let Some(root) = root {
-                value = section::read_yaml(&root, case, &mut problems);
-            }
+            value = section::read_yaml(root.as_ref(), case, &mut problems);
             check(&value, &mut problems);
         }
     }

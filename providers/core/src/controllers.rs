@@ -238,6 +238,24 @@ impl ControllerSetup {
         cloud.downcast().map_err(|_| mismatch::<T>())
     }
 
+    /// [`ControllerDef::needs`] of a provider's controller that runs only if the cloud is configured for it. `why`: the
+    /// reason for the log, if it is not.
+    ///
+    /// # Errors
+    /// It is not configured.
+    pub fn needs_if<T: Cloud>(
+        &self,
+        is_configured: impl FnOnce(&T) -> bool,
+        why: &'static str,
+        needs: Needs,
+    ) -> Result<Needs, NotStarted> {
+        let cloud = self.cloud_as::<T>();
+        match cloud.is_ok_and(|cloud| is_configured(&cloud)) {
+            true => Ok(needs),
+            false => Err(NotStarted::NotConfigured(why)),
+        }
+    }
+
     /// [`Self::framework`] as the type that the binary gave.
     ///
     /// # Errors
@@ -278,6 +296,22 @@ pub struct ControllerContext {
     pub cloud_metrics: ClientMetrics,
     /// Cancelled when the process ends.
     pub shutdown: CancellationToken,
+}
+
+impl ControllerContext {
+    /// A controller whose work can be dropped at any point: it ends with the process.
+    pub fn run<F>(self, work: impl FnOnce(Self) -> F + Send + 'static) -> ControllerFuture
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let shutdown = self.shutdown.clone();
+        Box::pin(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = work(self) => {}
+            }
+        })
+    }
 }
 
 /// The metrics of the process, as far as controllers add to them. A clone is the same.

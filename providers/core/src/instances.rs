@@ -27,6 +27,22 @@ pub trait Instances: Send + Sync {
     ) -> Vec<Result<InstanceState>>;
 }
 
+/// Asks whether the machines of nodes exist: each node with the answer.
+pub async fn existence(
+    instances: &dyn Instances,
+    nodes: impl IntoIterator<Item = Arc<NodeView>>,
+    freshness: Freshness,
+    priority: Priority,
+) -> Vec<(Arc<NodeView>, Result<InstanceState>)> {
+    let need = Need::Existence;
+    let queries: Vec<_> = nodes
+        .into_iter()
+        .map(|node| InstanceQuery { node, need })
+        .collect();
+    let answers = instances.describe(&queries, freshness, priority).await;
+    queries.into_iter().map(|query| query.node).zip(answers).collect()
+}
+
 /// One question of [`Instances::describe`].
 #[derive(Clone, Debug)]
 pub struct InstanceQuery {

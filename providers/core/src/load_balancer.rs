@@ -29,6 +29,7 @@ use async_trait::async_trait;
 use crate::{Freshness, Priority, Result};
 
 mod annotations;
+mod finding;
 mod names;
 mod node;
 mod ownership;
@@ -39,12 +40,11 @@ mod service;
 mod source_ranges;
 
 pub use annotations::{AnnotationDoc, AnnotationReader, AnnotationTable, IgnoredValue, InvalidField};
-pub use names::truncated;
+pub use finding::{Field, ServiceFinding, Severity};
+pub use names::{default_name, truncated};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
-pub use reconcile_metrics::{
-    MeasuredLoadBalancers, ReconcileMetrics, ReconcileMetricsConfig, Reconciliation,
-};
+pub use reconcile_metrics::{MeasuredLoadBalancers, ReconcileMetricsConfig, Reconciliation};
 pub use report::{
     Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState,
     OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceEvent, ServiceParts,

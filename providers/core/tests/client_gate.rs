@@ -357,7 +357,7 @@ async fn calls_are_counted() {
     );
 
     // A bucket that waits: the gauges show it as it is when they are read.
-    gate.observe_remaining("things", 0, Instant::now() + Duration::from_secs(5));
+    gate.observe_remaining("things", 0, 0, Some(Instant::now() + Duration::from_secs(5)));
     let mut waiting = Box::pin(gate.call(Op::Get, Priority::Background, async || Ok(())));
     assert!((&mut waiting).now_or_never().is_none());
     let mut text = String::new();

@@ -245,7 +245,8 @@ impl RestApi for Acme {
         });
         if let Some(left) = left {
             let reset = Instant::now() + Duration::from_secs(3600);
-            self.gate.observe_remaining(operation.bucket(), left, reset);
+            self.gate
+                .observe_remaining(operation.bucket(), left, left, Some(reset));
         }
     }
 }

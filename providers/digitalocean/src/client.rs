@@ -3,20 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, Outcome, Priority, Result, Retry,
+    BuildContext, Error, ErrorKind, Outcome, Priority, Result,
     client::{
-        Gate, GateConfig, Operation as _, Page, Pages, Quota, operations,
+        Gate, GateConfig, Operation as _, Page, Quota, collect, later, operations,
         rest::{self, Answer, Call, Proxies, RestApi, Target, Tls, reqwest},
     },
 };
 use http::{HeaderMap, Method, StatusCode};
 use jiff::Timestamp;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use reqwest::RequestBuilder;
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::warn;
 use url::Url;
 
 use crate::{config::Settings, error};
@@ -32,10 +33,6 @@ const QUOTA: Quota = Quota {
 };
 /// The largest page (API: `per_page`).
 pub(crate) const PER_PAGE: &str = "200";
-/// Background work stops while fewer than one in this many of the hour's requests remain.
-const RESERVE: u32 = 10;
-/// After this long, background work finds out by a request whether more remain.
-const SHORT_FOR: Duration = Duration::from_secs(60);
 
 operations! {
     /// The calls. A name is that of a kind of document and a verb: path and method follow from it ([`Api::send`]).
@@ -91,22 +88,12 @@ pub(crate) struct Token {
 }
 
 /// The API with one account's token. A clone shares everything but the fence.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Api {
     http: reqwest::Client,
     url: Url,
     token: Arc<RwLock<Token>>,
-    /// Since when fewer requests remain than background work may use.
-    short: Arc<Mutex<Option<Instant>>>,
     gate: Gate,
-}
-
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api")
-            .field("url", &self.url.as_str())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Api {
@@ -116,12 +103,11 @@ impl Api {
     /// A proxy of the environment cannot be used.
     pub(crate) fn new(settings: &Settings, context: &BuildContext) -> Result<Self> {
         let proxies = Proxies::of(&context.environment);
-        let quota = settings.conf.rate_limit_qps.map_or(QUOTA, |rate| Quota {
-            rate: rate.min(QUOTA.rate),
-            // As the former cloud controller: a token bucket of one second.
-            burst: rate_burst(rate),
-            ..QUOTA
-        });
+        // As the former cloud controller: a token bucket of one second.
+        let quota = settings
+            .conf
+            .rate_limit_qps
+            .map_or(QUOTA, |rate| QUOTA.at_most(rate));
         let gate = GateConfig {
             buckets: vec![(BUCKET, quota)],
             attempt_timeout: settings.conf.request_timeout.to_std(),
@@ -131,8 +117,10 @@ impl Api {
         Ok(Self {
             http: rest::http_client(&Tls::default(), &proxies, &context.user_agent)?,
             url: settings.url.clone(),
-            token: Token::shared(&settings.token, 0),
-            short: Arc::default(),
+            token: Arc::new(RwLock::new(Token {
+                secret: settings.token.clone(),
+                generation: 0,
+            })),
             gate: Gate::new(gate, &context.metrics),
         })
     }
@@ -160,26 +148,25 @@ impl Api {
     /// # Errors
     /// The API refuses the token; the old one stays in use.
     pub(crate) async fn replace_token(&self, secret: &SecretString) -> Result<()> {
+        let token = Token {
+            secret: secret.clone(),
+            generation: self.generation() + 1,
+        };
         let candidate = Self {
-            token: Token::shared(secret, self.generation() + 1),
-            short: Arc::default(),
+            token: Arc::new(RwLock::new(token.clone())),
             ..self.clone()
         };
         // A token without the scope account:read is accepted all the same.
-        if let Err(error) = candidate.account(Priority::User).await
-            && error.kind() != ErrorKind::PermissionDenied
-        {
-            return Err(error);
-        }
-        let new = candidate.token.read().clone();
-        *self.token.write() = new;
+        let account = candidate.account(Priority::User).await;
+        account.or_else(accept_without_right)?;
+        *self.token.write() = token;
         Ok(())
     }
 
     /// Sends a call and returns its answer; null if it has none. `path`: below the collection. `body`: null for none.
     ///
     /// # Errors
-    /// As [`rest::json`]; `RateLimited` for background work while the hour's requests run out.
+    /// As [`rest::json`].
     pub(crate) async fn send(
         &self,
         op: Op,
@@ -188,7 +175,6 @@ impl Api {
         body: &Value,
         priority: Priority,
     ) -> Result<Value> {
-        self.check_reserve(priority)?;
         let (name, verb) = names(op);
         let method = match verb {
             "get" | "list" => Method::GET,
@@ -274,12 +260,10 @@ impl Api {
         filter: &[(&'static str, &str)],
         priority: Priority,
     ) -> Result<Vec<T>> {
-        let (mut pages, mut all) = (Pages::new(None), Vec::new());
-        let page = |number: Option<u64>| self.page(op, filter, number.unwrap_or(1), priority);
-        while let Some(items) = pages.next(page).await? {
-            all.extend(items);
-        }
-        Ok(all)
+        collect(None, |number: Option<u64>| {
+            self.page(op, filter, number.unwrap_or(1), priority)
+        })
+        .await
     }
 
     /// Checks that the API accepts the token.
@@ -298,31 +282,21 @@ impl Api {
     pub(crate) async fn metadata_region(&self, metadata: &Url) -> Result<String> {
         let mut url = metadata.clone();
         url.set_path("metadata/v1/region");
+        let failed = || {
+            let text = "the metadata service does not know the region; set REGION";
+            Error::new(ErrorKind::Unavailable, text)
+        };
+        let read = async || {
+            let answer = self.http.get(url.clone()).send().await?;
+            answer.error_for_status()?.text().await
+        };
         let attempt = || async {
-            let answer = self.http.get(url.clone()).send().await;
-            let answer = match answer.and_then(reqwest::Response::error_for_status) {
-                Ok(answer) => answer.text().await,
-                Err(error) => Err(error),
-            };
-            let failed = || {
-                let text = "the metadata service does not know the region; set REGION";
-                Error::new(ErrorKind::Unavailable, text)
-            };
-            let text = answer.map_err(|error| failed().with_source(error.without_url()))?;
-            let slug = Some(text.trim()).filter(|slug| !slug.is_empty());
-            slug.map(str::to_owned).ok_or_else(failed)
+            let text = read().await;
+            let text = text.map_err(|error| failed().with_source(error.without_url()))?;
+            let slug = Some(text.trim().to_owned()).filter(|slug| !slug.is_empty());
+            slug.ok_or_else(failed)
         };
         self.gate.call(Op::MetadataGet, Priority::User, attempt).await
-    }
-
-    /// Stops background work while the hour's requests run out, so that they are left to what users wait for.
-    fn check_reserve(&self, priority: Priority) -> Result<()> {
-        let short = self.short.lock();
-        if priority == Priority::User || short.is_none_or(|since| since.elapsed() >= SHORT_FOR) {
-            return Ok(());
-        }
-        let text = "fewer than 10 % of the hour's API requests remain; background work waits";
-        Err(Error::new(ErrorKind::RateLimited, text).with_retry(Retry::After(SHORT_FOR)))
     }
 
     fn observe_rate(&self, headers: &HeaderMap) {
@@ -331,33 +305,26 @@ impl Api {
         let (Some(limit), Some(remaining)) = (count("ratelimit-limit"), count("ratelimit-remaining")) else {
             return;
         };
-        *self.short.lock() = (remaining < limit / RESERVE).then(Instant::now);
         // Epoch of the moment when the oldest request of the hour no longer counts.
         let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
-        if let Some(left) = left.and_then(|left| u64::try_from(left).ok()) {
-            let reset = ccm_core::client::later(Instant::now(), Duration::from_secs(left));
-            self.gate.observe_remaining(BUCKET, remaining, reset);
-        }
+        let left = left
+            .and_then(|left| u64::try_from(left).ok())
+            .map(Duration::from_secs);
+        let reset = left.map(|left| later(Instant::now(), left));
+        self.gate.observe_remaining(BUCKET, remaining, limit, reset);
     }
 }
 
-impl Token {
-    fn shared(secret: &SecretString, generation: u64) -> Arc<RwLock<Self>> {
-        Arc::new(RwLock::new(Self {
-            secret: secret.clone(),
-            generation,
-        }))
+/// A token without the right to read something that is only checked.
+pub(crate) fn accept_without_right(error: Error) -> Result<()> {
+    if error.kind() != ErrorKind::PermissionDenied {
+        return Err(error);
     }
-}
-
-/// A whole number of requests for one second.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "cut to the size of the bucket, and positive"
-)]
-fn rate_burst(rate: f64) -> u32 {
-    rate.ceil().min(f64::from(QUOTA.burst)) as u32
+    warn!(
+        error = error.report(),
+        "The token may not read what was to be checked"
+    );
+    Ok(())
 }
 
 /// What a call is about and what it does: `load_balancer` and `create`.
@@ -430,7 +397,8 @@ impl RestApi for Api {
 /// A droplet, as far as nodes have to do with it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Droplet {
-    pub(crate) id: u64,
+    #[serde(deserialize_with = "number")]
+    pub(crate) id: String,
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) status: String,
@@ -439,6 +407,11 @@ pub(crate) struct Droplet {
     #[serde(default)]
     pub(crate) region: Region,
     pub(crate) networks: Option<Networks>,
+}
+
+/// A number as a text.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    u64::deserialize(deserializer).map(|number| number.to_string())
 }
 
 /// A region.

@@ -1,8 +1,6 @@
 //! `METRICS_ADDR` and `DEBUG_ADDR`: `/metrics` and `/healthz` without TLS and authentication, as the former cloud controller
 //! serves them. Also as there, they are served by the process that leads.
 
-use std::sync::Arc;
-
 use axum::{
     Router, extract::State, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse,
     routing::get,
@@ -10,7 +8,7 @@ use axum::{
 use ccm_core::{
     Priority, Result,
     check::in_time,
-    controllers::{ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, NotStarted},
+    controllers::{ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs},
 };
 use prometheus_client::encoding::text::encode;
 use tokio::net::TcpListener;
@@ -26,15 +24,9 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
     client_name: "do-endpoints-controller",
     default_on: true,
     needs: |setup| {
-        let cloud = setup.cloud_as::<DigitalOcean>();
-        let configured = cloud
-            .is_ok_and(|cloud| cloud.settings.metrics_addr.is_some() || cloud.settings.debug_addr.is_some());
-        match configured {
-            true => Ok(Needs::default()),
-            false => Err(NotStarted::NotConfigured(
-                "neither METRICS_ADDR nor DEBUG_ADDR is set",
-            )),
-        }
+        let is_configured = |cloud: &DigitalOcean| cloud.settings.has_endpoints();
+        let why = "neither METRICS_ADDR nor DEBUG_ADDR is set";
+        setup.needs_if(is_configured, why, Needs::default())
     },
     start,
 };
@@ -42,14 +34,14 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     Ok(Box::pin(async move {
-        let (settings, api) = (Arc::clone(&cloud.settings), cloud.view.api.clone());
         let metrics = Router::new()
             .route("/metrics", get(serve_metrics))
             .with_state(context.metrics.clone());
+        let api = cloud.nodes.api.clone();
         let health = Router::new().route("/healthz", get(serve_health)).with_state(api);
         tokio::join!(
-            serve(settings.metrics_addr.as_deref(), metrics, &context),
-            serve(settings.debug_addr.as_deref(), health, &context),
+            serve(cloud.settings.metrics_addr.as_deref(), metrics, &context),
+            serve(cloud.settings.debug_addr.as_deref(), health, &context),
             context.shutdown.cancelled(),
         );
     }))
@@ -65,10 +57,11 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
         }
     };
     info!(address, "Serving METRICS_ADDR or DEBUG_ADDR");
-    let shutdown = context.shutdown.clone();
-    let served =
-        axum::serve(listener, router).with_graceful_shutdown(async move { shutdown.cancelled().await });
-    if let Err(error) = served.await {
+    let shutdown = context.shutdown.clone().cancelled_owned();
+    if let Err(error) = axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown)
+        .await
+    {
         warn!(address, %error, "No longer serving METRICS_ADDR or DEBUG_ADDR");
     }
 }

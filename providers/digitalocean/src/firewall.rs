@@ -15,21 +15,19 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    controllers::{
-        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, NotStarted,
-    },
+    controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs},
     load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
+    plan::document::Document,
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::{
     DigitalOcean,
     client::{Api, Op},
-    config::{FirewallSettings, LbType, Settings},
+    config::{LbType, Settings},
     load_balancer::{annotations, desired},
 };
 
@@ -53,16 +51,12 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
     client_name: "do-firewall-controller",
     default_on: true,
     needs: |setup| {
-        let cloud = setup.cloud_as::<DigitalOcean>();
-        match cloud.is_ok_and(|cloud| cloud.settings.firewall.is_some()) {
-            true => Ok(Needs {
-                node_port_services: true,
-                ..Needs::default()
-            }),
-            false => Err(NotStarted::NotConfigured(
-                "PUBLIC_ACCESS_FIREWALL_NAME is not set",
-            )),
-        }
+        let is_configured = |cloud: &DigitalOcean| cloud.settings.has_firewall();
+        let needs = Needs {
+            node_port_services: true,
+            ..Needs::default()
+        };
+        setup.needs_if(is_configured, "PUBLIC_ACCESS_FIREWALL_NAME is not set", needs)
     },
     start,
 };
@@ -70,17 +64,12 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     let mut controller = Controller {
-        api: cloud.view.api.fenced_by(&context.fence),
+        api: cloud.nodes.api.fenced_by(&context.fence),
         settings: Arc::clone(&cloud.settings),
         observed: None,
         metrics: Metrics::new(&context.metrics),
     };
-    Ok(Box::pin(async move {
-        tokio::select! {
-            () = context.shutdown.cancelled() => {}
-            () = controller.run(&context) => {}
-        }
-    }))
+    Ok(context.run(async move |context| controller.run(&context).await))
 }
 
 struct Controller {
@@ -148,16 +137,14 @@ impl Controller {
 
     /// Makes the firewall as the Services need it.
     async fn reconcile(&mut self, services: &[&ServiceView], is_resync: bool) -> Result<()> {
-        let Some(firewall) = &self.settings.firewall else {
-            return Ok(());
-        };
-        let desired = desired_firewall(services, &self.settings, firewall);
+        let desired = desired_firewall(services, &self.settings);
+        let name = &self.settings.conf.firewall_name;
         if is_resync {
-            self.observed = self.find(&firewall.name).await?;
+            self.observed = self.find(name).await?;
         }
         let Some(observed) = &self.observed else {
             let created = self.write(Op::FirewallCreate, None, &desired).await?;
-            info!(name = firewall.name, "Created the firewall");
+            info!(name, "Created the firewall");
             self.observed = Some(created);
             return Ok(());
         };
@@ -166,12 +153,7 @@ impl Controller {
         }
         let mut body = desired.clone();
         // Droplets that somebody else put there stay.
-        body["droplet_ids"] = observed
-            .0
-            .get("droplet_ids")
-            .filter(|ids| ids.is_array())
-            .cloned()
-            .unwrap_or(json!([]));
+        body["droplet_ids"] = observed.list("droplet_ids").cloned().collect();
         let id = observed.id().to_owned();
         let updated = match self.write(Op::FirewallUpdate, Some(&id), &body).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -179,7 +161,7 @@ impl Controller {
             }
             result => result?,
         };
-        info!(name = firewall.name, "Updated the firewall");
+        info!(name, "Updated the firewall");
         self.observed = Some(updated);
         Ok(())
     }
@@ -207,25 +189,13 @@ impl Controller {
 }
 
 /// A firewall, as the API shows it.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(transparent)]
-struct Firewall(Map<String, Value>);
-
-impl Firewall {
-    fn id(&self) -> &str {
-        self.0.get("id").and_then(Value::as_str).unwrap_or_default()
-    }
-
-    fn name(&self) -> &str {
-        self.0.get("name").and_then(Value::as_str).unwrap_or_default()
-    }
-}
+type Firewall = Document;
 
 /// A rule in one form: protocol and ports, and the addresses and load balancers.
 type Rule = (String, String, BTreeSet<String>);
 
 /// The firewall that the Services need.
-fn desired_firewall(services: &[&ServiceView], settings: &Settings, firewall: &FirewallSettings) -> Value {
+fn desired_firewall(services: &[&ServiceView], settings: &Settings) -> Value {
     let mut rules: BTreeMap<(String, String), Vec<Value>> = BTreeMap::new();
     let mut add = |protocol: Protocol, port: u64, sources: Value| {
         let protocol = protocol.as_str().to_lowercase();
@@ -254,18 +224,12 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, firewall: &F
                 let Some(health_port) = health_port(service, settings) else {
                     continue;
                 };
-                let id = service.annotation(annotations::ID).filter(|id| !id.is_empty());
-                let sources = match id {
+                let sources = match service.annotation_text(annotations::ID) {
                     Some(id) => json!({ "load_balancer_uids": [id] }),
                     None => json!({ "addresses": ANYWHERE }),
                 };
                 add(Protocol::Tcp, health_port, sources);
-                let ranges: BTreeSet<_> = service
-                    .source_ranges
-                    .iter()
-                    .flatten()
-                    .map(|range| range.trim())
-                    .collect();
+                let ranges: BTreeSet<_> = service.source_range_texts().collect();
                 let clients = match ranges.is_empty() {
                     true => json!({ "addresses": ANYWHERE }),
                     false => json!({ "addresses": ranges }),
@@ -286,7 +250,7 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, firewall: &F
         json!({"protocol": protocol, "ports": ports, "destinations": {"addresses": ANYWHERE}})
     });
     json!({
-        "name": firewall.name, "tags": firewall.tags, "droplet_ids": [],
+        "name": settings.conf.firewall_name, "tags": settings.conf.firewall_tags, "droplet_ids": [],
         "inbound_rules": inbound, "outbound_rules": outbound,
     })
 }
@@ -306,18 +270,17 @@ fn health_port(service: &ServiceView, settings: &Settings) -> Option<u64> {
     if !counts {
         debug!(service = %service.id, "The Service is invalid and has no load balancer: the firewall leaves it out");
     }
-    (counts && spec.kind == LbType::Network && !spec.internal).then_some(spec.health_port)
+    (counts && spec.kind == LbType::RegionalNetwork && !spec.internal).then_some(spec.health_port)
 }
 
 /// Whether name, tags and rules are the same, in whatever order.
 fn same(observed: &Firewall, desired: &Value) -> bool {
-    let desired = desired.as_object().cloned().unwrap_or_default();
-    let tags = |fields: &Map<String, Value>| texts(fields.get("tags"));
-    observed.0.get("name") == desired.get("name")
-        && tags(&observed.0) == tags(&desired)
+    let observed = observed.fields();
+    observed.get("name") == desired.get("name")
+        && texts(observed.get("tags")) == texts(desired.get("tags"))
         && ["inbound_rules", "outbound_rules"]
             .into_iter()
-            .all(|list| rules(&observed.0, list) == rules(&desired, list))
+            .all(|list| rules(observed, list) == rules(desired, list))
 }
 
 fn texts(list: Option<&Value>) -> BTreeSet<String> {
@@ -326,7 +289,7 @@ fn texts(list: Option<&Value>) -> BTreeSet<String> {
 }
 
 /// The rules of a list; rules of the same port are one. Empty ports, `all` and `0` are the same.
-fn rules(fields: &Map<String, Value>, list: &str) -> BTreeSet<Rule> {
+fn rules(fields: &Value, list: &str) -> BTreeSet<Rule> {
     let mut rules = BTreeMap::new();
     for rule in fields.get(list).and_then(Value::as_array).into_iter().flatten() {
         let text = |field: &str| {
@@ -474,13 +437,12 @@ mod tests {
     fn firewall(services: &[ServiceView]) -> Value {
         let settings = settings();
         let services: Vec<_> = services.iter().collect();
-        desired_firewall(&services, &settings, settings.firewall.as_ref().unwrap())
+        desired_firewall(&services, &settings)
     }
 
     /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
     fn inbound(services: &[ServiceView]) -> Vec<String> {
-        let fields = firewall(services).as_object().cloned().unwrap();
-        let rules = rules(&fields, "inbound_rules").into_iter();
+        let rules = rules(&firewall(services), "inbound_rules").into_iter();
         rules
             .map(|(protocol, ports, peers)| {
                 let peers: Vec<_> = peers.into_iter().collect();
@@ -544,7 +506,7 @@ mod tests {
         let observed = |change: &dyn Fn(&mut Value)| {
             let mut value = desired.clone();
             change(&mut value);
-            same(&serde_json::from_value(value).unwrap(), &desired)
+            same(&Firewall::planned(&value), &desired)
         };
         assert!(observed(&|_| {}));
         assert!(observed(&|value| value["outbound_rules"]
@@ -619,7 +581,7 @@ mod tests {
             assert_eq!(calls, expected, "{step}");
             let firewalls = sim.documents("firewalls");
             let observed: Firewall = serde_json::from_value(firewalls[0].clone()).unwrap();
-            let desired = desired_firewall(&services, &settings(), settings().firewall.as_ref().unwrap());
+            let desired = desired_firewall(&services, &settings());
             assert!(firewalls.len() == 1 && same(&observed, &desired), "{step}");
             if step == "edited by hand" {
                 assert_eq!(

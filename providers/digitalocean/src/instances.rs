@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use crate::{
     NAME,
     client::{Api, Droplet, NetworkAddress, Op},
-    config::Settings,
+    config::{Family, Settings},
 };
 
 /// Added to the number of a page of GPU droplets.
@@ -45,31 +45,16 @@ pub(crate) struct DropletSource {
     settings: Arc<Settings>,
 }
 
-/// A droplet and its id as text.
-pub(crate) struct DropletRecord {
-    id: String,
-    droplet: Droplet,
-}
-
-impl From<Droplet> for DropletRecord {
-    fn from(droplet: Droplet) -> Self {
-        Self {
-            id: droplet.id.to_string(),
-            droplet,
-        }
-    }
-}
-
-impl Record for DropletRecord {
+impl Record for Droplet {
     fn id(&self) -> &str {
         &self.id
     }
 
     /// A node may have an address of its droplet as its name.
     fn names(&self) -> Vec<&str> {
-        let name = std::iter::once(self.droplet.name.as_str());
-        name.chain(addresses(&self.droplet).map(|address| address.ip_address.as_str()))
-            .collect()
+        let addresses = addresses(self).map(|address| &address.ip_address);
+        let names = std::iter::once(&self.name).chain(addresses);
+        names.map(String::as_str).collect()
     }
 }
 
@@ -101,14 +86,9 @@ fn malformed(provider_id: &str) -> Error {
     Error::new(ErrorKind::InvalidSpec, text)
 }
 
-/// The provider ID of a droplet.
-fn provider_id(id: &str) -> String {
-    format!("{NAME}://{id}")
-}
-
 #[async_trait]
 impl InstanceSource for DropletSource {
-    type Record = DropletRecord;
+    type Record = Droplet;
     type Marker = u64;
 
     const CACHE: &'static str = "digitalocean_droplets";
@@ -124,42 +104,34 @@ impl InstanceSource for DropletSource {
         }
     }
 
-    async fn by_ids(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<DropletRecord>>> {
+    async fn by_ids(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<Droplet>>> {
         join_all(ids.iter().map(|id| self.by_id(id, priority))).await
     }
 
-    async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<DropletRecord>>> {
+    async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Droplet>>> {
         join_all(names.iter().map(|name| self.by_name(name, priority))).await
     }
 
     /// First the droplets without a GPU, then those with one.
-    async fn page(
-        &self,
-        _: &str,
-        marker: Option<u64>,
-        priority: Priority,
-    ) -> Result<Page<DropletRecord, u64>> {
+    async fn page(&self, _: &str, marker: Option<u64>, priority: Priority) -> Result<Page<Droplet, u64>> {
         let marker = marker.unwrap_or(1);
         let (filter, number): (&[_], _) = match marker.checked_sub(GPUS) {
             Some(number) => (&[ONLY_GPUS], number),
             None => (&[], marker),
         };
-        let page: Page<Droplet, u64> = self.api.page(Op::DropletList, filter, number, priority).await?;
-        let next = match page.next {
+        let mut page = self.api.page(Op::DropletList, filter, number, priority).await?;
+        page.next = match page.next {
             Some(next) if marker >= GPUS => Some(next + GPUS),
             None if marker < GPUS => Some(GPUS + 1),
             next => next,
         };
-        Ok(Page {
-            items: page.items.into_iter().map(DropletRecord::from).collect(),
-            next,
-        })
+        Ok(page)
     }
 
-    fn existence(&self, record: &DropletRecord) -> Instance {
+    fn existence(&self, droplet: &Droplet) -> Instance {
         Instance {
-            provider_id: provider_id(&record.id),
-            power: match record.droplet.status.as_str() {
+            provider_id: format!("{NAME}://{}", droplet.id),
+            power: match droplet.status.as_str() {
                 "off" | "archive" => Power::Off,
                 _ => Power::On,
             },
@@ -167,37 +139,29 @@ impl InstanceSource for DropletSource {
         }
     }
 
-    async fn metadata(&self, records: &[&DropletRecord], _: Priority) -> Vec<Result<Instance>> {
+    async fn metadata(&self, records: &[&Droplet], _: Priority) -> Vec<Result<Instance>> {
         records.iter().map(|record| self.instance(record)).collect()
     }
 }
 
 impl DropletSource {
-    async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<DropletRecord>> {
+    async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<Droplet>> {
         let found: Option<Droplet> = self.api.find(Op::DropletGet, id, priority).await?;
-        match found.map(DropletRecord::from) {
-            Some(record) if record.id != id => Err(Error::new(
-                ErrorKind::Unexpected,
-                format!("asked for droplet {id}, the answer is droplet {}", record.id),
-            )),
-            found => Ok(found),
+        if let Some(other) = found.as_ref().filter(|droplet| droplet.id != id) {
+            let text = format!("asked for droplet {id}, the answer is droplet {}", other.id);
+            return Err(Error::new(ErrorKind::Unexpected, text));
         }
+        Ok(found)
     }
 
     /// The API's filter compares whole names without regard to case. It does not know addresses.
-    async fn by_name(&self, name: &str, priority: Priority) -> Result<Vec<DropletRecord>> {
+    async fn by_name(&self, name: &str, priority: Priority) -> Result<Vec<Droplet>> {
         let is_address = name.parse::<IpAddr>().is_ok();
-        for gpus in [false, true] {
-            let mut filter = Vec::new();
-            if gpus {
-                filter.push(ONLY_GPUS);
-            }
-            if !is_address {
-                filter.push(("name", name));
-            }
-            let droplets: Vec<Droplet> = self.api.list(Op::DropletList, &filter, priority).await?;
-            let records = droplets.into_iter().map(DropletRecord::from);
-            let found: Vec<_> = records.filter(|record| record.names().contains(&name)).collect();
+        let filter = Some(("name", name)).filter(|_| !is_address);
+        for gpus in [None, Some(ONLY_GPUS)] {
+            let filter: Vec<_> = gpus.into_iter().chain(filter).collect();
+            let mut found: Vec<Droplet> = self.api.list(Op::DropletList, &filter, priority).await?;
+            found.retain(|droplet| droplet.names().contains(&name));
             if !found.is_empty() {
                 return Ok(found);
             }
@@ -205,8 +169,7 @@ impl DropletSource {
         Ok(Vec::new())
     }
 
-    fn instance(&self, record: &DropletRecord) -> Result<Instance> {
-        let droplet = &record.droplet;
+    fn instance(&self, droplet: &Droplet) -> Result<Instance> {
         let unusable = |what: &str| {
             let text = format!("droplet {} ({}) has no {what}", droplet.id, droplet.name);
             Error::new(ErrorKind::Unavailable, text)
@@ -221,7 +184,7 @@ impl DropletSource {
             NodeAddress::new(AddressType::Hostname, &droplet.name),
             NodeAddress::new(AddressType::InternalIP, private),
         ];
-        for (family, all) in [("ipv4", &networks.v4), ("ipv6", &networks.v6)] {
+        for (family, all) in [(Family::Ipv4, &networks.v4), (Family::Ipv6, &networks.v6)] {
             let public = first(all, "public").filter(|_| self.settings.has_family(family));
             addresses.extend(public.map(|address| NodeAddress::new(AddressType::ExternalIP, address)));
         }
@@ -230,7 +193,7 @@ impl DropletSource {
             instance_type: some(&droplet.size_slug),
             region: some(&droplet.region.slug),
             addresses,
-            ..self.existence(record)
+            ..self.existence(droplet)
         })
     }
 }

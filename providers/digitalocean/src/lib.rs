@@ -15,15 +15,14 @@ use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
     BuildContext, Cloud, Error, ErrorKind, Instances, Priority, Reload, Result, async_trait,
-    config::{ConfigFiles, Reloader, Section, docs::yaml_markdown, log_warnings},
+    config::{self as core_config, ConfigFiles, Reloader, Section, docs::yaml_markdown},
     load_balancer::LoadBalancers,
     plan::Engine,
     register_provider,
 };
-use tracing::warn;
 
 use crate::{
-    client::{Api, Op, Region},
+    client::{Api, Op, Region, accept_without_right},
     config::{CloudConf, Settings},
     instances::Droplets,
     load_balancer::{annotations, calls::Calls, model::Model},
@@ -39,8 +38,8 @@ register_provider! {
     name: NAME,
     summary: "DigitalOcean: droplets, load balancers, firewall, tags",
     build: build,
-    validate: validate,
-    config_reference: config_reference,
+    validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
+    config_reference: || annotations::TABLE.reference(include_str!("docs.md"), "", &yaml_markdown::<CloudConf>(|key| LIVE.contains(&key))),
     checker: Some(check::checker),
     controllers: &[endpoints::CONTROLLER, firewall::CONTROLLER, tags::CONTROLLER],
 }
@@ -48,22 +47,22 @@ register_provider! {
 /// One account and region.
 #[derive(Debug)]
 struct DigitalOcean {
-    view: Arc<View>,
+    nodes: Nodes,
     settings: Arc<Settings>,
     engine: Engine<Model, Calls>,
     context: BuildContext,
     reloader: Reloader<Settings>,
 }
 
-/// The droplets of one account: enough to see whether nodes exist.
-#[derive(Debug)]
-struct View {
+/// The cloud as far as load balancers need it: its droplets.
+#[derive(Clone, Debug)]
+struct Nodes {
     api: Api,
     region: String,
     droplets: Droplets,
 }
 
-impl Cloud for View {
+impl Cloud for Nodes {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -83,17 +82,7 @@ impl Cloud for View {
 
 #[async_trait]
 impl Cloud for DigitalOcean {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn scope(&self) -> String {
-        self.view.scope()
-    }
-
-    fn generation(&self) -> u64 {
-        self.view.generation()
-    }
+    ccm_core::cloud_of_nodes!(nodes);
 
     fn watched_files(&self) -> Vec<PathBuf> {
         self.reloader.files()
@@ -104,7 +93,7 @@ impl Cloud for DigitalOcean {
         let new = config::load(&self.context, &mut pending.files)?;
         let is_replaced = !pending.last().has_token_of(&new.value);
         if is_replaced {
-            self.view.api.replace_token(&new.value.token).await?;
+            self.nodes.api.replace_token(&new.value.token).await?;
         }
         let changed = pending.start().conf.changed_keys(&new.value.conf);
         let changed = changed.into_iter().filter(|key| !LIVE.contains(key));
@@ -113,19 +102,9 @@ impl Cloud for DigitalOcean {
         Ok(pending.commit(new, applied.into_iter().collect(), restart_needed))
     }
 
-    fn instances(&self) -> Option<&dyn Instances> {
-        self.view.instances()
-    }
-
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         Some(&self.engine)
     }
-}
-
-fn validate(context: &BuildContext) -> Result<()> {
-    let loaded = config::load(context, &mut ConfigFiles::default())?;
-    log_warnings(&loaded.warnings, &[]);
-    Ok(())
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
@@ -135,12 +114,12 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let settings = Arc::new(loaded.value.clone());
     let api = Api::new(&settings, &context)?;
     let region = region(&api, &settings).await?;
-    let view = Arc::new(View {
+    let nodes = Nodes {
         droplets: instances::finder(&api, &settings, &context.metrics),
         region: region.clone(),
-        api: api.clone(),
-    });
-    let calls = Calls::new(&api, Arc::clone(&view), &context.metrics);
+        api,
+    };
+    let calls = Calls::new(nodes.clone(), &context.metrics);
     let model = Model {
         settings: Arc::clone(&settings),
         region,
@@ -148,7 +127,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     Ok(Arc::new(DigitalOcean {
         engine: Engine::new(model, Arc::new(calls), context.plan.clone()),
         reloader: Reloader::new(loaded, files),
-        view,
+        nodes,
         settings,
         context,
     }))
@@ -177,25 +156,4 @@ async fn check_region(api: &Api, wanted: &str) -> Result<()> {
         known.join(", ")
     );
     Err(Error::new(ErrorKind::InvalidConfig, text))
-}
-
-/// A token without the right to read something that is only checked.
-fn accept_without_right(error: Error) -> Result<()> {
-    if error.kind() != ErrorKind::PermissionDenied {
-        return Err(error);
-    }
-    warn!(
-        error = error.report(),
-        "The token may not read what was to be checked"
-    );
-    Ok(())
-}
-
-fn config_reference() -> String {
-    format!(
-        "{}\n# Annotations of Services\n\n{}\n# Keys of the config file\n\n{}",
-        include_str!("docs.md"),
-        annotations::TABLE.markdown(),
-        yaml_markdown::<CloudConf>(|key| LIVE.contains(&key))
-    )
 }

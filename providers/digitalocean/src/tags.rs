@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use ccm_core::{
     ErrorKind, Freshness, Priority, Result,
     client::Listing,
-    controllers::{ControllerContext, ControllerDef, ControllerFuture, Needs, NotStarted},
+    controllers::{ControllerContext, ControllerDef, ControllerFuture, Needs},
     load_balancer::{Claim, ClusterView, ReadOptions, ServiceView},
     plan::{PartCloud as _, PartModel as _},
 };
@@ -19,7 +19,7 @@ use crate::{
     DigitalOcean,
     client::{Api, Op},
     load_balancer::{
-        document::{Balancer, CLUSTER_PREFIX, cluster_tag},
+        document::{Balancer, CLUSTER_PREFIX, cluster_tag, tags},
         model::{Key, Model},
     },
 };
@@ -35,44 +35,36 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
     client_name: "do-tags-controller",
     default_on: true,
     needs: |setup| {
-        let cloud = setup.cloud_as::<DigitalOcean>();
-        match cloud.is_ok_and(|cloud| cloud.settings.cluster_id.is_some()) {
-            true => Ok(Needs {
-                load_balancer_services: true,
-                ..Needs::default()
-            }),
-            false => Err(NotStarted::NotConfigured("DO_CLUSTER_ID is not set")),
-        }
+        let is_configured = |cloud: &DigitalOcean| cloud.settings.cluster_id.is_some();
+        let needs = Needs {
+            load_balancer_services: true,
+            ..Needs::default()
+        };
+        setup.needs_if(is_configured, "DO_CLUSTER_ID is not set", needs)
     },
     start,
 };
 
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
-    let api = cloud.view.api.fenced_by(&context.fence);
-    Ok(Box::pin(async move {
-        let work = async {
-            context.services.synced().await;
-            let mut ticks = interval(PERIOD);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut failed = false;
-            loop {
-                ticks.tick().await;
-                match add_tags(&cloud, &api, &context).await {
-                    Ok(()) => failed = false,
-                    Err(error) if !std::mem::replace(&mut failed, true) => {
-                        warn!(
-                            error = error.report(),
-                            "Could not tag load balancers, will try again"
-                        );
-                    }
-                    Err(_) => {}
+    let api = cloud.nodes.api.fenced_by(&context.fence);
+    Ok(context.run(async move |context| {
+        context.services.synced().await;
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed = false;
+        loop {
+            ticks.tick().await;
+            match add_tags(&cloud, &api, &context).await {
+                Ok(()) => failed = false,
+                Err(error) if !std::mem::replace(&mut failed, true) => {
+                    warn!(
+                        error = error.report(),
+                        "Could not tag load balancers, will try again"
+                    );
                 }
+                Err(_) => {}
             }
-        };
-        tokio::select! {
-            () = context.shutdown.cancelled() => {}
-            () = work => {}
         }
     }))
 }
@@ -118,7 +110,7 @@ fn untagged<'a>(
     let keys = services.flat_map(|service| model.parts(service, &cluster, directory).named);
     let lacks = |id: &str| {
         let balancer = directory.by_id(id);
-        balancer.is_some_and(|balancer| !balancer.tags().any(|tag| tag.starts_with(CLUSTER_PREFIX)))
+        balancer.is_some_and(|balancer| !tags(balancer).any(|tag| tag.starts_with(CLUSTER_PREFIX)))
     };
     let ids = keys.filter_map(|key| match key {
         Key::Balancer(id) => lacks(&id).then_some(id),

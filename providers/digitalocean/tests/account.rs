@@ -65,10 +65,10 @@ async fn every_problem_of_the_configuration_is_reported_at_once() {
         "DO_CLUSTER_ID: only letters",
         "DO_CLUSTER_VPC_ID: \"default\" is not the UUID",
         "PUBLIC_ACCESS_FIREWALL_TAGS: missing",
-        "DO_API_RATE_LIMIT_QPS: \"fast\" is not a number",
-        "DEFAULT_LB_TYPE: \"GLOBAL\" is unknown; write REGIONAL or REGIONAL_NETWORK",
+        "DO_API_RATE_LIMIT_QPS: failed to parse \"fast\" as float64; write a number such as 1.5",
+        "DEFAULT_LB_TYPE: unknown value \"GLOBAL\"; write REGIONAL or REGIONAL_NETWORK",
         "METRICS_ADDR: \"9090\" is no address",
-        "DO_IP_ADDR_FAMILIES: \"ipx\" is no family",
+        "DO_IP_ADDR_FAMILIES: unknown value \"ipx\"; did you mean ipv4?",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
@@ -249,6 +249,48 @@ async fn droplets_have_their_addresses_in_order() {
         panic!("{answer:?}")
     };
     assert_eq!(instance.addresses.len(), 3);
+}
+
+/// The node controller asks in batches, several at once, and takes answers that are up to 10 s old.
+#[tokio::test]
+async fn a_thousand_nodes_that_join_share_one_listing() {
+    let sim = start().await;
+    let names: Vec<_> = (0..1000).map(|number| format!("node-{number}")).collect();
+    for name in &names {
+        sim.create_droplet(name);
+    }
+    let cloud = build(environment(&sim)).await.unwrap();
+    let describe = async |names: &[String]| {
+        let query = |name: &String| InstanceQuery {
+            node: Arc::new(NodeView {
+                name: name.clone(),
+                ..NodeView::default()
+            }),
+            need: Need::Metadata,
+        };
+        let queries: Vec<_> = names.iter().map(query).collect();
+        let instances = cloud.instances().unwrap();
+        let recent = Freshness::AtMost(Duration::from_secs(10));
+        let answers = instances.describe(&queries, recent, Priority::User).await;
+        let found = |answer: ccm_core::Result<InstanceState>| matches!(answer, Ok(InstanceState::Present(_)));
+        assert!(answers.into_iter().all(found));
+    };
+    let listings = || {
+        let calls = sim.calls().into_iter().map(|call| call.op);
+        calls.filter(|op| *op == "droplets_list").count()
+    };
+    let (first, rest) = names.split_at(450);
+    tokio::join!(describe(first), async {
+        // Between two pages.
+        while listings() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert!(listings() < 6);
+        describe(rest).await;
+    });
+    describe(&names[..10]).await;
+    assert_eq!(listings(), 6, "5 pages, and one of droplets with a GPU");
+    assert_eq!(sim.calls().len(), 7, "and the regions");
 }
 
 #[tokio::test]

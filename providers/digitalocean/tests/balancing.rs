@@ -312,6 +312,27 @@ async fn a_refusal_is_reported_in_the_words_of_the_api_and_retried_after_a_chang
 }
 
 #[tokio::test]
+async fn a_failed_sync_loses_neither_the_load_balancer_nor_its_id() {
+    let mut stage = Stage::served(&[]).await;
+    let id = stage.balancer()["id"].as_str().unwrap().to_owned();
+    for annotated in [Some(id.as_str()), None] {
+        annotate(stage.web(), ID, annotated);
+        let size = if annotated.is_some() { "2" } else { "3" };
+        annotate(stage.web(), &key("size-unit"), Some(size));
+        let fault = Fault::on("loadBalancers_update", Action::status(422));
+        let fault = stage.sim.add_fault(fault);
+        assert!(!stage.settle_with_complaints().await.is_empty());
+        assert_eq!(stage.web().annotation(ID), annotated, "what is there stays");
+        stage.sim.remove_fault(fault);
+        stage.restart().await;
+        stage.settle().await.unwrap();
+        assert_eq!(stage.writes(), ["loadBalancers_update"]);
+        assert_eq!(stage.balancer()["size_unit"].to_string(), size);
+        assert_eq!(stage.web().annotation(ID), Some(id.as_str()));
+    }
+}
+
+#[tokio::test]
 async fn a_new_name_renames_and_the_id_keeps_the_link() {
     let mut stage = Stage::served(&[("name", "first")]).await;
     let id = stage.balancer()["id"].clone();

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 
 use ccm_core::{
     BuildContext, async_trait,
-    check::{Checker, CloudReport, ConfigSource, Finding, ServiceFinding, Severity, in_time},
+    check::{Checker, CloudReport, ConfigSource, Finding, ServiceFinding, in_time},
     config::{ConfigFiles, Parsed},
     load_balancer::ServiceView,
     registry::CheckerResult,
@@ -38,8 +38,7 @@ use crate::{
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let path = context.cloud_config.as_deref();
-    let loaded = config::load(path, &context.environment, &mut ConfigFiles::default());
+    let loaded = config::load(context, &mut ConfigFiles::default());
     let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
     Ok(Box::new(Inspector {
         context: context.clone(),
@@ -68,10 +67,7 @@ impl Inspector {
 #[async_trait]
 impl Checker for Inspector {
     fn config(&self) -> Vec<Finding> {
-        let warnings = self.loaded.warnings.iter();
-        warnings
-            .map(|problem| Finding::of_problem(Severity::Warning, problem))
-            .collect()
+        Finding::of_warnings(&self.loaded)
     }
 
     async fn cloud(&self) -> CloudReport {

@@ -18,7 +18,7 @@ mod quotas;
 mod session;
 
 pub(crate) use self::{
-    api::{Api, Connection, Gates, Get, Verb, Write},
+    api::{Api, Call, Connection, Gates, call, if_revision, read, with_microversion},
     generation::Generation,
     ops::Op,
     quotas::Quotas,

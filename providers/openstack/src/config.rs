@@ -7,23 +7,23 @@ mod changes;
 mod clouds_yaml;
 mod credentials;
 pub(crate) mod keys;
-mod load_balancing;
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use ccm_core::{
-    Environment,
+    BuildContext, Environment,
     client::rest::{Tls, client_identity, root_certificates},
     config::{self, ConfigFiles, LoadError, Parsed, Problems},
 };
 
 use self::credentials::Given;
-pub(crate) use self::{changes::is_live, keys::CloudConf, load_balancing::LoadBalancing};
+pub(crate) use self::{changes::is_live, keys::CloudConf};
 use crate::{
     client::{Connection, Quotas, catalogue::Interface},
     instances::{InstanceSettings, Networking, parse_sort_order},
+    load_balancer::settings::LoadBalancing,
     routes::RouteSettings,
 };
 
@@ -60,13 +60,10 @@ pub(crate) struct Config {
 /// # Errors
 ///
 /// Everything that is wrong, with line numbers.
-pub(crate) fn load(
-    path: Option<&Path>,
-    env: &Environment,
-    files: &mut ConfigFiles,
-) -> Result<Parsed<Config>, LoadError> {
+pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Config>, LoadError> {
+    let path = context.cloud_config.as_deref();
     config::load("OpenStack", path, files, |conf, files, problems| {
-        settle(conf, env, files, problems)
+        settle(conf, &context.environment, files, problems)
     })
 }
 
@@ -98,7 +95,7 @@ fn settle(
     };
     let tls = tls(&given, files, problems);
     conf.quota.check("Quota", problems);
-    let load_balancing = LoadBalancing::of(conf, env, problems);
+    let load_balancing = LoadBalancing::of(&conf.load_balancer, &conf.load_balancer_class, env, problems);
     check_metadata(&conf.metadata.search_order, problems);
     let (sort_order, invalid) = parse_sort_order(&conf.networking.address_sort_order);
     for item in invalid {

@@ -36,7 +36,7 @@ use self::{
     provider_id::ProviderId,
     records::{OneServer, Server, ServerPage, has_next},
 };
-use crate::client::{Api, Get, Op, catalogue::Service};
+use crate::client::{self, Api, Call, Op, catalogue::Service, with_microversion};
 
 /// From here on a server record names its flavor.
 pub(crate) const FLAVOR_INLINE: &str = "2.47";
@@ -226,12 +226,9 @@ impl Servers {
         query: &[(&'static str, &str)],
         priority: Priority,
     ) -> Result<T> {
-        let get = |microversion| Get {
-            op,
-            service: Service::Compute,
-            path,
-            query,
-            microversion,
+        let get = |version| {
+            let read = client::read(op, Service::Compute, path);
+            with_microversion(version, Call { query, ..read })
         };
         if !self.old.load(Ordering::Relaxed) {
             match self.api.get(&get(Some(FLAVOR_INLINE)), priority).await {

@@ -15,8 +15,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
     BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
-    config::{ConfigFiles, log_warnings},
-    load_balancer::{LoadBalancers, MeasuredLoadBalancers, ReconcileMetrics},
+    config::{self as core_config, ConfigFiles, docs::markdown},
+    load_balancer::{LoadBalancers, MeasuredLoadBalancers},
     plan::Engine,
     register_provider,
 };
@@ -25,7 +25,13 @@ use crate::{
     client::{Api, Gates, Generation},
     config::CloudConf,
     instances::provider_id,
-    load_balancer::{apply::Calls, part::Model, reconcile::RECONCILE_METRICS},
+    load_balancer::{
+        annotations::{INTRODUCTION, TABLE},
+        apply::{Calls, Clients},
+        part::Model,
+        reads::Reads,
+        reconcile::RECONCILE_METRICS,
+    },
     reload::Reloader,
     routes::RouterRoutes,
     view::Current,
@@ -38,8 +44,8 @@ register_provider! {
     name: NAME,
     summary: "OpenStack: Keystone, Nova, Neutron and Octavia",
     build: build,
-    validate: validate,
-    config_reference: config_reference,
+    validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
+    config_reference: || TABLE.reference(include_str!("docs.md"), INTRODUCTION, &markdown::<CloudConf>(2, config::is_live)),
     checker: Some(check::checker),
 }
 
@@ -84,6 +90,12 @@ impl Cloud for Nodes {
     }
 }
 
+impl Clients for Nodes {
+    fn clients(&self) -> (Api, Arc<Reads>) {
+        self.0.clients()
+    }
+}
+
 #[async_trait]
 impl Cloud for OpenStack {
     ccm_core::cloud_of_nodes!(nodes);
@@ -109,20 +121,10 @@ impl Cloud for OpenStack {
     }
 }
 
-fn validate(context: &BuildContext) -> Result<()> {
-    let loaded = config::load(
-        context.cloud_config.as_deref(),
-        &context.environment,
-        &mut ConfigFiles::default(),
-    )?;
-    log_warnings(&loaded.warnings, &[]);
-    Ok(())
-}
-
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
-    let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
+    let loaded = config::load(&context, &mut files)?;
     let settings = &loaded.value.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let generation = Generation::default();
@@ -135,17 +137,16 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         &context.metrics,
     ));
     let nodes = Nodes(Arc::clone(&current));
-    let routes = RouterRoutes::new(Arc::clone(&current), &settings.routes, &context.fences.routes);
+    let routes = RouterRoutes::new(current, &settings.routes, &context.fences.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
-        let calls = Calls::new(current, Arc::clone(&settings), nodes.clone());
-        let metrics = ReconcileMetrics::new(&RECONCILE_METRICS);
-        context
-            .metrics
-            .publish("openstack_reconcile", Arc::new(metrics.clone()));
+        let calls = Calls::new(Arc::clone(&settings), nodes.clone());
+        let engine = Engine::new(Model { settings }, Arc::new(calls), context.plan.clone());
         MeasuredLoadBalancers::new(
-            Engine::new(Model { settings }, Arc::new(calls), context.plan.clone()),
-            metrics,
+            engine,
+            &RECONCILE_METRICS,
+            "openstack_reconcile",
+            &context.metrics,
         )
     });
     Ok(Arc::new(OpenStack {
@@ -154,13 +155,4 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         routes,
         reloader: Reloader::new(context, gates, loaded, files),
     }))
-}
-
-fn config_reference() -> String {
-    let keys = ccm_core::config::docs::markdown::<CloudConf>(2, config::is_live);
-    let annotations = load_balancer::annotations::reference();
-    format!(
-        "{}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}",
-        include_str!("docs.md")
-    )
 }

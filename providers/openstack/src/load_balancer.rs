@@ -19,6 +19,7 @@
 //! | [`annotations`] | the annotations of Services |
 //! | [`names`], [`tags`] | names, tags and descriptions, and the cluster's name in them |
 //! | [`protocols`] | protocols of listeners and pools, types of health monitors |
+//! | [`settings`] | the sections of the config |
 //! | [`subnets`], [`secrets`] | one rule each |
 
 pub(crate) mod annotations;
@@ -45,6 +46,7 @@ pub(crate) mod reconcile;
 pub(crate) mod responses;
 pub(crate) mod secrets;
 mod send;
+pub(crate) mod settings;
 pub(crate) mod spec;
 pub(crate) mod steps;
 pub(crate) mod subnets;

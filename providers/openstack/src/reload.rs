@@ -47,8 +47,7 @@ impl Reloader {
     /// Takes over what can be. All or nothing: with an error everything is as it was.
     pub(crate) async fn reload(&self, current: &Current) -> Result<Reload> {
         let mut pending = self.configs.begin().await;
-        let path = self.context.cloud_config.as_deref();
-        let new = crate::config::load(path, &self.context.environment, &mut pending.files)?;
+        let new = crate::config::load(&self.context, &mut pending.files)?;
         let changes = pending.last().changes(&new.value);
         let restart_needed = pending.start().changes(&new.value).restart;
         let settings = &new.value.settings;

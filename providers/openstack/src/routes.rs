@@ -44,7 +44,7 @@ use self::{
     tables::Tables,
 };
 use crate::{
-    client::{Api, Get, Op, catalogue::Service},
+    client::{Api, Call, Op, catalogue::Service, read},
     view::Current,
 };
 
@@ -118,9 +118,9 @@ impl RouterRoutes {
             return Ok(features);
         }
         let api = self.api();
-        let get = Get {
+        let get = Call {
             query: &[("fields", "alias")],
-            ..Get::new(Op::ExtensionList, Service::Network, &["extensions"])
+            ..read(Op::ExtensionList, Service::Network, &["extensions"])
         };
         let features = Features::of(&api.get(&get, priority).await?);
         // Reported once for each set of credentials.

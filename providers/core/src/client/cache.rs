@@ -51,6 +51,16 @@ impl CacheConfig {
             max_age: None,
         }
     }
+
+    /// With both limits.
+    #[must_use]
+    pub fn bounded(name: &'static str, max_entries: usize, max_age: Duration) -> Self {
+        Self {
+            name,
+            max_entries: Some(max_entries),
+            max_age: Some(max_age),
+        }
+    }
 }
 
 /// A cache with single flight; see the module. A clone is the same cache.

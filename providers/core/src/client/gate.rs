@@ -166,10 +166,17 @@ impl Gate {
         bucket.clone()
     }
 
-    /// What the cloud's reply says of its own counter: `remaining` requests are left in `bucket` until `reset`. Slows
-    /// the bucket down so that they last.
-    pub fn observe_remaining(&self, bucket: &'static str, remaining: u32, reset: Instant) {
-        self.bucket(bucket).observe_remaining(remaining, reset);
+    /// What the cloud's reply says of its own counter: of `limit` requests, `remaining` are left in `bucket` until `reset`
+    /// (`None`: not known). Slows the bucket down so that they last. While fewer than a tenth remain, background calls are
+    /// refused, so that the rest is left to users. Once a minute, one of them finds out whether there are more.
+    pub fn observe_remaining(
+        &self,
+        bucket: &'static str,
+        remaining: u32,
+        limit: u32,
+        reset: Option<Instant>,
+    ) {
+        self.bucket(bucket).observe_remaining(remaining, limit, reset);
     }
 
     /// Makes the call: `attempt` is run once or, where that is safe and may help, several times.
@@ -190,14 +197,16 @@ impl Gate {
     /// deadline has passed; it says what the call was doing and has the last attempt's error as its source. The
     /// error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out; it then must be
     /// looked up, not sent again. A [`Effect::Write`] of that kind has [`Retry::Never`]. [`ErrorKind::NotLeader`] for a
-    /// write that the [fence](GateConfig::fence) does not let through, or not to its end.
+    /// write that the [fence](GateConfig::fence) does not let through, or not to its end. [`ErrorKind::RateLimited`] for
+    /// background work while [few requests remain](Self::observe_remaining).
     pub async fn call<O, T, F, Fut>(&self, op: O, options: impl Into<CallOptions>, attempt: F) -> Result<T>
     where
         O: Operation,
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T>>,
     {
-        let inner = &*self.inner;
+        let (inner, options) = (&*self.inner, options.into());
+        self.bucket(op.bucket()).check_reserve(options.priority)?;
         let number = inner.calls.fetch_add(1, Relaxed) + 1;
         let span = info_span!(
             "cloud",
@@ -211,7 +220,7 @@ impl Gate {
             began: Instant::now(),
             result: "cancelled",
         };
-        let call = Call::new(self, op, options.into(), record.began);
+        let call = Call::new(self, op, options, record.began);
         let result = call.run(attempt).instrument(span).await;
         record.result = if result.is_ok() { "ok" } else { "error" };
         result

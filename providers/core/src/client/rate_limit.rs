@@ -32,11 +32,16 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::Priority;
+use crate::{Error, ErrorKind, Priority, Result, Retry};
 use level::{Level, Refused};
 
 /// The share of a bucket's burst and slots that users have to themselves, if a provider sets no other.
 pub(super) const RESERVED: f64 = 0.2;
+
+/// Background work stops while fewer than one in this many of the cloud's requests remain.
+const SHORT: u32 = 10;
+/// After this long, background work finds out by a request whether more remain.
+const SHORT_FOR: Duration = Duration::from_secs(60);
 
 /// How much a cloud lets one client do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +66,21 @@ impl Default for Quota {
 }
 
 impl Quota {
+    /// The same with at most this many requests per second, in the long run and at once.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "cut to the size of the bucket, and positive"
+    )]
+    pub fn at_most(self, rate: f64) -> Self {
+        Self {
+            rate: self.rate.min(rate),
+            burst: rate.ceil().clamp(1.0, f64::from(self.burst)) as u32,
+            ..self
+        }
+    }
+
     /// A quota that lets nothing through would hang every call: at least one request, one slot, one in 1000 s.
     fn sane(self) -> Self {
         let rate = if self.rate.is_finite() {
@@ -110,6 +130,8 @@ struct State {
     background: Queue,
     arrivals: u64,
     timer: Option<Timer>,
+    /// Since when fewer of the cloud's requests remain than background work may use.
+    short: Option<Instant>,
     /// Where the timer runs: permits may be dropped outside of any runtime.
     runtime: Option<Handle>,
 }
@@ -140,6 +162,7 @@ impl Bucket {
             background: Queue::new(),
             arrivals: 0,
             timer: None,
+            short: None,
             runtime: None,
         };
         Self(Arc::new(Shared {
@@ -183,14 +206,30 @@ impl Bucket {
         }
     }
 
-    /// What the cloud says of its own counter: `remaining` requests are left until `reset`.
-    pub fn observe_remaining(&self, remaining: u32, reset: Instant) {
-        self.0
-            .state
-            .lock()
-            .level
-            .remaining(remaining, reset, Instant::now());
+    /// What the cloud says of its own counter: of `limit` requests, `remaining` are left until `reset` (`None`: not known).
+    pub fn observe_remaining(&self, remaining: u32, limit: u32, reset: Option<Instant>) {
+        let now = Instant::now();
+        {
+            let mut state = self.0.state.lock();
+            state.short = (remaining < limit / SHORT).then_some(now);
+            if let Some(reset) = reset {
+                state.level.remaining(remaining, reset, now);
+            }
+        }
         self.0.serve();
+    }
+
+    /// Refuses background work while few of the cloud's requests remain.
+    ///
+    /// # Errors
+    /// `RateLimited`: it is background work, and they run out.
+    pub(super) fn check_reserve(&self, priority: Priority) -> Result<()> {
+        let short = self.0.state.lock().short;
+        if priority == Priority::User || short.is_none_or(|since| since.elapsed() >= SHORT_FOR) {
+            return Ok(());
+        }
+        let text = "fewer than 10 % of the API requests that the cloud allows remain; background work waits";
+        Err(Error::new(ErrorKind::RateLimited, text).with_retry(Retry::After(SHORT_FOR)))
     }
 
     /// Replaces the quota. What the cloud's replies taught stays: a bucket that was slowed down to half of the old rate

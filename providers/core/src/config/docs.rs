@@ -61,6 +61,18 @@ impl KeyDoc {
             secret,
         }
     }
+
+    /// Describes the environment variable of the key.
+    #[must_use]
+    pub fn with_variable(mut self, variable: &str) -> Self {
+        let separated = match self.kind.starts_with("list") {
+            true => ", separated by commas",
+            false => "",
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(self.about, " Variable `{variable}`{separated}.");
+        self
+    }
 }
 
 /// What is documented of one section.

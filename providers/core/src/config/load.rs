@@ -11,7 +11,7 @@ use tokio::sync::MutexGuard;
 use tracing::warn;
 
 use super::{ConfigErrors, ConfigFile, KeyCase, Parsed, Problem, Problems, Section, parse_with, parse_yaml};
-use crate::{Error, ErrorKind, Reload, Result};
+use crate::{Environment, Error, ErrorKind, Reload, Result};
 
 /// The files that a config was read from, also those that did not exist: the config would differ if they did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,13 +91,13 @@ pub fn load_optional<T: ConfigFile, S>(
     settled(parsed, settings)
 }
 
-/// As [`load_optional`], for a YAML or JSON file.
+/// As [`load_optional`], for a YAML or JSON file and environment variables, which win over it.
 ///
 /// # Errors
 /// Everything that is wrong, with line numbers.
 pub fn load_yaml<T: Section, S>(
     path: Option<&Path>,
-    absent: &str,
+    environment: &Environment,
     case: KeyCase,
     files: &mut ConfigFiles,
     settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
@@ -105,8 +105,8 @@ pub fn load_yaml<T: Section, S>(
     let path = path.filter(|path| !path.as_os_str().is_empty());
     let text = path.map_or_else(|| Ok(Vec::new()), |path| read_file(path, files))?;
     let mut settings = None;
-    let name = path.unwrap_or_else(|| Path::new(absent));
-    let parsed = parse_yaml::<T>(text, name, case, |config, problems| {
+    let name = path.unwrap_or_else(|| Path::new("environment"));
+    let parsed = parse_yaml::<T>(text, name, case, environment, |config, problems| {
         settings = settle(config, files, problems);
     });
     settled(parsed, settings)
@@ -133,6 +133,15 @@ fn settled<T, S>(
         warnings: parsed.warnings,
         locations: parsed.locations,
     })
+}
+
+/// Logs the warnings of a config: the usual [`Provider::validate`](crate::Provider).
+///
+/// # Errors
+/// There is no config.
+pub fn validate<S>(loaded: Result<Parsed<S>, LoadError>) -> Result<()> {
+    log_warnings(&loaded?.warnings, &[]);
+    Ok(())
 }
 
 /// Logs the warnings of a config, without those that `known` has.

@@ -8,6 +8,9 @@
 /// are [`GoDuration`](crate::config::GoDuration), secrets `secrecy::SecretString` (or an `Option` or `Vec` of it). A
 /// field without a default begins with that of its type.
 ///
+/// `"key" | "VARIABLE"` is a key with an environment variable. The variable wins over the file
+/// ([`load_yaml`](crate::config::load_yaml)); items of a list are separated by commas there.
+///
 /// ```
 /// use ccm_core::config::{GoDuration, config_section};
 ///
@@ -32,7 +35,7 @@ macro_rules! config_section {
         $vis:vis struct $name:ident {
             $(
                 $(#[doc = $meaning:literal])+
-                $key:literal => $field_vis:vis $field:ident : $type:ty $(= $default:expr)?
+                $key:literal $(| $variable:literal)? => $field_vis:vis $field:ident : $type:ty $(= $default:expr)?
             ),* $(,)?
         }
     ) => {
@@ -53,14 +56,20 @@ macro_rules! config_section {
 
             fn read(reader: &mut $crate::config::SectionReader<'_, '_>) -> Self {
                 let mut section = Self::default();
-                $( reader.key($key, &mut section.$field); )*
+                $(
+                    reader.key($key, &mut section.$field);
+                    $( reader.variable($key, $variable, &mut section.$field); )?
+                )*
                 section
             }
 
             fn keys() -> ::std::vec::Vec<$crate::config::KeyDoc> {
                 let defaults = Self::default();
                 ::std::vec![
-                    $( $crate::config::KeyDoc::of($key, &defaults.$field, &[$($meaning),+]), )*
+                    $(
+                        $crate::config::KeyDoc::of($key, &defaults.$field, &[$($meaning),+])
+                            $( .with_variable($variable) )?,
+                    )*
                 ]
             }
 

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::gcfg::{Position, SyntaxError, fold};
-use crate::error::{Error, ErrorKind};
+use crate::{
+    Environment,
+    error::{Error, ErrorKind},
+};
 
 /// More problems than this are counted, not shown: the file is then no config file at all.
 const MAX_SHOWN: usize = 100;
@@ -222,6 +225,9 @@ impl fmt::Display for Problem {
 pub struct Problems {
     file: Arc<str>,
     locations: Locations,
+    environment: Environment,
+    /// The variables that messages name in place of keys of a file without sections.
+    variables: BTreeMap<&'static str, &'static str>,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
 }
@@ -233,9 +239,27 @@ impl Problems {
         Self {
             file: source.into(),
             locations,
+            environment: Environment::default(),
+            variables: BTreeMap::new(),
             errors: Vec::new(),
             warnings: Vec::new(),
         }
+    }
+
+    pub(super) fn with_environment(self, environment: &Environment) -> Self {
+        Self {
+            environment: environment.clone(),
+            ..self
+        }
+    }
+
+    /// The value of a key's variable. If there is one, or the file does not give the key, messages name the variable.
+    pub(super) fn variable(&mut self, key: &'static str, variable: &'static str) -> Option<String> {
+        let value = self.environment.var(variable).map(str::to_owned);
+        if value.is_some() || !self.locations.is_set(KeyPath::key(key)) {
+            self.variables.insert(key, variable);
+        }
+        value
     }
 
     /// Which keys the file gives, and where.
@@ -251,6 +275,13 @@ impl Problems {
         let problem = self.about(path.into(), &message);
         if problem.path.is_none() || self.errors.iter().all(|error| error.path != problem.path) {
             self.errors.push(problem);
+        }
+    }
+
+    /// As [`error`](Self::error), unless the value is valid.
+    pub fn require<'a>(&mut self, is_valid: bool, path: impl Into<KeyPath<'a>>, message: impl fmt::Display) {
+        if !is_valid {
+            self.error(path, message);
         }
     }
 
@@ -283,6 +314,9 @@ impl Problems {
     }
 
     fn about(&self, path: KeyPath<'_>, message: &dyn fmt::Display) -> Problem {
+        let key = path.key.filter(|_| path.section.is_empty());
+        let variable = key.and_then(|key| self.variables.get(key));
+        let path = variable.map_or(path, |variable| KeyPath::key(variable));
         let problem = self.problem(
             self.locations.nearest(path),
             Some(path),

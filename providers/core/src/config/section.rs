@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use super::{
     docs::{KeyDoc, SectionDoc},
     gcfg::{Document, Entry, Position, same},
+    probe,
     problems::{KeyPath, Problems},
     suggest, value,
     yaml::{self, KeyCase, Node},
@@ -347,6 +348,34 @@ impl SectionReader<'_, '_> {
             *target = value;
         }
     }
+
+    /// Takes the key's environment variable, which wins over the file.
+    pub fn variable<T: DeserializeOwned + fmt::Debug + 'static>(
+        &mut self,
+        name: &'static str,
+        variable: &'static str,
+        target: &mut T,
+    ) {
+        let Some(text) = self.problems.variable(name, variable) else {
+            return;
+        };
+        let is_list = matches!(probe::kind_of::<T>(), probe::Kind::ListOf(_));
+        let read = value::read_node::<T>(&Node::of_variable(&text, is_list), KeyCase::Sensitive);
+        for (_, error) in read.errors {
+            self.problems.error(KeyPath::key(name), described::<T>(&error));
+        }
+        if let Some(value) = read.value {
+            *target = value;
+        }
+    }
+}
+
+/// The errors of a secret could repeat it.
+fn described<T: 'static>(error: &value::ValueError) -> String {
+    match is_secret::<T>() {
+        true => "value not accepted; write a text".to_owned(),
+        false => error.to_string(),
+    }
 }
 
 fn read_entries<T: DeserializeOwned + 'static>(
@@ -386,13 +415,7 @@ fn read_node<T: DeserializeOwned + 'static>(
     problems.locations_mut().add(path, node.at);
     let read = value::read_node::<T>(node, case);
     for (position, error) in read.errors {
-        // The errors of a secret could repeat it.
-        let text = if is_secret::<T>() {
-            "value not accepted; write a text".to_owned()
-        } else {
-            error.to_string()
-        };
-        problems.error_inside(position, path, error.path(), &text);
+        problems.error_inside(position, path, error.path(), &described::<T>(&error));
     }
     for unknown in read.unknown {
         let inside = KeyPath::new("", None, Some(&unknown.key));
@@ -408,12 +431,13 @@ fn unknown_key(near: Option<&str>) -> String {
     }
 }
 
-/// Reads a YAML or JSON file, which is a map.
-pub(super) fn read_yaml<S: Section>(root: &Node, case: KeyCase, problems: &mut Problems) -> S {
-    problems
-        .locations_mut()
-        .add(KeyPath::new("", None, None), root.at);
-    for duplicate in root.duplicates(case) {
+/// Reads a YAML or JSON file, which is a map. Without a file, all values are those of variables and defaults.
+pub(super) fn read_yaml<S: Section>(root: Option<&Node>, case: KeyCase, problems: &mut Problems) -> S {
+    if let Some(root) = root {
+        let whole = KeyPath::new("", None, None);
+        problems.locations_mut().add(whole, root.at);
+    }
+    for duplicate in root.into_iter().flat_map(|root| root.duplicates(case)) {
         let path = KeyPath::new("", None, Some(&duplicate.entry.key));
         let line = duplicate.first.line;
         let message = format!("given twice, first in line {line}; the last one counts, keep only one");
@@ -422,7 +446,7 @@ pub(super) fn read_yaml<S: Section>(root: &Node, case: KeyCase, problems: &mut P
     let mut reader = SectionReader {
         name: "",
         subsection: None,
-        left: UnreadKeys::Yaml(root.entries().iter().collect(), case),
+        left: UnreadKeys::Yaml(root.into_iter().flat_map(Node::entries).collect(), case),
         known: Vec::new(),
         problems,
     };

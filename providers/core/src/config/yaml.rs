@@ -122,6 +122,21 @@ impl Value {
 }
 
 impl Node {
+    /// The text of an environment variable. The items of a list are separated by commas; empty ones do not count. Positions
+    /// only tell the items apart.
+    pub(super) fn of_variable(text: &str, is_list: bool) -> Self {
+        let node = |(column, value)| Self {
+            at: Position { line: 0, column },
+            value,
+        };
+        if !is_list {
+            return node((0, Value::Text(text.to_owned())));
+        }
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let items = items.map(|item| Value::Text(item.to_owned()));
+        node((0, Value::List((1..).zip(items).map(node).collect())))
+    }
+
     /// The entries, if it is a mapping.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {

@@ -153,6 +153,13 @@ struct Size {
     complete: bool,
 }
 
+/// The same finder.
+impl<S: InstanceSource> Clone for Finder<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl<S: InstanceSource> fmt::Debug for Finder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Finder")
@@ -239,11 +246,7 @@ impl<S: InstanceSource> Instances for Finder<S> {
 impl<S: InstanceSource> Finder<S> {
     /// Finds machines through this source.
     pub fn new(source: S, metrics: &ClientMetrics) -> Self {
-        let config = CacheConfig {
-            max_entries: Some(LISTINGS),
-            max_age: Some(LISTING_MAX_AGE),
-            ..CacheConfig::new(S::CACHE)
-        };
+        let config = CacheConfig::bounded(S::CACHE, LISTINGS, LISTING_MAX_AGE);
         Self(Arc::new(Inner {
             source,
             listings: Cache::new(config, metrics),

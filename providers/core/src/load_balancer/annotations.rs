@@ -6,11 +6,8 @@
 
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
 
-use crate::{
-    Error, ErrorKind, Labels,
-    check::{Field, ServiceFinding, Severity},
-    config::suggest,
-};
+use super::{Field, ServiceEvent, ServiceFinding, ServiceId, Severity};
+use crate::{Error, ErrorKind, Labels, config::suggest};
 
 /// Declares the annotations of a provider: a constant for each, with its name, the values that it takes and, as its doc
 /// comment, its meaning for users. `TABLE` is the [`AnnotationTable`] of all.
@@ -83,6 +80,15 @@ impl AnnotationTable {
         format!("| Annotation | Value | Effect |\n|---|---|---|\n{rows}")
     }
 
+    /// A provider's reference for users: what it documents by hand, its annotations with what holds for all of them, and the
+    /// `keys` of its config file.
+    #[must_use]
+    pub fn reference(&self, by_hand: &str, introduction: &str, keys: &str) -> String {
+        let annotations = format!("{introduction}\n\n{}", self.markdown());
+        let annotations = annotations.trim_start();
+        format!("{by_hand}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}")
+    }
+
     /// The values and the meaning of an annotation, to show beside a wrong value. Empty for other fields.
     fn takes(&self, field: &Field) -> String {
         let known = self
@@ -115,6 +121,20 @@ impl AnnotationTable {
             message: ignored.problem.clone(),
             field,
         }
+    }
+
+    /// All findings about a Service: what is refused, what is ignored, and what is not in the table.
+    #[must_use]
+    pub fn findings(
+        &self,
+        annotations: &Labels,
+        invalid: &[InvalidField],
+        ignored: &[IgnoredValue],
+    ) -> Vec<ServiceFinding> {
+        let invalid = invalid.iter().map(|invalid| self.invalid(invalid));
+        let ignored = ignored.iter().map(|ignored| self.ignored(ignored));
+        let unknown = self.unknown(annotations);
+        invalid.chain(ignored).chain(unknown).collect()
     }
 
     /// The findings about annotations that begin as the provider's do and are not in the table.
@@ -154,6 +174,15 @@ pub struct IgnoredValue {
     pub problem: String,
 }
 
+impl IgnoredValue {
+    /// A Warning about all of them; `None` if there are none.
+    #[must_use]
+    pub fn event(all: &[Self], service: &ServiceId, reason: &'static str) -> Option<ServiceEvent> {
+        let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
+        (!texts.is_empty()).then(|| ServiceEvent::warning(service, reason, texts.join("; ")))
+    }
+}
+
 impl fmt::Display for IgnoredValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.key, self.problem)
@@ -176,6 +205,15 @@ impl InvalidField {
         Self {
             field: Field::annotation(key),
             message: format!("{key}: {problem}"),
+        }
+    }
+
+    /// A field of the `spec` with this problem, which does not name it.
+    #[must_use]
+    pub fn spec(field: &'static str, problem: impl fmt::Display) -> Self {
+        Self {
+            field: Field::Spec(field),
+            message: format!("spec.{field}: {problem}"),
         }
     }
 
@@ -312,6 +350,29 @@ impl<'a> AnnotationReader<'a> {
         })
     }
 
+    /// One of these values; anything else is refused. `None` also for an empty value.
+    pub fn strict_choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
+        self.get(key).filter(|text| !text.is_empty())?;
+        self.strict(key, |text| {
+            let found = values.iter().copied().find(|value| *value == text);
+            found.ok_or_else(|| format!("{text:?} is none of {}", values.join(", ")))
+        })
+    }
+
+    /// A text that is `what`, without surrounding space; anything else is refused. `None` also for an empty value.
+    pub fn strict_text(
+        &mut self,
+        key: &'static str,
+        what: &str,
+        is_valid: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let text = self.get(key)?.trim();
+        if !text.is_empty() && !is_valid(text) {
+            self.refuse(key, format_args!("{text:?} is no {what}"));
+        }
+        Some(text.to_owned()).filter(|text| !text.is_empty())
+    }
+
     /// The items of a list, `a, b`, without surrounding space and without empty ones. `None` without the annotation.
     #[must_use]
     pub fn list(&self, key: &str) -> Option<Vec<&'a str>> {
@@ -355,8 +416,17 @@ impl<'a> AnnotationReader<'a> {
     }
 
     /// Reports an annotation whose value is ignored, all of it or a part.
-    pub fn warn(&mut self, key: &'static str, problem: String) {
+    pub fn warn(&mut self, key: &'static str, problem: impl Into<String>) {
+        let problem = problem.into();
         self.ignored.push(IgnoredValue { key, problem });
+    }
+
+    /// Reports those of these annotations that the Service has.
+    pub fn warn_each(&mut self, keys: &[&'static str], problem: &str) {
+        let annotations = self.annotations;
+        for key in keys.iter().filter(|key| annotations.get(key).is_some()) {
+            self.warn(key, problem);
+        }
     }
 
     /// Everything that was ignored and everything that is refused.

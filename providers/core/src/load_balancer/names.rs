@@ -1,5 +1,7 @@
 //! Names of objects in the cloud.
 
+use super::ServiceId;
+
 /// The text, cut after `max` bytes, or after somewhat fewer so that no character is cut.
 #[must_use]
 pub fn truncated(mut text: String, max: usize) -> String {
@@ -8,6 +10,13 @@ pub fn truncated(mut text: String, max: usize) -> String {
         text.truncate(end);
     }
     text
+}
+
+/// The name that the Kubernetes library of cloud providers gives the load balancer of a Service: `a` and its UID without
+/// dashes, 32 characters in all (`DefaultLoadBalancerName`).
+#[must_use]
+pub fn default_name(service: &ServiceId) -> String {
+    truncated(format!("a{}", service.uid.replace('-', "")), 32)
 }
 
 #[cfg(test)]

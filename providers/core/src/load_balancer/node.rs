@@ -40,6 +40,13 @@ impl ServiceNode {
         };
         first(AddressType::InternalIP).or_else(|| first(AddressType::ExternalIP))
     }
+
+    /// Whether it has an address of this kind and family.
+    #[must_use]
+    pub fn has_address(&self, kind: AddressType, family: IpFamily) -> bool {
+        let mut found = self.addresses.iter().filter(|address| address.kind == kind);
+        found.any(|address| address.address.parse().is_ok_and(|ip| IpFamily::of(ip) == family))
+    }
 }
 
 /// All nodes of the cluster, sorted by name. A clone is cheap.

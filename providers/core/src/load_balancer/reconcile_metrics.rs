@@ -4,28 +4,17 @@
 //! following changed nodes (*update*), deleting it (*delete*). Here that is the work on the part that is the load balancer,
 //! from its first pass to the one that ends it, waits for the cloud included.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder},
-    metrics::{
-        MetricType,
-        counter::Counter,
-        family::{Family, MetricConstructor},
-        histogram::Histogram,
-    },
-};
 use tokio::time::Instant;
 
 use super::{
     Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
     PartStatus, ProviderFinalizers, Request, ServiceId, ServiceView, StepDescription,
 };
-use crate::client::ProviderMetrics;
-
-type Labels = [(&'static str, &'static str); 1];
+use crate::client::{ClientMetrics, TimedConfig, TimedMetrics};
 
 /// The kind of a reconciliation, from the least to the most work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,88 +27,17 @@ pub enum Reconciliation {
     Delete,
 }
 
-/// The metrics of a provider: names, labels and buckets.
+/// The metrics of a provider.
 #[derive(Debug)]
 pub struct ReconcileMetricsConfig {
-    /// Name and help of the histogram of seconds.
-    pub duration: (&'static str, &'static str),
-    /// Name, without `_total`, and help of the counter of reconciliations.
-    pub total: (&'static str, &'static str),
-    /// Name, without `_total`, and help of the counter of failures.
-    pub errors: (&'static str, &'static str),
-    /// The upper bounds of the histogram's buckets, in seconds.
-    pub buckets: &'static [f64],
-    /// The value of the label `operation`.
+    /// Names, label and buckets.
+    pub metrics: TimedConfig,
+    /// The value of the label.
     pub operation: fn(Reconciliation) -> &'static str,
     /// Whether a part is a load balancer. Other parts are not counted.
     pub is_load_balancer: fn(&PartKey) -> bool,
     /// The kind of reconciliation that a step belongs to.
     pub kind: fn(&StepDescription) -> Reconciliation,
-}
-
-/// Where reconciliations are counted. A clone counts in the same place.
-#[derive(Clone, Debug)]
-pub struct ReconcileMetrics(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    config: &'static ReconcileMetricsConfig,
-    duration: Family<Labels, Histogram, Buckets>,
-    total: Family<Labels, Counter>,
-    errors: Family<Labels, Counter>,
-}
-
-#[derive(Clone, Debug)]
-struct Buckets(&'static [f64]);
-
-impl MetricConstructor<Histogram> for Buckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(self.0.iter().copied())
-    }
-}
-
-impl ReconcileMetrics {
-    /// Metrics that count from zero.
-    #[must_use]
-    pub fn new(config: &'static ReconcileMetricsConfig) -> Self {
-        Self(Arc::new(Inner {
-            config,
-            duration: Family::new_with_constructor(Buckets(config.buckets)),
-            total: Family::default(),
-            errors: Family::default(),
-        }))
-    }
-
-    fn observe(&self, kind: Reconciliation, took: Duration, is_ok: bool) {
-        let labels = [("operation", (self.0.config.operation)(kind))];
-        self.0.total.get_or_create(&labels).inc();
-        self.0.duration.get_or_create(&labels).observe(took.as_secs_f64());
-        if !is_ok {
-            self.0.errors.get_or_create(&labels).inc();
-        }
-    }
-}
-
-impl ProviderMetrics for ReconcileMetrics {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Inner {
-            config,
-            duration,
-            total,
-            errors,
-        } = &*self.0;
-        duration.encode(descriptor(encoder, config.duration, MetricType::Histogram)?)?;
-        total.encode(descriptor(encoder, config.total, MetricType::Counter)?)?;
-        errors.encode(descriptor(encoder, config.errors, MetricType::Counter)?)
-    }
-}
-
-fn descriptor<'a>(
-    encoder: &'a mut DescriptorEncoder<'_>,
-    (name, help): (&'a str, &'a str),
-    kind: MetricType,
-) -> Result<MetricEncoder<'a>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, kind)
 }
 
 /// Work under way on a part.
@@ -130,27 +48,36 @@ struct Work {
     kind: Option<Reconciliation>,
 }
 
-/// A provider's load balancers, with its [`ReconcileMetrics`].
+/// A provider's load balancers, with metrics of their reconciliations.
 #[derive(Debug)]
 pub struct MeasuredLoadBalancers<L> {
     inner: L,
-    metrics: ReconcileMetrics,
+    config: &'static ReconcileMetricsConfig,
+    metrics: TimedMetrics,
     under_way: Mutex<HashMap<PartKey, Work>>,
 }
 
 impl<L> MeasuredLoadBalancers<L> {
-    /// Counts the work of `inner`.
+    /// Counts the work of `inner`, and publishes it.
     #[must_use]
-    pub fn new(inner: L, metrics: ReconcileMetrics) -> Self {
+    pub fn new(
+        inner: L,
+        config: &'static ReconcileMetricsConfig,
+        name: &'static str,
+        metrics: &ClientMetrics,
+    ) -> Self {
+        let timed = TimedMetrics::new(&config.metrics);
+        metrics.publish(name, Arc::new(timed.clone()));
         Self {
             inner,
-            metrics,
+            config,
+            metrics: timed,
             under_way: Mutex::default(),
         }
     }
 
     fn count(&self, key: &PartKey, began: Instant, report: &PartReport) {
-        let config = self.metrics.0.config;
+        let config = self.config;
         if !(config.is_load_balancer)(key) {
             return;
         }
@@ -185,7 +112,8 @@ impl<L> MeasuredLoadBalancers<L> {
         drop(all);
         if is_counted {
             let kind = work.kind.unwrap_or(Reconciliation::Ensure);
-            self.metrics.observe(kind, work.since.elapsed(), is_ok);
+            self.metrics
+                .observe((config.operation)(kind), work.since.elapsed(), is_ok);
         }
     }
 }

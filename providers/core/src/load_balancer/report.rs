@@ -148,6 +148,11 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// Sets an annotation, or removes it.
+    pub fn annotate(&mut self, key: &str, value: Option<&str>) {
+        self.annotations.insert(key.to_owned(), value.map(str::to_owned));
+    }
+
     /// Adds what a later part says; it wins.
     pub fn merge(&mut self, later: &Self) {
         if later.ingress.is_some() {
@@ -177,6 +182,27 @@ pub struct Ingress {
     pub hostname: Option<Arc<str>>,
     /// `ipMode`. The API server makes it `VIP` where there is an `ip`, so `None` and `Vip` are the same there.
     pub ip_mode: Option<IpMode>,
+}
+
+impl Ingress {
+    /// An address.
+    #[must_use]
+    pub fn address(ip: &str, mode: IpMode) -> Self {
+        Self {
+            ip: Some(ip.into()),
+            ip_mode: Some(mode),
+            ..Self::default()
+        }
+    }
+
+    /// A host name.
+    #[must_use]
+    pub fn name(hostname: &str) -> Self {
+        Self {
+            hostname: Some(hostname.into()),
+            ..Self::default()
+        }
+    }
 }
 
 /// `ipMode` of an ingress.

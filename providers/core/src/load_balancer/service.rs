@@ -114,6 +114,17 @@ impl ServiceView {
         self.annotations.get(key)
     }
 
+    /// The value of an annotation; `None` if it is empty.
+    #[must_use]
+    pub fn annotation_text(&self, key: &str) -> Option<&str> {
+        self.annotation(key).filter(|text| !text.is_empty())
+    }
+
+    /// The entries of `spec.loadBalancerSourceRanges` as they are, without surrounding space.
+    pub fn source_range_texts(&self) -> impl Iterator<Item = &str> {
+        self.source_ranges.iter().flatten().map(|range| range.trim())
+    }
+
     /// `externalTrafficPolicy: Local`.
     #[must_use]
     pub fn is_local(&self) -> bool {

@@ -7,7 +7,8 @@ use std::sync::{
 
 use super::model::ScopeCheck;
 use crate::{
-    Cloud, ErrorKind, InstanceQuery, InstanceState, Need, Result,
+    Cloud, ErrorKind, InstanceState, Result,
+    instances::existence,
     load_balancer::{ClusterView, ReadOptions, ServiceNode},
 };
 
@@ -64,26 +65,20 @@ impl CredentialsCheck {
             let first = failures.wrapping_mul(BATCH) % nodes.len().max(1);
             nodes.rotate_left(first);
             for batch in nodes.chunks(BATCH) {
-                let queries: Vec<_> = batch
-                    .iter()
-                    .map(|node| InstanceQuery {
-                        node: Arc::clone(&node.view),
-                        need: Need::Existence,
-                    })
-                    .collect();
-                let answers = instances.describe(&queries, read.freshness, read.priority).await;
+                let views = batch.iter().map(|node| Arc::clone(&node.view));
+                let answers = existence(instances, views, read.freshness, read.priority).await;
                 if cloud.generation() != generation {
                     return Ok(ScopeCheck::Unverified(
                         "the credentials changed meanwhile".to_owned(),
                     ));
                 }
                 let mut answered = false;
-                for (node, answer) in batch.iter().zip(answers) {
+                for (node, answer) in answers {
                     match answer {
                         Ok(InstanceState::Present(_)) => return Ok(ScopeCheck::Verified),
                         Ok(InstanceState::Absent | InstanceState::Unresolved) => {
                             answered = true;
-                            missing.push(node.view.name.as_str());
+                            missing.push(node.name.clone());
                         }
                         // This node cannot be asked about, whatever the credentials are.
                         Ok(InstanceState::Unmanaged) => {}

@@ -15,16 +15,119 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value};
 
-use super::objects::{list, text};
+use super::{
+    model,
+    objects::{list, text},
+};
+use crate::{
+    client::{Indexed, Operation},
+    load_balancer::{Effect, StepDescription},
+};
+
+/// An object as the cloud shows it, or as it will be after a change. One that was read has the field `id`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document(Value);
+
+impl Document {
+    /// The document that the body of a create leads to, before it has an id.
+    #[must_use]
+    pub fn planned(body: &Value) -> Self {
+        Self(body.clone())
+    }
+
+    /// All fields.
+    #[must_use]
+    pub fn fields(&self) -> &Value {
+        &self.0
+    }
+
+    /// A field that is a text; empty if it is missing.
+    #[must_use]
+    pub fn text(&self, field: &str) -> &str {
+        self.0.get(field).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The items of a field that is a list; none if it is missing.
+    pub fn list(&self, field: &str) -> impl Iterator<Item = &Value> {
+        self.0.get(field).and_then(Value::as_array).into_iter().flatten()
+    }
+
+    /// The field `id`.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.text("id")
+    }
+
+    /// The field `name`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.text("name")
+    }
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let document = Self(Value::deserialize(deserializer)?);
+        if document.id().is_empty() {
+            return Err(D::Error::custom("a document without an id"));
+        }
+        Ok(document)
+    }
+}
+
+impl Indexed for Document {
+    fn id(&self) -> &str {
+        self.id()
+    }
+
+    /// Also the id, so that one document can be read again.
+    fn index_keys(&self) -> Vec<&str> {
+        vec![self.name(), self.id()]
+    }
+}
+
+/// Sets all of `fields` in an object.
+pub fn extend(object: &mut Value, fields: &Value) {
+    if let (Value::Object(object), Value::Object(fields)) = (object, fields) {
+        object.extend(fields.clone());
+    }
+}
+
+/// A change of a document: one call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change<O> {
+    /// The call.
+    pub operation: O,
+    /// What it does.
+    pub effect: Effect,
+    /// The kind and the name of the object: `load balancer web`.
+    pub title: String,
+    /// What is written; null for a deletion.
+    pub body: Value,
+}
+
+impl<O: Operation> model::Change for Change<O> {
+    fn describe(&self) -> StepDescription {
+        let verb = match self.effect {
+            Effect::Create => "create",
+            Effect::Change => "update",
+            Effect::Delete => "delete",
+        };
+        let sentence = format!("{verb} {}", self.title);
+        StepDescription::new(self.operation.name(), self.effect, sentence)
+    }
+}
 
 /// How documents of one kind are compared. Paths name fields without positions: `forwarding_rules[].tls_passthrough`.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     sets: BTreeMap<&'static str, &'static [&'static str]>,
     defaults: BTreeMap<&'static str, Value>,
-    read_only: Vec<&'static str>,
+    read_only: &'static [&'static str],
+    shown: &'static [&'static str],
 }
 
 /// A document that differs from what was read.
@@ -45,33 +148,70 @@ impl Rules {
         self
     }
 
-    /// A missing field means this value: a cloud that fills it in, or leaves it out, has not changed anything.
+    /// Missing fields mean these values, by their paths: a cloud that fills one in, or leaves it out, has not changed
+    /// anything.
     #[must_use]
-    pub fn default_value(mut self, path: &'static str, value: impl Into<Value>) -> Self {
-        self.defaults.insert(path, value.into());
+    pub fn defaults<const N: usize>(mut self, defaults: [(&'static str, Value); N]) -> Self {
+        self.defaults.extend(defaults);
         self
     }
 
-    /// A field of the document that the cloud reports and does not accept: it is not written back.
+    /// Fields of the document that the cloud reports and does not accept: they are not written back.
     #[must_use]
-    pub fn read_only(mut self, field: &'static str) -> Self {
-        self.read_only.push(field);
+    pub fn read_only(mut self, fields: &'static [&'static str]) -> Self {
+        self.read_only = fields;
         self
+    }
+
+    /// Fields that the cloud shows in another form than it takes.
+    #[must_use]
+    pub fn shown(mut self, fields: &'static [&'static str]) -> Self {
+        self.shown = fields;
+        self
+    }
+
+    /// The document without what the cloud does not accept: for a write that changes nothing of it.
+    #[must_use]
+    pub fn writable(&self, document: &Document) -> Value {
+        let mut written = document.0.clone();
+        if let Value::Object(fields) = &mut written {
+            fields.retain(|field, _| !self.read_only.contains(&field.as_str()));
+        }
+        written
+    }
+
+    /// The document after a write of `body`. `reply`: the cloud's answer, as far as it is known.
+    #[must_use]
+    pub fn after(&self, before: &Document, body: &Value, reply: Option<&Document>) -> Document {
+        let mut after = body.clone();
+        for field in self.read_only.iter().chain(self.shown) {
+            let replied = reply.and_then(|reply| reply.0.get(field));
+            if let Some(value) = replied.or_else(|| before.0.get(field)) {
+                after[*field] = value.clone();
+            }
+        }
+        Document(after)
+    }
+
+    /// Applies a change: [`PartModel::fold`](model::PartModel::fold) of a part that is one document.
+    pub fn fold<O>(&self, change: &Change<O>, reply: Option<&Document>, observed: &mut Option<Document>) {
+        *observed = match (change.effect, observed.as_ref()) {
+            (Effect::Delete, _) => None,
+            (Effect::Create, _) => Some(reply.cloned().unwrap_or_else(|| Document::planned(&change.body))),
+            (Effect::Change, before) => before.map(|before| self.after(before, &change.body, reply)),
+        };
     }
 
     /// The document to write in place of `observed` so that it is as `desired`; `None` if nothing differs.
     #[must_use]
-    pub fn edit(&self, observed: &Value, desired: &Value) -> Option<Edit> {
+    pub fn edit(&self, observed: &Document, desired: &Value) -> Option<Edit> {
         let mut changes = Vec::new();
-        let mut document = observed.clone();
-        self.apply(&Path::default(), &mut document, desired, &mut changes);
-        if changes.is_empty() {
-            return None;
-        }
-        if let Value::Object(fields) = &mut document {
-            fields.retain(|field, _| !self.read_only.contains(&field.as_str()));
-        }
-        Some(Edit { document, changes })
+        let mut edited = observed.clone();
+        self.apply(&Path::default(), &mut edited.0, desired, &mut changes);
+        (!changes.is_empty()).then(|| Edit {
+            document: self.writable(&edited),
+            changes,
+        })
     }
 
     fn apply(&self, path: &Path, observed: &mut Value, desired: &Value, changes: &mut Vec<String>) {
@@ -229,15 +369,16 @@ mod tests {
             .set("forwarding_rules", &["entry_protocol", "entry_port"])
             .set("droplet_ids", &[])
             .set("firewall.allow", &[])
-            .default_value("forwarding_rules[].tls_passthrough", false)
-            .default_value("redirect_http_to_https", false)
-            .default_value("http_idle_timeout_seconds", 60)
-            .default_value("firewall", json!({}))
-            .default_value("firewall.allow", json!([]))
-            .default_value("sticky_sessions", json!({"type": "none"}))
-            .default_value("health_check.proxy_protocol", false)
-            .read_only("id")
-            .read_only("status")
+            .defaults([
+                ("forwarding_rules[].tls_passthrough", json!(false)),
+                ("redirect_http_to_https", json!(false)),
+                ("http_idle_timeout_seconds", json!(60)),
+                ("firewall", json!({})),
+                ("firewall.allow", json!([])),
+                ("sticky_sessions", json!({"type": "none"})),
+                ("health_check.proxy_protocol", json!(false)),
+            ])
+            .read_only(&["id", "status"])
     }
 
     fn rule(protocol: &str, entry: u16, target: u16) -> Value {
@@ -276,12 +417,16 @@ mod tests {
         })
     }
 
+    fn edited(rules: &Rules, observed: &Value, desired: &Value) -> Option<Edit> {
+        rules.edit(&Document::planned(observed), desired)
+    }
+
     fn edit(change: impl FnOnce(&mut Value)) -> Edit {
         let mut desired = desired();
         change(&mut desired);
-        let edit = rules().edit(&observed(), &desired).unwrap();
+        let edit = edited(&rules(), &observed(), &desired).unwrap();
         assert_eq!(
-            rules().edit(&edit.document, &desired),
+            edited(&rules(), &edit.document, &desired),
             None,
             "one PUT is enough: {}",
             edit.document
@@ -297,8 +442,45 @@ mod tests {
     }
 
     #[test]
+    fn a_change_is_folded_once_and_what_the_cloud_reports_stays() {
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        struct Put;
+        let change = |effect, body: Value| Change {
+            operation: Put,
+            effect,
+            title: "load balancer web".to_owned(),
+            body,
+        };
+        let mut document = None;
+        let fold = |change: &Change<Put>, reply: Option<Value>, document: &mut Option<Document>| {
+            let reply = reply.map(|reply| Document::planned(&reply));
+            rules().shown(&["region"]).fold(change, reply.as_ref(), document);
+            document.as_ref().map(|document| document.fields().clone())
+        };
+        let create = change(Effect::Create, json!({"name": "web", "region": "nyc3"}));
+        assert_eq!(fold(&create, None, &mut document), Some(create.body.clone()));
+        let read = json!({"id": "1", "status": "new", "name": "web", "region": {"slug": "nyc3"}});
+        assert_eq!(
+            fold(&create, Some(read.clone()), &mut document),
+            Some(read.clone())
+        );
+        let update = change(Effect::Change, json!({"name": "www", "region": "nyc3"}));
+        let mut renamed = read;
+        renamed["name"] = json!("www");
+        assert_eq!(fold(&update, None, &mut document), Some(renamed.clone()));
+        renamed["status"] = json!("active");
+        let reply = Some(renamed.clone());
+        assert_eq!(fold(&update, reply, &mut document), Some(renamed));
+        assert_eq!(
+            fold(&change(Effect::Delete, Value::Null), None, &mut document),
+            None
+        );
+        assert!(serde_json::from_value::<Document>(json!({"name": "web"})).is_err());
+    }
+
+    #[test]
     fn order_and_defaults_are_no_difference() {
-        assert_eq!(rules().edit(&observed(), &desired()), None);
+        assert_eq!(edited(&rules(), &observed(), &desired()), None);
     }
 
     #[test]
@@ -336,7 +518,7 @@ mod tests {
     fn a_field_is_unset_again() {
         let mut observed = observed();
         observed["http_idle_timeout_seconds"] = json!(90);
-        let edit = rules().edit(&observed, &desired()).unwrap();
+        let edit = edited(&rules(), &observed, &desired()).unwrap();
         assert_eq!(edit.changes, ["http_idle_timeout_seconds 90 -> 60"]);
         assert_eq!(edit.document.get("http_idle_timeout_seconds"), None);
     }
@@ -360,7 +542,7 @@ mod tests {
     #[test]
     fn lists_keep_their_order_and_a_set_has_each_element_once() {
         let rules = Rules::default().set("ids", &[]);
-        let edit = |have: Value, want: Value| rules.edit(&have, &want);
+        let edit = |have: Value, want: Value| edited(&rules, &have, &want);
         assert_eq!(edit(json!({"ids": [1, 2]}), json!({"ids": [2, 2, 1]})), None);
         let doubled = edit(json!({"ids": [1, 1, 2]}), json!({"ids": [1, 2]})).unwrap();
         assert_eq!(doubled.document, json!({"ids": [1, 2]}));

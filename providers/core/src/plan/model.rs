@@ -45,8 +45,13 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The provider's name, as a metric label.
     fn provider(&self) -> &'static str;
 
-    /// Which controller is responsible for this Service.
-    fn claims(&self, service: &ServiceView) -> Claim;
+    /// Which controller is responsible for this Service. By default this one, unless the Service has a class.
+    fn claims(&self, service: &ServiceView) -> Claim {
+        match service.class {
+            None => Claim::Ours,
+            Some(_) => Claim::NotOurs,
+        }
+    }
 
     /// The values of `spec.loadBalancerClass` that this provider serves.
     fn classes(&self) -> &[&'static str] {
@@ -304,6 +309,16 @@ impl<K> Default for Parts<K> {
     }
 }
 
+/// One part, without tags.
+impl<K> From<K> for Parts<K> {
+    fn from(key: K) -> Self {
+        Self {
+            named: vec![key],
+            ..Self::default()
+        }
+    }
+}
+
 /// Something in the cloud whose Service does not exist; see [`OrphanPart`](crate::load_balancer::OrphanPart).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphan<K> {
@@ -326,11 +341,29 @@ pub struct Member<M: PartModel> {
 }
 
 impl<M: PartModel> Member<M> {
+    /// The members that get what they ask for.
+    pub fn active(members: &[Self]) -> impl Iterator<Item = &Self> {
+        members
+            .iter()
+            .filter(|member| member.membership == Membership::Active)
+    }
+
+    /// The members that do not leave.
+    pub fn staying(members: &[Self]) -> impl Iterator<Item = &Self> {
+        members.iter().filter(|member| !member.leaves())
+    }
+
+    /// Whether everything of it is deleted.
+    #[must_use]
+    pub fn leaves(&self) -> bool {
+        self.membership == Membership::Leaving
+    }
+
     /// Whether its objects follow the nodes: also while it is frozen, but not if it wants no load balancer and only waits to
     /// leave.
     #[must_use]
     pub fn follows_nodes(&self) -> bool {
-        self.membership != Membership::Leaving && self.service.wants_load_balancer()
+        !self.leaves() && self.service.wants_load_balancer()
     }
 }
 
@@ -391,6 +424,14 @@ pub struct CheckResult {
     pub refused: Vec<(ServiceId, Error)>,
     /// Events for members.
     pub events: Vec<ServiceEvent>,
+}
+
+impl CheckResult {
+    /// Refuses a member that asks for something invalid.
+    pub fn refuse(&mut self, service: &ServiceId, text: impl Into<String>) {
+        let error = Error::new(ErrorKind::InvalidSpec, text);
+        self.refused.push((service.clone(), error));
+    }
 }
 
 /// The steps from the observed to the desired state.
@@ -478,6 +519,14 @@ pub struct Wait {
     pub poll: Duration,
     /// Give up this long after the step was sent.
     pub deadline: Duration,
+}
+
+impl Wait {
+    /// Polls after this long, and gives up this long after the step was sent.
+    #[must_use]
+    pub fn new(poll: Duration, deadline: Duration) -> Self {
+        Self { poll, deadline }
+    }
 }
 
 /// What a part provides.

@@ -298,7 +298,7 @@ async fn accepted_requests_restore_the_rate_slowly() {
 #[tokio::test(start_paused = true)]
 async fn a_remaining_quota_is_spread_until_its_reset() {
     let bucket = Bucket::new(quota(20.0, 50, 100));
-    bucket.observe_remaining(10, Instant::now() + Duration::from_secs(60));
+    bucket.observe_remaining(10, 10, Some(Instant::now() + Duration::from_secs(60)));
     let began = Instant::now();
     let mut sent = 0;
     while began.elapsed() < Duration::from_secs(60) {
@@ -312,7 +312,7 @@ async fn a_remaining_quota_is_spread_until_its_reset() {
         "the reset brings the rate back"
     );
 
-    bucket.observe_remaining(0, Instant::now() + Duration::from_secs(30));
+    bucket.observe_remaining(0, 0, Some(Instant::now() + Duration::from_secs(30)));
     let began = Instant::now();
     drop(send(&bucket, Priority::User).await);
     assert!(began.elapsed() >= Duration::from_secs(30));

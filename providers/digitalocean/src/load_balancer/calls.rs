@@ -10,13 +10,13 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances as _, Need, NodeView, Priority,
-    Result, Retry, async_trait,
-    client::{Cache, CacheConfig, ClientMetrics, Indexed as _, IndexedCache, Listing},
+    Error, ErrorKind, Freshness, InstanceState, NodeView, Priority, Result, Retry, async_trait,
+    client::{Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
+    instances::existence,
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceId},
     plan::{
-        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming,
-        ScopeCheck, Wait,
+        CredentialsCheck, GatheredInputs, Member, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck,
+        Wait,
     },
 };
 use parking_lot::Mutex;
@@ -24,13 +24,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
+    annotations,
     desired::CertificateRef,
-    document::Balancer,
+    document::{Balancer, RULES, certificate, is_active, is_new},
     model::{Change, Inputs, Key, Model, Observed, PartMember, Reply},
 };
 use crate::{
-    NAME, View,
-    client::{Api, Certificate, Op},
+    NAME, Nodes,
+    client::{Certificate, Op},
+    config::is_uuid,
     instances::droplet_id,
 };
 
@@ -50,8 +52,7 @@ const CERTIFICATES: usize = 1000;
 /// The calls.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    api: Api,
-    view: Arc<View>,
+    nodes: Nodes,
     balancers: IndexedCache<Balancer>,
     certificates: Cache<CertificateRef, Option<Certificate>>,
     /// The droplets of nodes without a provider ID, by the names of all of them.
@@ -65,21 +66,12 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Calls of this API. `view`: through which nodes are seen.
-    pub(crate) fn new(api: &Api, view: Arc<View>, metrics: &ClientMetrics) -> Self {
-        let certificates = CacheConfig {
-            max_entries: Some(CERTIFICATES),
-            max_age: Some(CERTIFICATE_AGE),
-            ..CacheConfig::new("digitalocean_certificates")
-        };
-        let names = CacheConfig {
-            max_entries: Some(1),
-            max_age: Some(NAMES_AGE),
-            ..CacheConfig::new("digitalocean_node_names")
-        };
+    /// Calls of the API through which nodes are seen.
+    pub(crate) fn new(nodes: Nodes, metrics: &ClientMetrics) -> Self {
+        let certificates = CacheConfig::bounded("digitalocean_certificates", CERTIFICATES, CERTIFICATE_AGE);
+        let names = CacheConfig::bounded("digitalocean_node_names", 1, NAMES_AGE);
         Self {
-            api: api.clone(),
-            view,
+            nodes,
             balancers: IndexedCache::new("digitalocean_load_balancers", metrics),
             certificates: Cache::new(certificates, metrics),
             names: Cache::new(names, metrics),
@@ -95,7 +87,7 @@ impl Calls {
 
     /// All load balancers of the account. `key`: the id or the name of the one that matters.
     async fn listing(&self, key: Option<&str>, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
-        let api = self.api.clone();
+        let api = self.nodes.api.clone();
         let load = || async move { api.list(Op::LoadBalancerList, &[], read.priority).await };
         self.balancers.get(key, read.freshness, load).await
     }
@@ -107,7 +99,7 @@ impl Calls {
 
     /// Reads one load balancer.
     async fn read(&self, id: &str, priority: Priority) -> Result<Option<Balancer>> {
-        let found: Option<Balancer> = self.api.find(Op::LoadBalancerGet, id, priority).await?;
+        let found: Option<Balancer> = self.nodes.api.find(Op::LoadBalancerGet, id, priority).await?;
         match &found {
             Some(found) => self.balancers.insert(found.clone()),
             None => self.balancers.remove(id),
@@ -123,7 +115,7 @@ impl Calls {
             Freshness::After(_) => CERTIFICATE_AGE,
         };
         for freshness in [Freshness::AtMost(age), Freshness::now()] {
-            let (api, wanted, priority) = (self.api.clone(), named.clone(), read.priority);
+            let (api, wanted, priority) = (self.nodes.api.clone(), named.clone(), read.priority);
             let load = || async move {
                 match wanted {
                     CertificateRef::Id(id) => api.find(Op::CertificateGet, &id, priority).await,
@@ -151,17 +143,16 @@ impl Calls {
         current: Option<&str>,
         read: ReadOptions,
     ) -> Result<(String, bool)> {
-        let annotated = match named {
-            CertificateRef::Id(id) if current.is_none_or(|current| current == id) => {
-                return Ok((id.clone(), false));
-            }
-            _ => self.certificate(named, read).await?,
-        };
+        if let CertificateRef::Id(id) = named
+            && current.is_none_or(|current| current == id)
+        {
+            return Ok((id.clone(), false));
+        }
+        let annotated = self.certificate(named, read).await?;
         // A name leads to the certificate that is in force; an id may be one that was renewed.
         if let (CertificateRef::Id(_), Some(current)) = (named, current) {
-            let current = self
-                .certificate(&CertificateRef::Id(current.to_owned()), read)
-                .await?;
+            let current = CertificateRef::Id(current.to_owned());
+            let current = self.certificate(&current, read).await?;
             let is_successor = |current: &Certificate| {
                 let same_name = annotated.as_ref().is_none_or(|found| found.name == current.name);
                 current.kind == "lets_encrypt" && same_name
@@ -170,13 +161,12 @@ impl Calls {
                 return Ok((current.id, true));
             }
         }
-        let missing = || {
-            Error::new(
-                ErrorKind::InvalidSpec,
-                format!("there is no certificate with the {named}"),
-            )
+        let text = match named {
+            CertificateRef::Id(id) => format!("there is no certificate with the id {id}"),
+            CertificateRef::Name(name) => format!("there is no certificate with the name {name:?}"),
         };
-        annotated.map(|found| (found.id, false)).ok_or_else(missing)
+        let found = annotated.map(|found| (found.id, false));
+        found.ok_or_else(|| Error::new(ErrorKind::InvalidSpec, text))
     }
 
     /// The droplets of the nodes that have no provider ID yet. All load balancers share the answer.
@@ -188,9 +178,9 @@ impl Calls {
             return Ok(Arc::default());
         }
         let names = nameless.iter().map(|node| node.name.clone()).collect();
-        let view = Arc::clone(&self.view);
+        let droplets = self.nodes.droplets.clone();
         let load = || async move {
-            let answers = describe(&view, nameless.into_iter(), priority).await;
+            let answers = existence(&droplets, nameless, Freshness::now(), priority).await;
             let pairs = answers.into_iter().filter_map(|(node, answer)| match answer {
                 // A node that cannot be found joins when it has its provider ID.
                 Ok(InstanceState::Present(found)) => {
@@ -213,7 +203,7 @@ impl Calls {
                 ..NodeView::default()
             })
         });
-        let answers = describe(&self.view, nodes, priority).await;
+        let answers = existence(&self.nodes.droplets, nodes, Freshness::now(), priority).await;
         let absent = answers.into_iter().filter_map(|(node, answer)| match answer {
             Ok(InstanceState::Absent) => node.name.parse::<u64>().ok(),
             _ => None,
@@ -226,8 +216,8 @@ impl Calls {
 
     /// Invalidates what a failed write may have changed, and explains a refusal because of a missing droplet.
     async fn failed(&self, change: &Change, id: &str, error: Error, priority: Priority) -> Error {
-        let key = if id.is_empty() { &change.name } else { id };
-        self.balancers.invalidate(key);
+        let name = change.body["name"].as_str().unwrap_or_default();
+        self.balancers.invalidate(if id.is_empty() { name } else { id });
         let is_refused = error.kind() == ErrorKind::InvalidSpec;
         if !is_refused || !self.find_gone(&change.body, priority).await {
             return error;
@@ -259,12 +249,9 @@ impl PartCloud<Model> for Calls {
             Key::Balancer(id) => self.listing(None, read).await?.by_id(id).cloned(),
             Key::New(_) => None,
         };
-        let current = existing.as_deref().and_then(Balancer::certificate);
+        let current = existing.as_deref().and_then(certificate);
         let (mut certificates, mut refused) = (BTreeMap::new(), Vec::new());
-        let active = members
-            .iter()
-            .filter(|member| member.membership == Membership::Active);
-        for service in active.map(|member| &member.service) {
+        for PartMember { service, .. } in PartMember::active(members) {
             let Some(named) = CertificateRef::of(service) else {
                 continue;
             };
@@ -302,10 +289,12 @@ impl PartCloud<Model> for Calls {
         let listing = self.listing(Some(text), read).await?;
         let annotated = members
             .iter()
-            .filter_map(|member| member.service.annotation(super::annotations::ID));
-        let annotated = annotated.filter(|id| crate::config::is_uuid(id));
+            .filter_map(|member| member.service.annotation(annotations::ID));
         let own = Some(text.as_str()).filter(|_| matches!(key, Key::Balancer(_)));
-        let ids: Vec<&str> = own.into_iter().chain(annotated).collect();
+        let ids: Vec<&str> = own
+            .into_iter()
+            .chain(annotated.filter(|id| is_uuid(id)))
+            .collect();
         let by_id = ids.iter().find_map(|id| listing.by_id(id));
         let by_name = || match key {
             Key::Balancer(_) => None,
@@ -313,9 +302,8 @@ impl PartCloud<Model> for Calls {
         };
         let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
         // A listing that may be old proves nothing.
-        let mut unproven = ids
-            .iter()
-            .filter(|_| matches!(read.freshness, Freshness::AtMost(_)));
+        let is_old = matches!(read.freshness, Freshness::AtMost(_));
+        let mut unproven = ids.iter().filter(|_| is_old);
         while balancer.is_none()
             && let Some(id) = unproven.next()
         {
@@ -323,10 +311,9 @@ impl PartCloud<Model> for Calls {
         }
         let renewed = self.renewed.lock();
         let services = members.iter().map(|member| &member.service.id);
-        let is_leaving = |member: &PartMember| member.membership == Membership::Leaving;
         Ok(Observed {
             balancer,
-            leaving: members.iter().all(is_leaving),
+            leaving: members.iter().all(Member::leaves),
             renewed: services.filter(|id| renewed.contains(*id)).cloned().collect(),
         })
     }
@@ -340,18 +327,16 @@ impl PartCloud<Model> for Calls {
     ) -> Result<Outcome<Reply, String>> {
         let before = observed.balancer.as_ref();
         let id = before.map(Balancer::id).unwrap_or_default();
-        let path: &[&str] = match change.op {
-            Op::LoadBalancerCreate => &[],
-            _ => &[id],
-        };
-        let sent: Result<Option<Balancer>> = if change.op == Op::LoadBalancerDelete {
-            let sent = self.api.send(change.op, path, &[], &Value::Null, priority).await;
-            match sent {
+        let (operation, body) = (change.operation, &change.body);
+        let path = Some(id).filter(|_| change.effect != Effect::Create);
+        let path: Vec<_> = path.into_iter().collect();
+        let sent: Result<Reply> = if change.effect == Effect::Delete {
+            match self.nodes.api.send(operation, &path, &[], body, priority).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
                 _ => Ok(None),
             }
         } else {
-            let sent = self.api.write(change.op, path, &change.body, priority).await;
+            let sent = self.nodes.api.write(operation, &path, body, priority).await;
             sent.map(Some)
         };
         let reply = match sent {
@@ -360,22 +345,21 @@ impl PartCloud<Model> for Calls {
         };
         match (before, &reply) {
             (_, None) => self.balancers.remove(id),
-            (Some(before), reply) => self.balancers.insert(before.after(&change.body, reply.as_ref())),
+            (Some(before), reply) => self.balancers.insert(RULES.after(before, body, reply.as_ref())),
             (None, Some(balancer)) => {
                 self.balancers.insert(balancer.clone());
-                if !balancer.is_active() {
+                if !is_active(balancer) {
                     let ticket = balancer.id().to_owned();
-                    let mut polls = self.polls.lock();
-                    let poll = polls.accepted(&Key::Balancer(ticket.clone()), Effect::Create);
-                    return Ok(Outcome::Accepted {
-                        reply: Reply(reply),
-                        ticket,
-                        wait: wait(poll),
-                    });
+                    let poll = self
+                        .polls
+                        .lock()
+                        .accepted(&Key::Balancer(ticket.clone()), Effect::Create);
+                    let wait = Wait::new(poll, PATIENCE);
+                    return Ok(Outcome::Accepted { reply, ticket, wait });
                 }
             }
         }
-        Ok(Outcome::Done(Reply(reply)))
+        Ok(Outcome::Done(reply))
     }
 
     async fn poll(&self, key: &Key, id: &String, priority: Priority) -> Result<Option<Wait>> {
@@ -390,8 +374,10 @@ impl PartCloud<Model> for Calls {
         };
         let mut polls = self.polls.lock();
         let text = match balancer {
-            Some(balancer) if balancer.is_new() => return Ok(Some(wait(polls.not_ended(key, polled)))),
-            Some(balancer) if balancer.is_active() => {
+            Some(balancer) if is_new(&balancer) => {
+                return Ok(Some(Wait::new(polls.not_ended(key, polled), PATIENCE)));
+            }
+            Some(balancer) if is_active(&balancer) => {
                 polls.ended(key, Some(polled));
                 return Ok(None);
             }
@@ -407,29 +393,10 @@ impl PartCloud<Model> for Calls {
             return Ok(false);
         };
         let now = self.read(balancer.id(), priority).await?;
-        Ok(now.is_some_and(|balancer| balancer.is_new()))
+        Ok(now.as_ref().is_some_and(is_new))
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
-        self.credentials.run(&*self.view, cluster, read).await
-    }
-}
-
-/// Whether droplets exist, each with its node.
-async fn describe(
-    view: &View,
-    nodes: impl Iterator<Item = Arc<NodeView>>,
-    priority: Priority,
-) -> Vec<(Arc<NodeView>, Result<InstanceState>)> {
-    let need = Need::Existence;
-    let queries: Vec<_> = nodes.map(|node| InstanceQuery { node, need }).collect();
-    let answers = view.droplets.describe(&queries, Freshness::now(), priority).await;
-    queries.into_iter().map(|query| query.node).zip(answers).collect()
-}
-
-fn wait(poll: Duration) -> Wait {
-    Wait {
-        poll,
-        deadline: PATIENCE,
+        self.credentials.run(&self.nodes, cluster, read).await
     }
 }

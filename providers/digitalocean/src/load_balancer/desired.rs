@@ -2,27 +2,25 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     net::{IpAddr, Ipv4Addr},
 };
 
 use ccm_core::{
     AddressType,
-    check::Field,
     load_balancer::{
-        AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServicePort,
-        ServiceView,
+        AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeSet, Protocol, ServicePort, ServiceView,
+        default_name,
     },
 };
 use ipnet::IpNet;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     annotations as a,
-    document::{Balancer, Unread},
+    document::{Balancer, Unread, is_internal, kind},
 };
 use crate::{
-    config::{LbType, Settings, is_uuid},
+    config::{LbType, Settings, is_name, is_uuid},
     instances::droplet_id,
 };
 
@@ -59,9 +57,9 @@ pub(crate) struct Spec {
     /// The families that the Service asks for.
     pub(crate) stack: Option<&'static str>,
     /// The fields that are compared.
-    pub(crate) fields: Map<String, Value>,
+    pub(crate) fields: Value,
     /// Fields that only a create has.
-    pub(crate) create: Map<String, Value>,
+    pub(crate) create: Value,
     pub(crate) unread: Unread,
     /// Immutable fields that the Service or the configuration names, with their values.
     pub(crate) requested: Vec<(&'static str, String)>,
@@ -77,16 +75,10 @@ pub(crate) struct Reading {
     pub(crate) invalid: Vec<InvalidField>,
 }
 
-/// The default name: `a` and the Service's UID without dashes, 32 characters in all.
-pub(crate) fn default_name(service: &ServiceView) -> String {
-    let uid: String = service.id.uid.chars().filter(|c| *c != '-').collect();
-    format!("a{uid}").chars().take(32).collect()
-}
-
 /// The name that the load balancer gets.
 pub(crate) fn name(service: &ServiceView) -> String {
-    let custom = service.annotation(a::NAME).filter(|name| !name.is_empty());
-    custom.map_or_else(|| default_name(service), str::to_owned)
+    let custom = service.annotation_text(a::NAME);
+    custom.map_or_else(|| default_name(&service.id), str::to_owned)
 }
 
 /// Whether the load balancer is to be left unchanged.
@@ -96,8 +88,7 @@ pub(crate) fn is_disowned(service: &ServiceView) -> bool {
 
 /// The status shows this name in place of addresses.
 pub(crate) fn hostname(service: &ServiceView) -> Option<String> {
-    let name = service.annotation(a::HOSTNAME).filter(|name| !name.is_empty());
-    name.map(str::to_lowercase)
+    service.annotation_text(a::HOSTNAME).map(str::to_lowercase)
 }
 
 /// The certificate that a Service names.
@@ -107,22 +98,12 @@ pub(crate) enum CertificateRef {
     Name(String),
 }
 
-/// As an error names it.
-impl fmt::Display for CertificateRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Id(id) => write!(f, "id {id}"),
-            Self::Name(name) => write!(f, "name {name:?}"),
-        }
-    }
-}
-
 impl CertificateRef {
     /// The id wins.
     pub(crate) fn of(service: &ServiceView) -> Option<Self> {
-        let text = |key| service.annotation(key).filter(|text: &&str| !text.is_empty());
-        let id = text(a::CERTIFICATE_ID).map(|id| Self::Id(id.to_owned()));
-        id.or_else(|| Some(Self::Name(text(a::CERTIFICATE_NAME)?.to_owned())))
+        let text = |key| service.annotation_text(key).map(str::to_owned);
+        let id = text(a::CERTIFICATE_ID).map(Self::Id);
+        id.or_else(|| text(a::CERTIFICATE_NAME).map(Self::Name))
     }
 }
 
@@ -161,10 +142,9 @@ impl<'a> Reader<'a> {
         let asked = self.choice(a::TYPE, &["REGIONAL", "REGIONAL_NETWORK"]);
         let network = self.choice(a::NETWORK, &["EXTERNAL", "INTERNAL"]);
         let stack = self.choice(a::NETWORK_STACK, &["IPV4", "DUALSTACK"]);
-        let kind = existing.and_then(|balancer| LbType::parse(balancer.kind()));
-        let kind = kind.or_else(|| asked.and_then(LbType::parse));
-        let kind = kind.unwrap_or(settings.default_type);
-        let internal = existing.map_or(network == Some("INTERNAL"), Balancer::is_internal);
+        let kind = existing.and_then(kind).or_else(|| asked.and_then(LbType::parse));
+        let kind = kind.unwrap_or(settings.conf.default_type);
+        let internal = existing.map_or(network == Some("INTERNAL"), is_internal);
         if internal && stack == Some("DUALSTACK") {
             let text = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
             self.reader.refuse(a::NETWORK_STACK, text);
@@ -172,26 +152,26 @@ impl<'a> Reader<'a> {
         let (name, size) = (self.name(), self.size());
         let rules = match kind {
             LbType::Regional => self.regional_rules(certificate),
-            LbType::Network => self.network_rules(),
+            LbType::RegionalNetwork => self.network_rules(),
         };
         let (check, plain_checks) = self.health_check();
-        let health_port = check.get("port").and_then(Value::as_u64).unwrap_or_default();
-        let mut fields = object(json!({
+        let health_port = check["port"].as_u64().unwrap_or_default();
+        let mut fields = json!({
             "name": name, "size_unit": size, "forwarding_rules": rules, "health_check": check,
             "firewall": self.firewall(), "tag": null,
-        }));
-        let subnet = self.trimmed(a::SUBNET, "UUID", is_uuid);
-        let ip = self.trimmed(a::IP, "IPv4 address", |text| text.parse::<Ipv4Addr>().is_ok());
-        let mut create = object(json!({
-            "type": kind.as_str(), "network": if internal { "INTERNAL" } else { "EXTERNAL" },
+        });
+        let subnet = self.reader.strict_text(a::SUBNET, "UUID", is_uuid);
+        let is_ipv4 = |text: &str| text.parse::<Ipv4Addr>().is_ok();
+        let ip = self.reader.strict_text(a::IP, "IPv4 address", is_ipv4);
+        let mut create = json!({
+            "type": kind, "network": if internal { "INTERNAL" } else { "EXTERNAL" },
             "vpc_uuid": settings.vpc, "subnet_uuid": subnet, "ip": ip,
-        }));
+        });
         // A load balancer of type REGIONAL_NETWORK ignores these: it keeps the values that the API chooses.
-        let of_http = match kind {
+        self.http_fields(match kind {
             LbType::Regional => &mut fields,
-            LbType::Network => &mut create,
-        };
-        of_http.extend(self.http_fields());
+            LbType::RegionalNetwork => &mut create,
+        });
         let algorithm = self.choice(a::ALGORITHM, &["round_robin", "least_connections"]);
         let requested = [
             ("type", asked),
@@ -200,14 +180,14 @@ impl<'a> Reader<'a> {
             ("vpc_uuid", settings.vpc.as_deref()),
             ("subnet_uuid", subnet.as_deref()),
         ];
-        let requested = requested
-            .into_iter()
-            .filter_map(|(field, value)| Some((field, value?.to_owned())));
+        let requested = requested.into_iter();
         Spec {
             kind,
             internal,
             stack,
-            requested: requested.collect(),
+            requested: requested
+                .filter_map(|(field, value)| Some((field, value?.to_owned())))
+                .collect(),
             fields,
             create,
             unread: Unread {
@@ -218,33 +198,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One of these values. An empty text counts as none.
     fn choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
-        self.reader.get(key).filter(|text| !text.is_empty())?;
-        self.reader.strict(key, |text| {
-            let found = values.iter().copied().find(|value| *value == text);
-            found.ok_or_else(|| format!("{text:?} is none of {}", values.join(", ")))
-        })
-    }
-
-    /// A text that is `what`, without surrounding space. An empty text counts as none.
-    fn trimmed(&mut self, key: &'static str, what: &str, is_valid: fn(&str) -> bool) -> Option<String> {
-        let text = self.reader.get(key)?.trim();
-        if !text.is_empty() && !is_valid(text) {
-            self.reader.refuse(key, format_args!("{text:?} is no {what}"));
-        }
-        Some(text.to_owned()).filter(|text| !text.is_empty())
+        self.reader.strict_choice(key, values)
     }
 
     fn name(&mut self) -> String {
         let name = name(self.service);
-        let is_valid = name.len() <= 255
-            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && !name.ends_with('-')
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
-        if !is_valid {
+        if name.len() > 255 || name.ends_with('-') || !is_name(&name) {
             let text =
                 "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
             self.reader
@@ -255,10 +215,8 @@ impl<'a> Reader<'a> {
 
     fn size(&mut self) -> u64 {
         let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
-        let unit = self
-            .reader
-            .strict_number(a::SIZE_UNIT, 0..=100_u64)
-            .filter(|unit| *unit > 0);
+        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=100_u64);
+        let unit = unit.filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
             let text = "cannot be used together with size-slug";
             self.reader.refuse(a::SIZE_UNIT, text);
@@ -271,39 +229,30 @@ impl<'a> Reader<'a> {
     }
 
     fn refuse_port(&mut self, port: u16, problem: &str) {
-        self.reader.refuse_field(InvalidField {
-            field: Field::Spec("ports"),
-            message: format!("spec.ports: port {port} {problem}"),
-        });
+        let problem = format!("port {port} {problem}");
+        self.reader.refuse_field(InvalidField::spec("ports", problem));
     }
 
     /// The ports that a load balancer can have.
     fn ports(&mut self) -> Vec<&'a ServicePort> {
         let service = self.service;
-        let mut ports = Vec::new();
-        for port in &service.ports {
-            if RESERVED.contains(&port.port) {
-                self.refuse_port(port.port, "is reserved by DigitalOcean");
-            }
-            match port.protocol {
-                Protocol::Sctp => {
-                    self.refuse_port(port.port, "has the protocol SCTP; only TCP and UDP are supported");
-                }
-                Protocol::Tcp | Protocol::Udp => ports.push(port),
-            }
+        let (sctp, ports): (Vec<_>, Vec<_>) = service
+            .ports
+            .iter()
+            .partition(|port| port.protocol == Protocol::Sctp);
+        for port in service.ports.iter().filter(|port| RESERVED.contains(&port.port)) {
+            self.refuse_port(port.port, "is reserved by DigitalOcean");
+        }
+        for port in sctp {
+            self.refuse_port(port.port, "has the protocol SCTP; only TCP and UDP are supported");
         }
         ports
     }
 
     /// Packets reach the nodes at the port of the Service.
     fn network_rules(&mut self) -> Vec<Value> {
-        for key in OF_HTTP
-            .into_iter()
-            .filter(|key| self.service.annotation(key).is_some())
-        {
-            let text = "has no effect on a load balancer of type REGIONAL_NETWORK";
-            self.reader.warn(key, text.to_owned());
-        }
+        let text = "has no effect on a load balancer of type REGIONAL_NETWORK";
+        self.reader.warn_each(&OF_HTTP, text);
         let pass = |port: &&ServicePort| {
             let protocol = port.protocol.as_str().to_lowercase();
             rule(&protocol, port.port, &protocol, port.port)
@@ -316,11 +265,8 @@ impl<'a> Reader<'a> {
             Ok(port) if port > 0 => Ok(port),
             _ => Err(format!("{text:?} is no port")),
         };
-        self.reader
-            .strict_list(key, port)
-            .unwrap_or_default()
-            .into_iter()
-            .collect()
+        let ports = self.reader.strict_list(key, port);
+        ports.into_iter().flatten().collect()
     }
 
     /// The load balancer connects to the node ports.
@@ -388,33 +334,30 @@ impl<'a> Reader<'a> {
         });
         let rules = rules.collect();
         for entry in lacks_tls {
-            let text = match entry {
-                "http3" => {
-                    "HTTP/3 needs a certificate (certificate-id or certificate-name) and no tls-passthrough"
-                        .to_owned()
-                }
-                _ => format!(
-                    "ports with {entry} need either a certificate (certificate-id or certificate-name) or tls-passthrough"
-                ),
+            let (ports, or) = match entry {
+                "http3" => ("HTTP/3 needs".to_owned(), "and no"),
+                _ => (format!("ports with {entry} need either"), "or"),
             };
+            let text = "a certificate (certificate-id or certificate-name)";
+            let text = format_args!("{ports} {text} {or} tls-passthrough");
             self.reader.refuse(a::TLS_PASSTHROUGH, text);
         }
         rules
     }
 
-    /// The fields that concern HTTP.
-    fn http_fields(&mut self) -> Map<String, Value> {
-        let mut flag = |key| self.reader.strict_flag(key).unwrap_or(false);
-        let mut fields = object(json!({
-            "redirect_http_to_https": flag(a::REDIRECT),
-            "enable_proxy_protocol": flag(a::PROXY_PROTOCOL),
-            "enable_backend_keepalive": flag(a::KEEPALIVE),
-            "disable_lets_encrypt_dns_records": flag(a::DISABLE_DNS_RECORDS),
-        }));
+    /// Adds the fields that concern HTTP.
+    fn http_fields(&mut self, fields: &mut Value) {
+        for (field, key) in [
+            ("redirect_http_to_https", a::REDIRECT),
+            ("enable_proxy_protocol", a::PROXY_PROTOCOL),
+            ("enable_backend_keepalive", a::KEEPALIVE),
+            ("disable_lets_encrypt_dns_records", a::DISABLE_DNS_RECORDS),
+        ] {
+            fields[field] = json!(self.reader.strict_flag(key).unwrap_or(false));
+        }
         let idle = self.reader.strict_number(a::IDLE_TIMEOUT, 30..=600_u64);
-        fields.insert("http_idle_timeout_seconds".to_owned(), json!(idle));
-        fields.insert("sticky_sessions".to_owned(), self.sticky_sessions());
-        fields
+        fields["http_idle_timeout_seconds"] = json!(idle);
+        fields["sticky_sessions"] = self.sticky_sessions();
     }
 
     fn sticky_sessions(&mut self) -> Value {
@@ -450,17 +393,12 @@ impl<'a> Reader<'a> {
         if text == Some("false") {
             let text =
                 "\"false\" is taken for no override; the former cloud controller took any value for one";
-            self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text.to_owned());
+            self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text);
         }
         if text.is_none_or(|text| text == "false") {
-            let annotated = [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL];
-            for key in annotated
-                .into_iter()
-                .filter(|key| self.service.annotation(key).is_some())
-            {
-                self.reader
-                    .warn(key, "has no effect without override-health-check".to_owned());
-            }
+            let of_override = [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL];
+            self.reader
+                .warn_each(&of_override, "has no effect without override-health-check");
             check["protocol"] = json!("http");
             check["port"] = json!(self.service.health_check_port().unwrap_or(KUBE_PROXY_HEALTH));
             check["path"] = json!(HEALTH_PATH);
@@ -511,27 +449,16 @@ impl<'a> Reader<'a> {
         };
         let deny = self.reader.strict_list(a::DENY_RULES, rule).unwrap_or_default();
         let mut allow = self.reader.strict_list(a::ALLOW_RULES, rule).unwrap_or_default();
-        let ranges = self.service.source_ranges.iter().flatten();
-        let ranges: Vec<_> = ranges.map(|range| range.trim()).collect();
+        let ranges: Vec<_> = self.service.source_range_texts().collect();
         for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
             let text = format!("{range:?} is no CIDR; a valid one is 10.0.0.0/24");
-            self.reader.refuse_field(InvalidField {
-                field: Field::Spec("loadBalancerSourceRanges"),
-                message: format!("spec.loadBalancerSourceRanges: {text}"),
-            });
+            let invalid = InvalidField::spec("loadBalancerSourceRanges", text);
+            self.reader.refuse_field(invalid);
         }
         if !ranges.is_empty() {
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();
         }
         json!({"allow": allow, "deny": deny})
-    }
-}
-
-/// The fields of a value that is an object.
-pub(crate) fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
     }
 }
 
@@ -552,14 +479,6 @@ pub(crate) struct Backends {
     pub(crate) only_v4: Vec<String>,
 }
 
-impl Backends {
-    /// The field of a load balancer with these droplets.
-    pub(crate) fn field(&self) -> Option<(String, Value)> {
-        let droplets = self.droplets.as_ref();
-        droplets.map(|ids| ("droplet_ids".to_owned(), json!(ids)))
-    }
-}
-
 /// Which droplets serve. `by_name`: the droplets of nodes without a provider ID. `gone`: droplets that do not exist.
 pub(crate) fn backends(
     kind: LbType,
@@ -571,13 +490,13 @@ pub(crate) fn backends(
     let mut droplets = BTreeSet::new();
     let (mut unreachable, mut only_v4, mut dual) = (0, Vec::new(), false);
     for node in nodes.eligible() {
-        let v4 = has_address(node, AddressType::ExternalIP, true);
-        let v6 = has_address(node, AddressType::ExternalIP, false);
+        let v4 = node.has_address(AddressType::ExternalIP, IpFamily::V4);
+        let v6 = node.has_address(AddressType::ExternalIP, IpFamily::V6);
         dual |= v4 && v6;
         if v4 && !v6 {
             only_v4.push(node.view.name.clone());
         }
-        let private_only = !v4 && !v6 && has_address(node, AddressType::InternalIP, true);
+        let private_only = !v4 && !v6 && node.has_address(AddressType::InternalIP, IpFamily::V4);
         if !(internal || v4 || (private_only && kind == LbType::Regional)) {
             unreachable += 1;
             continue;
@@ -590,9 +509,8 @@ pub(crate) fn backends(
     }
     let stack = match kind {
         _ if internal => "IPV4",
-        LbType::Regional => "DUALSTACK",
-        LbType::Network if dual && only_v4.is_empty() => "DUALSTACK",
-        LbType::Network => "IPV4",
+        LbType::RegionalNetwork if !dual || !only_v4.is_empty() => "IPV4",
+        _ => "DUALSTACK",
     };
     Backends {
         droplets: (!droplets.is_empty()).then(|| droplets.into_iter().collect()),
@@ -602,24 +520,16 @@ pub(crate) fn backends(
     }
 }
 
-fn has_address(node: &ServiceNode, kind: AddressType, v4: bool) -> bool {
-    let mut found = node.addresses.iter().filter(|address| address.kind == kind);
-    let is_of_family = |address: IpAddr| address.is_ipv4() == v4;
-    found.any(|address| address.address.parse().is_ok_and(is_of_family))
-}
-
 /// Why a load balancer with these backends cannot be created. The flag says whether an Event of its own is due.
 pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, bool)> {
-    let is_network = spec.kind == LbType::Network;
+    let is_network = spec.kind == LbType::RegionalNetwork;
     if spec.stack == Some("DUALSTACK") && is_network && !backends.only_v4.is_empty() {
-        let names: Vec<_> = backends.only_v4.iter().take(SHOWN).map(String::as_str).collect();
-        let more = if backends.only_v4.len() > SHOWN {
-            ", .."
-        } else {
-            ""
-        };
+        let mut names: Vec<_> = backends.only_v4.iter().take(SHOWN).map(String::as_str).collect();
+        if backends.only_v4.len() > SHOWN {
+            names.push("..");
+        }
         let text = "network stack DUALSTACK needs nodes with public IPv6 addresses, which these do not have";
-        return Some((format!("{text}: {}{more}", names.join(", ")), true));
+        return Some((format!("{text}: {}", names.join(", ")), true));
     }
     if backends.droplets.is_some() {
         return None;

@@ -3,159 +3,31 @@
 //! The API replaces the whole document with every `PUT`, so that a field that is left out gets its default again. We edit a
 //! copy of what was read: fields that we do not manage go back unchanged.
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use ccm_core::{
-    client::Indexed,
     load_balancer::{ClusterTag, Ownership, OwnershipTag},
-    plan::document::Rules,
+    plan::document::{Document, Rules},
 };
-use serde::{Deserialize, Deserializer, de::Error as _};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use crate::config::LbType;
 
 /// What the tag of a cluster's id begins with (`DO_CLUSTER_ID`).
 pub(crate) const CLUSTER_PREFIX: &str = "k8s:";
-/// Fields that the API reports and does not take.
-const READ_ONLY: [&str; 5] = ["id", "ip", "ipv6", "status", "created_at"];
 
 /// A load balancer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Balancer(Map<String, Value>);
-
-impl<'de> Deserialize<'de> for Balancer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let balancer = Self(Map::deserialize(deserializer)?);
-        if balancer.id().is_empty() {
-            return Err(D::Error::custom("a load balancer without an id"));
-        }
-        Ok(balancer)
-    }
-}
-
-impl Indexed for Balancer {
-    fn id(&self) -> &str {
-        self.text("id")
-    }
-
-    /// Also the id, so that one load balancer can be read again.
-    fn index_keys(&self) -> Vec<&str> {
-        vec![self.name(), self.id()]
-    }
-}
-
-impl Balancer {
-    /// The load balancer that the body of a create leads to, before it has an id.
-    pub(crate) fn planned(body: &Value) -> Self {
-        Self(body.as_object().cloned().unwrap_or_default())
-    }
-
-    /// A field; empty if it is missing.
-    pub(crate) fn text(&self, field: &str) -> &str {
-        self.0.get(field).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        self.text("name")
-    }
-
-    /// The type. The API's default is `REGIONAL`.
-    pub(crate) fn kind(&self) -> &str {
-        match self.text("type") {
-            "" => "REGIONAL",
-            kind => kind,
-        }
-    }
-
-    pub(crate) fn is_internal(&self) -> bool {
-        self.text("network") == "INTERNAL"
-    }
-
-    /// The API is still creating it.
-    pub(crate) fn is_new(&self) -> bool {
-        self.text("status") == "new"
-    }
-
-    /// It serves.
-    pub(crate) fn is_active(&self) -> bool {
-        self.text("status") == "active"
-    }
-
-    pub(crate) fn is_errored(&self) -> bool {
-        !self.is_new() && !self.is_active() && !self.text("status").is_empty()
-    }
-
-    fn rules(&self) -> impl Iterator<Item = &Value> {
-        let rules = self.0.get("forwarding_rules").and_then(Value::as_array);
-        rules.into_iter().flatten()
-    }
-
-    /// The certificate of its first rule that has one.
-    pub(crate) fn certificate(&self) -> Option<&str> {
-        let ids = self
-            .rules()
-            .filter_map(|rule| rule.get("certificate_id")?.as_str());
-        ids.into_iter().find(|id| !id.is_empty())
-    }
-
-    /// Packets do not arrive at the nodes as the clients sent them: TLS ends here, or the PROXY protocol is spoken.
-    pub(crate) fn is_proxy(&self) -> bool {
-        let is_proxy = self.0.get("enable_proxy_protocol") == Some(&Value::Bool(true));
-        self.kind() == "REGIONAL" && (is_proxy || self.certificate().is_some())
-    }
-
-    /// The tags; none if the API does not show them.
-    pub(crate) fn tags(&self) -> impl Iterator<Item = &str> {
-        let tags = self.0.get("tags").and_then(Value::as_array);
-        tags.into_iter().flatten().filter_map(Value::as_str)
-    }
-
-    /// The load balancer after a write of `body`. `reply`: the API's answer, as far as it is known.
-    pub(crate) fn after(&self, body: &Value, reply: Option<&Self>) -> Self {
-        let mut fields = body.as_object().cloned().unwrap_or_default();
-        let source = reply.unwrap_or(self);
-        for field in READ_ONLY.into_iter().chain(["region"]) {
-            if let Some(value) = source.0.get(field).or_else(|| self.0.get(field)) {
-                fields.insert(field.to_owned(), value.clone());
-            }
-        }
-        Self(fields)
-    }
-
-    /// The edit that makes the fields these; `None` if nothing differs.
-    pub(crate) fn edit(&self, fields: &Map<String, Value>) -> Option<(Value, Vec<String>)> {
-        let observed = Value::Object(self.0.clone());
-        let edit = rules().edit(&observed, &Value::Object(fields.clone()))?;
-        Some((edit.document, edit.changes))
-    }
-
-    /// The document as it was read, for a write that changes nothing else.
-    pub(crate) fn copy(&self) -> Value {
-        let mut fields = self.0.clone();
-        fields.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
-        Value::Object(fields)
-    }
-
-    /// An immutable field, or the API's default; `None` if the API does not show it.
-    pub(crate) fn immutable(&self, field: &str) -> Option<&str> {
-        match (field, self.text(field)) {
-            ("type", _) => Some(self.kind()),
-            ("network", "") => Some("EXTERNAL"),
-            (_, "") => None,
-            (_, text) => Some(text),
-        }
-    }
-}
-
-/// For messages.
-impl fmt::Display for Balancer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "load balancer {} ({})", self.name(), self.id())
-    }
-}
+pub(crate) type Balancer = Document;
 
 /// How load balancers are compared.
-fn rules() -> Rules {
-    let defaults = [
+pub(crate) static RULES: LazyLock<Rules> = LazyLock::new(|| {
+    let rules = Rules::default()
+        .read_only(&["id", "ip", "ipv6", "status", "created_at"])
+        .shown(&["region"])
+        .set("forwarding_rules", &["entry_protocol", "entry_port"]);
+    let sets = ["droplet_ids", "firewall.allow", "firewall.deny", "tags"];
+    let rules = sets.into_iter().fold(rules, |rules, path| rules.set(path, &[]));
+    rules.defaults([
         ("size_unit", json!(1)),
         ("tag", json!("")),
         ("tags", json!([])),
@@ -175,14 +47,59 @@ fn rules() -> Rules {
         ("firewall", json!({})),
         ("firewall.allow", json!([])),
         ("firewall.deny", json!([])),
-    ];
-    let rules = Rules::default().set("forwarding_rules", &["entry_protocol", "entry_port"]);
-    let sets = ["droplet_ids", "firewall.allow", "firewall.deny", "tags"];
-    let rules = sets.into_iter().fold(rules, |rules, path| rules.set(path, &[]));
-    let rules = READ_ONLY.into_iter().fold(rules, Rules::read_only);
-    defaults
-        .into_iter()
-        .fold(rules, |rules, (path, value)| rules.default_value(path, value))
+    ])
+});
+
+/// For messages.
+pub(crate) fn title(balancer: &Balancer) -> String {
+    format!("load balancer {} ({})", balancer.name(), balancer.id())
+}
+
+/// The type, if it is one that Services can have.
+pub(crate) fn kind(balancer: &Balancer) -> Option<LbType> {
+    LbType::parse(immutable(balancer, "type")?)
+}
+
+pub(crate) fn is_internal(balancer: &Balancer) -> bool {
+    balancer.text("network") == "INTERNAL"
+}
+
+/// The API is still creating it.
+pub(crate) fn is_new(balancer: &Balancer) -> bool {
+    balancer.text("status") == "new"
+}
+
+/// It serves.
+pub(crate) fn is_active(balancer: &Balancer) -> bool {
+    balancer.text("status") == "active"
+}
+
+/// The certificate of its first rule that has one.
+pub(crate) fn certificate(balancer: &Balancer) -> Option<&str> {
+    let rules = balancer.list("forwarding_rules");
+    let mut ids = rules.filter_map(|rule| rule.get("certificate_id")?.as_str());
+    ids.find(|id| !id.is_empty())
+}
+
+/// Packets do not arrive at the nodes as the clients sent them: TLS ends here, or the PROXY protocol is spoken.
+pub(crate) fn is_proxy(balancer: &Balancer) -> bool {
+    let is_proxy = balancer.fields().get("enable_proxy_protocol") == Some(&Value::Bool(true));
+    kind(balancer) == Some(LbType::Regional) && (is_proxy || certificate(balancer).is_some())
+}
+
+/// The tags; none if the API does not show them.
+pub(crate) fn tags(balancer: &Balancer) -> impl Iterator<Item = &str> {
+    balancer.list("tags").filter_map(Value::as_str)
+}
+
+/// An immutable field, or the API's default; `None` if the API does not show it.
+pub(crate) fn immutable<'a>(balancer: &'a Balancer, field: &str) -> Option<&'a str> {
+    match (field, balancer.text(field)) {
+        ("type", "") => Some("REGIONAL"),
+        ("network", "") => Some("EXTERNAL"),
+        (_, "") => None,
+        (_, text) => Some(text),
+    }
 }
 
 /// Settings that are written with every change and not compared.
@@ -259,22 +176,19 @@ impl ClusterTags {
 
     /// Whether it certainly is this cluster's: it has the tag of its `kube-system`.
     pub(crate) fn owns(&self, balancer: &Balancer) -> bool {
-        self.owner.ownership(balancer.tags()) == Ownership::Ours
+        self.owner.ownership(tags(balancer)) == Ownership::Ours
     }
 
     /// The tag of another cluster, if the load balancer has one and none of ours.
     pub(crate) fn foreign(&self, balancer: &Balancer) -> Option<String> {
-        match self.owner.ownership(balancer.tags()) {
+        match self.owner.ownership(tags(balancer)) {
             Ownership::Ours => None,
             Ownership::Foreign(tag) => Some(tag.to_string()),
             Ownership::Adopted | Ownership::Unverified => {
                 let own = self.cluster.as_deref()?;
-                let named: Vec<_> = balancer
-                    .tags()
-                    .filter(|tag| tag.starts_with(CLUSTER_PREFIX))
-                    .collect();
-                let first = named.first().filter(|_| !named.contains(&own))?;
-                Some((*first).to_owned())
+                let mut named = tags(balancer).filter(|tag| tag.starts_with(CLUSTER_PREFIX));
+                let is_ours = tags(balancer).any(|tag| tag == own);
+                named.next().filter(|_| !is_ours).map(str::to_owned)
             }
         }
     }
@@ -282,12 +196,11 @@ impl ClusterTags {
     /// The tags of the load balancer after a write: ours are added, those of other clusters go.
     pub(crate) fn added_to(&self, balancer: &Balancer) -> Vec<String> {
         let is_foreign = |tag: &str| {
-            let known = self.own().any(|own| own == tag);
-            let of = |prefix: &str, is_known: bool| is_known && tag.starts_with(prefix);
-            let owner = of(ClusterTag::PREFIX, self.owner.for_create().is_some());
-            !known && (owner || of(CLUSTER_PREFIX, self.cluster.is_some()))
+            let of_other = self.owner.for_create().is_some() && tag.starts_with(ClusterTag::PREFIX);
+            of_other || (self.cluster.is_some() && tag.starts_with(CLUSTER_PREFIX))
         };
-        let kept = balancer.tags().filter(|tag| !is_foreign(tag));
+        let is_own = |tag: &str| self.own().any(|own| own == tag);
+        let kept = tags(balancer).filter(|tag| is_own(tag) || !is_foreign(tag));
         let mut seen = BTreeSet::new();
         let all = kept.chain(self.own()).filter(|tag| seen.insert(*tag));
         all.map(str::to_owned).collect()

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
-    client::{Indexed as _, Listing},
-    load_balancer::{ClusterView, Protocol, ServiceId},
+    client::Listing,
+    load_balancer::{ClusterView, Effect, Protocol, ServiceId},
     plan::{GatheredInputs, Member},
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, ownership_tag, service_id,
@@ -13,11 +13,9 @@ use ccm_core::{
 };
 use serde_json::{Value, json};
 
-use crate::client::Op;
-
 use super::{
     annotations,
-    document::{Balancer, ClusterTags},
+    document::{Balancer, ClusterTags, RULES},
     model::{Change, Inputs, Key, Model, Observed, Reply},
 };
 
@@ -50,22 +48,16 @@ fn is_foreign(balancer: &Balancer) -> bool {
 fn edit(name: &str, change: fn(&mut Value)) -> Edit<Truth> {
     Edit::new(name, move |truth: &mut Truth, number| {
         let name = name_of(&service_id(number % SERVICES));
-        if let Some((id, balancer)) = truth.iter_mut().find(|(_, balancer)| balancer.name() == name) {
-            let mut document = whole(id, balancer);
-            change(&mut document);
-            *balancer = of(document);
+        if let Some(balancer) = truth.values_mut().find(|balancer| balancer.name() == name) {
+            set(balancer, change);
         }
     })
 }
 
-/// The document with what the API reports and does not take.
-fn whole(id: &str, balancer: &Balancer) -> Value {
-    let mut document = balancer.copy();
-    document["id"] = json!(id);
-    for field in ["status", "ip"] {
-        document[field] = json!(balancer.text(field));
-    }
-    document
+fn set(balancer: &mut Balancer, change: impl Fn(&mut Value)) {
+    let mut document = balancer.fields().clone();
+    change(&mut document);
+    *balancer = of(document);
 }
 
 /// The items of a list in one order.
@@ -161,38 +153,36 @@ impl Lawful for Model {
 
     fn reply(&self, _: &Key, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
         let serial = ids.number();
-        Reply(match change.op {
-            Op::LoadBalancerCreate => {
+        match change.effect {
+            Effect::Create => {
                 let mut document = change.body.clone();
                 document["id"] = json!(format!("00000000-0000-4000-8000-{serial:012}"));
                 document["status"] = json!("active");
                 document["ip"] = json!(format!("203.0.113.{}", serial % 250));
                 Some(of(document))
             }
-            Op::LoadBalancerDelete => None,
-            _ => observed
-                .balancer
-                .as_ref()
-                .map(|balancer| balancer.after(&change.body, None)),
-        })
+            Effect::Delete => None,
+            Effect::Change => {
+                let before = observed.balancer.as_ref();
+                before.map(|balancer| RULES.after(balancer, &change.body, None))
+            }
+        }
     }
 
     fn fail(&self, truth: &mut Truth, key: &Key) {
         if let Key::Balancer(id) = key
             && let Some(balancer) = truth.get_mut(id)
         {
-            let mut document = whole(id, balancer);
-            document["status"] = json!("errored");
-            *balancer = of(document);
+            set(balancer, |document| document["status"] = json!("errored"));
         }
     }
 
     fn repair(&self, truth: &mut Truth) {
-        for (id, balancer) in truth {
-            let mut document = whole(id, balancer);
-            document["status"] = json!("active");
-            document["ip"] = json!("203.0.113.251");
-            *balancer = of(document);
+        for balancer in truth.values_mut() {
+            set(balancer, |document| {
+                document["status"] = json!("active");
+                document["ip"] = json!("203.0.113.251");
+            });
         }
     }
 
@@ -204,7 +194,7 @@ impl Lawful for Model {
                 false => Owner::service(balancer.name()),
             };
             let name = balancer.name();
-            let mut document = balancer.copy();
+            let mut document = RULES.writable(balancer);
             let tags = std::mem::take(&mut document["tags"]);
             if owner == Owner::Foreign {
                 picture.push(Line::exact(format!("{name}: {document} {tags}"), &owner));
@@ -235,7 +225,7 @@ impl Lawful for Model {
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        change.op == Op::LoadBalancerDelete
+        change.effect == Effect::Delete
     }
 }
 

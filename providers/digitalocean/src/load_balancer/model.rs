@@ -11,22 +11,26 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    client::{Indexed, Listing, Operation as _},
+    client::Listing,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode,
-        ServiceEvent, ServiceId, ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, IgnoredValue, Ingress, InvalidField,
+        IpMode, ServiceEvent, ServiceId, ServiceView, default_name,
     },
     plan::{
-        Change as PlanChange, CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan,
-        Step, part_keys,
+        CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
+        document::{self, Edit},
+        part_keys,
     },
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     annotations,
-    desired::{self, Backends, Reading},
-    document::{Balancer, ClusterTags, Unread, sendable},
+    desired::{self, Backends, Reading, Spec, hostname},
+    document::{
+        Balancer, ClusterTags, RULES, Unread, certificate, immutable, is_active, is_internal, is_new,
+        is_proxy, kind, sendable, title,
+    },
 };
 use crate::{
     client::Op,
@@ -86,7 +90,7 @@ enum DesiredState {
     /// No load balancer. `known`: a Service had it, so that it is deleted even without our tag.
     Absent { known: bool },
     /// As it is, with these fields.
-    Frozen(Map<String, Value>),
+    Frozen(Value),
     /// As its Service asks for it.
     Wanted(Box<Wanted>),
 }
@@ -95,11 +99,8 @@ enum DesiredState {
 #[derive(Clone, Debug)]
 struct Wanted {
     service: ServiceId,
-    fields: Map<String, Value>,
-    unread: Unread,
-    /// The body of a create.
-    create: Value,
-    requested: Vec<(&'static str, String)>,
+    /// With nodes and tags; `create` is the body of a create.
+    spec: Spec,
 }
 
 /// The observed state.
@@ -113,30 +114,20 @@ pub(crate) struct Observed {
 }
 
 /// A change: one call.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Change {
-    pub(crate) op: Op,
-    /// The name of the load balancer.
-    pub(crate) name: String,
-    /// Null for a deletion.
-    pub(crate) body: Value,
-}
-
-impl PlanChange for Change {
-    fn describe(&self) -> StepDescription {
-        let (effect, verb) = match self.op {
-            Op::LoadBalancerCreate => (Effect::Create, "create"),
-            Op::LoadBalancerDelete => (Effect::Delete, "delete"),
-            _ => (Effect::Change, "update"),
-        };
-        let sentence = format!("{verb} load balancer {}", self.name);
-        StepDescription::new(self.op.name(), effect, sentence)
-    }
-}
+pub(crate) type Change = document::Change<Op>;
 
 /// The API's reply: the load balancer, unless it was deleted.
-#[derive(Clone, Debug)]
-pub(crate) struct Reply(pub(crate) Option<Balancer>);
+pub(crate) type Reply = Option<Balancer>;
+
+fn change(operation: Op, effect: Effect, name: &str, body: Value) -> Step<Change> {
+    let title = format!("load balancer {name}");
+    Step::new(Change {
+        operation,
+        effect,
+        title,
+        body,
+    })
+}
 
 /// Whether the Service names this load balancer by its id.
 fn names(service: &ServiceView, balancer: &Balancer) -> bool {
@@ -160,21 +151,17 @@ impl Model {
     fn wanted(&self, service: &ServiceView, cluster: &ClusterView, inputs: &Inputs) -> Wanted {
         let mut spec = self.reading(service, inputs).spec;
         let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
-        spec.fields.extend(backends.field());
-        let tags = self.tags(cluster);
-        spec.create.extend(desired::object(json!({
-            "region": self.region,
-            "network_stack": spec.stack.unwrap_or(backends.stack),
-            "tags": tags.own().collect::<Vec<_>>(),
-        })));
-        spec.create.extend(spec.fields.clone());
-        Wanted {
-            service: service.id.clone(),
-            create: sendable(Value::Object(spec.create), Some(&spec.unread)),
-            fields: spec.fields,
-            unread: spec.unread,
-            requested: spec.requested,
+        if let Some(droplets) = backends.droplets {
+            spec.fields["droplet_ids"] = json!(droplets);
         }
+        let create = &mut spec.create;
+        create["region"] = json!(self.region);
+        create["network_stack"] = json!(spec.stack.unwrap_or(backends.stack));
+        create["tags"] = json!(self.tags(cluster).own().collect::<Vec<_>>());
+        document::extend(create, &spec.fields);
+        spec.create = sendable(spec.create, Some(&spec.unread));
+        let service = service.id.clone();
+        Wanted { service, spec }
     }
 
     /// The member that decides about the load balancer: one that it was created for comes first, then the one that has had it.
@@ -188,12 +175,6 @@ impl Model {
             (!made_for, service.ingress.is_empty(), &service.id)
         })
     }
-}
-
-fn staying(members: &[PartMember]) -> impl Iterator<Item = &PartMember> {
-    members
-        .iter()
-        .filter(|member| member.membership != Membership::Leaving)
 }
 
 impl PartModel for Model {
@@ -212,12 +193,10 @@ impl PartModel for Model {
 
     /// A disowned Service is ignored: its load balancer stays, and only our finalizer is removed when it is deleted.
     fn claims(&self, service: &ServiceView) -> Claim {
-        if service.class.is_some() {
-            Claim::NotOurs
-        } else if desired::is_disowned(service) {
-            Claim::Elsewhere
-        } else {
-            Claim::Ours
+        match service.class {
+            Some(_) => Claim::NotOurs,
+            None if desired::is_disowned(service) => Claim::Elsewhere,
+            None => Claim::Ours,
         }
     }
 
@@ -231,15 +210,9 @@ impl PartModel for Model {
         let by_name = |name: String| directory.by_key(&name).find(|found| found.name() == name);
         let found = by_id
             .or_else(|| by_name(desired::name(service)))
-            .or_else(|| by_name(desired::default_name(service)));
-        let key = found.map_or_else(
-            || Key::New(desired::name(service)),
-            |found| Key::Balancer(found.id().to_owned()),
-        );
-        Parts {
-            named: vec![key],
-            tagged: Vec::new(),
-        }
+            .or_else(|| by_name(default_name(&service.id)));
+        let key = found.map(|found| Key::Balancer(found.id().to_owned()));
+        Parts::from(key.unwrap_or_else(|| Key::New(desired::name(service))))
     }
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Listing<Balancer>) -> Vec<Orphan<Key>> {
@@ -247,11 +220,11 @@ impl PartModel for Model {
         let services = || world.services.iter();
         let parts = |service| self.parts(service, &world.cluster, directory).named;
         let used: BTreeSet<Key> = services().flat_map(|service| parts(service)).collect();
-        let waiting: BTreeSet<String> = services().map(|service| desired::default_name(service)).collect();
+        let waiting: BTreeSet<String> = services().map(|service| default_name(&service.id)).collect();
         let owned = directory.all().filter(|balancer| tags.owns(balancer));
         let orphans = owned.map(|balancer| Orphan {
             key: Key::Balancer(balancer.id().to_owned()),
-            what: balancer.to_string(),
+            what: title(balancer),
             // The Service that it was created for may name it again.
             deletable: !waiting.contains(balancer.name()),
         });
@@ -261,74 +234,66 @@ impl PartModel for Model {
     fn check(&self, _: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> CheckResult {
         let mut result = CheckResult::default();
         let existing = inputs.existing.as_deref();
-        let owner = Self::decides(staying(members), existing);
-        let active = members
-            .iter()
-            .filter(|member| member.membership == Membership::Active);
-        for service in active.map(|member| &member.service) {
+        let owner = Self::decides(PartMember::staying(members), existing);
+        for member in PartMember::active(members) {
+            let service = &member.service;
+            if let Some(owner) = owner.filter(|owner| owner.service.id != service.id) {
+                let owner = &owner.service.id;
+                let text =
+                    format!("the load balancer is the one of Service {owner}; two Services cannot share one");
+                result.refuse(&service.id, text);
+                continue;
+            }
             let reading = self.reading(service, inputs);
-            let invalid = |text: String| Some(Error::new(ErrorKind::InvalidSpec, text));
+            let ignored = IgnoredValue::event(&reading.ignored, &service.id, IGNORED);
+            result.events.extend(ignored);
             let foreign = existing.filter(|balancer| !names(service, balancer));
             let foreign = foreign.and_then(|found| Some((found, self.tags(cluster).foreign(found)?)));
-            let other = owner.filter(|owner| owner.service.id != service.id);
-            let refused = if let Some(owner) = other {
-                invalid(format!(
-                    "the load balancer is the one of Service {}; two Services cannot share one",
-                    owner.service.id
-                ))
-            } else if let Some((balancer, tag)) = foreign {
-                invalid(format!(
+            if let Some((balancer, tag)) = foreign {
+                let text = format!(
                     "load balancer {} has the tag {tag} of another cluster; to take it over, set {} to {}",
                     balancer.name(),
                     annotations::ID,
                     balancer.id()
-                ))
+                );
+                result.refuse(&service.id, text);
             } else if !reading.invalid.is_empty() {
-                Some(InvalidField::error(&reading.invalid))
+                let error = InvalidField::error(&reading.invalid);
+                result.refused.push((service.id.clone(), error));
             } else if existing.is_none() {
                 let spec = &reading.spec;
                 let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
-                desired::uncreatable(spec, &backends).and_then(|(text, has_event)| {
-                    let event = || ServiceEvent::warning(&service.id, CONFIG_ERROR, text.clone());
-                    result.events.extend(has_event.then(event));
-                    invalid(text)
-                })
-            } else {
-                None
-            };
-            if !reading.ignored.is_empty() && other.is_none() {
-                let texts: Vec<_> = reading.ignored.iter().map(ToString::to_string).collect();
-                let event = ServiceEvent::warning(&service.id, IGNORED, texts.join("; "));
-                result.events.push(event);
+                if let Some((text, has_event)) = desired::uncreatable(spec, &backends) {
+                    let event = ServiceEvent::warning(&service.id, CONFIG_ERROR, text.clone());
+                    result.events.extend(Some(event).filter(|_| has_event));
+                    result.refuse(&service.id, text);
+                }
             }
-            result
-                .refused
-                .extend(refused.map(|error| (service.id.clone(), error)));
         }
         result
     }
 
     fn desired(&self, _: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Desired {
         let existing = inputs.existing.as_deref();
-        let active = staying(members).filter(|member| member.membership == Membership::Active);
-        let state = if let Some(member) = Self::decides(active, existing) {
+        let state = if let Some(member) = Self::decides(PartMember::active(members), existing) {
             DesiredState::Wanted(Box::new(self.wanted(&member.service, cluster, inputs)))
-        } else if staying(members).next().is_some() {
+        } else if PartMember::staying(members).next().is_some() {
             let existing = existing.filter(|_| members.iter().any(Member::follows_nodes));
             let droplets = existing.and_then(|balancer| {
-                let kind = LbType::parse(balancer.kind())?;
-                Self::backends(kind, balancer.is_internal(), cluster, inputs).field()
+                Self::backends(kind(balancer)?, is_internal(balancer), cluster, inputs).droplets
             });
-            DesiredState::Frozen(droplets.into_iter().collect())
+            let fields = droplets.map(|droplets| json!({"droplet_ids": droplets}));
+            DesiredState::Frozen(fields.unwrap_or_else(|| json!({})))
         } else {
             let had = |service: &ServiceView| {
-                let is_its = |found| names(service, found) || found.name() == desired::default_name(service);
+                let is_its = |found| names(service, found) || found.name() == default_name(&service.id);
                 !service.ingress.is_empty() || existing.is_some_and(is_its)
             };
             let known = members.iter().any(|member| had(&member.service));
             DesiredState::Absent { known }
         };
-        let named = staying(members).filter_map(|member| member.service.annotation(annotations::ID));
+        let named =
+            PartMember::staying(members).filter_map(|member| member.service.annotation(annotations::ID));
         Desired {
             tags: self.tags(cluster),
             named: named.map(str::to_owned).collect(),
@@ -338,8 +303,8 @@ impl PartModel for Model {
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let knew = |member: &PartMember| {
-            let id = member.service.annotation(annotations::ID);
-            !member.service.ingress.is_empty() || id.is_some_and(|id| !id.is_empty())
+            let id = member.service.annotation_text(annotations::ID);
+            !member.service.ingress.is_empty() || id.is_some()
         };
         let (Key::Balancer(name) | Key::New(name)) = key;
         let is_missing = observed.balancer.is_none() && members.iter().any(knew);
@@ -348,26 +313,25 @@ impl PartModel for Model {
 
     fn pending(&self, _: &Key, observed: &Observed) -> Option<(Duration, String)> {
         let balancer = observed.balancer.as_ref().filter(|_| !observed.leaving)?;
-        balancer
-            .is_new()
-            .then(|| (PENDING, format!("{balancer} is being created")))
+        is_new(balancer).then(|| (PENDING, format!("{} is being created", title(balancer))))
     }
 
     /// The reply to a create has no address.
     fn lacks_result(&self, observed: &Observed) -> bool {
-        observed.balancer.as_ref().is_some_and(Balancer::is_new)
+        observed.balancer.as_ref().is_some_and(is_new)
     }
 
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
-        let balancer = observed
-            .balancer
-            .as_ref()
-            .filter(|balancer| balancer.is_errored())?;
-        staying(members).next()?;
+        PartMember::staying(members).next()?;
+        let balancer = observed.balancer.as_ref()?;
+        let status = balancer.text("status");
+        if status.is_empty() || is_new(balancer) || is_active(balancer) {
+            return None;
+        }
         let text = format!(
-            "{balancer} has the status {}; it is not deleted, since it may still serve; if it does not, delete it (doctl \
-             compute load-balancer delete {}) to have it created again",
-            balancer.text("status"),
+            "{} has the status {status}; it is not deleted, since it may still serve; if it does not, delete it (doctl compute \
+             load-balancer delete {}) to have it created again",
+            title(balancer),
             balancer.id()
         );
         Some(Error::new(ErrorKind::Unavailable, text))
@@ -377,39 +341,38 @@ impl PartModel for Model {
         let mut plan = Plan::default();
         let Some(balancer) = &observed.balancer else {
             if let DesiredState::Wanted(wanted) = &desired.state {
-                let change = Change {
-                    op: Op::LoadBalancerCreate,
-                    name: Balancer::planned(&wanted.create).name().to_owned(),
-                    body: wanted.create.clone(),
-                };
-                let step = Step::new(change).for_service(Some(&wanted.service));
-                plan.steps.push(step);
+                let (name, body) = (
+                    wanted.spec.fields["name"].as_str().unwrap_or_default(),
+                    wanted.spec.create.clone(),
+                );
+                let step = change(Op::LoadBalancerCreate, Effect::Create, name, body);
+                plan.steps.push(step.for_service(Some(&wanted.service)));
             }
             return plan;
         };
         let is_foreign = desired.tags.foreign(balancer).is_some();
         let takes_over = is_foreign && desired.named.contains(balancer.id());
-        let is_kept = is_foreign && !takes_over;
         match &desired.state {
             DesiredState::Absent { known } => {
-                let change = Change {
-                    op: Op::LoadBalancerDelete,
-                    name: balancer.name().to_owned(),
-                    body: Value::Null,
-                };
+                let step = change(
+                    Op::LoadBalancerDelete,
+                    Effect::Delete,
+                    balancer.name(),
+                    Value::Null,
+                );
                 let is_ours = desired.tags.owns(balancer) || (*known && !is_foreign);
-                plan.steps.extend(is_ours.then(|| Step::new(change)));
+                plan.steps.extend(is_ours.then_some(step));
             }
-            _ if is_kept => {}
+            _ if is_foreign && !takes_over => {}
             DesiredState::Frozen(fields) => {
-                plan.steps
-                    .extend(update(balancer, fields, &desired.tags, false, None));
+                let step = update(balancer, fields, &desired.tags, false, None);
+                plan.steps.extend(step);
             }
             DesiredState::Wanted(wanted) => {
-                let unread = Some(&wanted.unread);
-                let step = update(balancer, &wanted.fields, &desired.tags, takes_over, unread);
-                plan.steps
-                    .extend(step.map(|step| step.for_service(Some(&wanted.service))));
+                let unread = Some(&wanted.spec.unread);
+                let step = update(balancer, &wanted.spec.fields, &desired.tags, takes_over, unread);
+                let step = step.map(|step| step.for_service(Some(&wanted.service)));
+                plan.steps.extend(step);
                 plan.blocked = wanted.blocked(balancer);
             }
         }
@@ -417,18 +380,11 @@ impl PartModel for Model {
     }
 
     fn fold(&self, _: &Key, change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
-        let reply = reply.and_then(|reply| reply.0.as_ref());
-        observed.balancer = match (change.op, &observed.balancer) {
-            (Op::LoadBalancerDelete, _) => None,
-            (Op::LoadBalancerCreate, _) => {
-                Some(reply.cloned().unwrap_or_else(|| Balancer::planned(&change.body)))
-            }
-            (_, before) => before.as_ref().map(|before| before.after(&change.body, reply)),
-        };
+        RULES.fold(change, reply.and_then(Option::as_ref), &mut observed.balancer);
     }
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
-        let id = observed.balancer.as_ref().map(Indexed::id)?;
+        let id = observed.balancer.as_ref().map(Balancer::id)?;
         let now = Key::Balancer(id.to_owned());
         (!id.is_empty() && now != *key).then_some(now)
     }
@@ -438,37 +394,36 @@ impl PartModel for Model {
         let balancer = observed.balancer.as_ref();
         let is_named = balancer.is_some_and(|balancer| names(service, balancer));
         let mut effects = Effects::default();
-        let mut set = |key: &str, value: Option<&str>| {
-            effects
-                .annotations
-                .insert(key.to_owned(), value.map(str::to_owned));
-        };
-        if member.membership == Membership::Leaving {
+        if member.leaves() {
             let stays =
                 is_named && balancer.is_some_and(|found| *key == Key::Balancer(found.id().to_owned()));
             if service.annotation(annotations::ID).is_some() && !stays && !service.wants_load_balancer() {
-                set(annotations::ID, None);
+                effects.annotate(annotations::ID, None);
                 // It may be the user's, but says what holds without it.
-                if service.annotation(annotations::TYPE) == Some(self.settings.default_type.as_str()) {
-                    set(annotations::TYPE, None);
+                let annotated = service.annotation(annotations::TYPE).and_then(LbType::parse);
+                if annotated == Some(self.settings.conf.default_type) {
+                    effects.annotate(annotations::TYPE, None);
                 }
             }
             return Some(PartOutput { facts: (), effects });
         }
         let is_its = member.membership == Membership::Active || is_named;
-        let serves = |balancer: &&Balancer| balancer.is_active() || balancer.id().is_empty();
+        let serves = |balancer: &&Balancer| is_active(balancer) || balancer.id().is_empty();
         let balancer = balancer.filter(serves).filter(|_| is_its)?;
         if !balancer.id().is_empty() {
-            set(annotations::ID, Some(balancer.id()));
+            effects.annotate(annotations::ID, Some(balancer.id()));
         }
         // Another type that the Service asks for stays, and is blocked.
-        let asked = service.annotation(annotations::TYPE).unwrap_or_default();
-        if asked.is_empty() || asked == balancer.kind() {
-            set(annotations::TYPE, Some(balancer.kind()));
+        let (asked, kind) = (
+            service.annotation_text(annotations::TYPE),
+            immutable(balancer, "type"),
+        );
+        if asked.is_none() || asked == kind {
+            effects.annotate(annotations::TYPE, kind);
         }
         let renewed = observed.renewed.contains(&service.id);
-        if let Some(certificate) = balancer.certificate().filter(|_| renewed) {
-            set(annotations::CERTIFICATE_ID, Some(certificate));
+        if let Some(certificate) = certificate(balancer).filter(|_| renewed) {
+            effects.annotate(annotations::CERTIFICATE_ID, Some(certificate));
         }
         effects.ingress = ingress(service, balancer);
         Some(PartOutput { facts: (), effects })
@@ -478,9 +433,9 @@ impl PartModel for Model {
 impl Wanted {
     /// What the Service asks for and cannot be changed.
     fn blocked(&self, balancer: &Balancer) -> Vec<Blocked> {
-        let differing = self.requested.iter().filter_map(|(field, want)| {
+        let differing = self.spec.requested.iter().filter_map(|(field, want)| {
             // What the API does not show is not known to differ.
-            let have = balancer.immutable(field)?;
+            let have = immutable(balancer, field)?;
             (have != *want).then(|| Blocked {
                 service: Some(self.service.clone()),
                 field: format!("{field} of load balancer {}", balancer.name()),
@@ -496,46 +451,37 @@ impl Wanted {
 /// nothing; another cluster's tag is replaced at once (`retags`).
 fn update(
     balancer: &Balancer,
-    fields: &Map<String, Value>,
+    fields: &Value,
     tags: &ClusterTags,
     retags: bool,
     unread: Option<&Unread>,
 ) -> Option<Step<Change>> {
-    if !retags && balancer.edit(fields).is_none() {
+    if !retags && RULES.edit(balancer, fields).is_none() {
         return None;
     }
     let mut fields = fields.clone();
-    fields.insert("tags".to_owned(), json!(tags.added_to(balancer)));
-    let edit = balancer.edit(&fields);
-    let (document, changes) = edit.unwrap_or_else(|| (balancer.copy(), Vec::new()));
-    let change = Change {
-        op: Op::LoadBalancerUpdate,
-        name: balancer.name().to_owned(),
-        body: sendable(document, unread),
-    };
-    Some(Step::new(change).because(changes.join(", ")))
+    fields["tags"] = json!(tags.added_to(balancer));
+    let edit = RULES.edit(balancer, &fields).unwrap_or_else(|| Edit {
+        document: RULES.writable(balancer),
+        changes: Vec::new(),
+    });
+    let body = sendable(edit.document, unread);
+    let step = change(Op::LoadBalancerUpdate, Effect::Change, balancer.name(), body);
+    Some(step.because(edit.changes.join(", ")))
 }
 
 /// The status: the name that the Service asks for, else the addresses.
 fn ingress(service: &ServiceView, balancer: &Balancer) -> Option<Vec<Ingress>> {
-    if let Some(hostname) = desired::hostname(service) {
-        return Some(vec![Ingress {
-            hostname: Some(hostname.into()),
-            ..Ingress::default()
-        }]);
+    if let Some(hostname) = hostname(service) {
+        return Some(vec![Ingress::name(&hostname)]);
     }
-    let mode = if balancer.is_proxy() {
+    let mode = if is_proxy(balancer) {
         IpMode::Proxy
     } else {
         IpMode::Vip
     };
     let addresses = ["ip", "ipv6"].map(|field| balancer.text(field)).into_iter();
     let addresses = addresses.filter(|address| !address.is_empty());
-    let ingress = addresses.map(|address| Ingress {
-        ip: Some(address.into()),
-        ip_mode: Some(mode),
-        ..Ingress::default()
-    });
-    let ingress: Vec<_> = ingress.collect();
+    let ingress: Vec<_> = addresses.map(|address| Ingress::address(address, mode)).collect();
     (!ingress.is_empty()).then_some(ingress)
 }

@@ -8,7 +8,7 @@ use ccm_core::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    client::{Api, Get, Op, catalogue::Service},
+    client::{Api, Op, catalogue::Service, read},
     config::Settings,
     load_balancer::reads::Reads,
 };
@@ -64,7 +64,7 @@ impl<'a> CloudCheck<'a> {
         service: Service,
         path: &[&str],
     ) -> Result<Option<T>> {
-        let get = Get::new(op, service, path);
+        let get = read(op, service, path);
         match in_time(self.api.get(&get, Priority::User)).await {
             Ok(document) => Ok(Some(document)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

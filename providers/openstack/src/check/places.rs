@@ -14,6 +14,7 @@ use crate::{
     load_balancer::{
         features::{Capabilities, Feature},
         secrets::SecretRef,
+        settings::LoadBalancerClass,
         subnets::SubnetFilter,
     },
 };
@@ -24,13 +25,7 @@ const CHOICES: usize = 5;
 /// The keys of `[LoadBalancer]` that a `[LoadBalancerClass]` has, too. Empty texts say nothing.
 struct Section<'a> {
     class: Option<&'a str>,
-    floating_network: &'a str,
-    floating_subnet: &'a str,
-    pattern: &'a str,
-    tags: &'a str,
-    network: &'a str,
-    subnet: &'a str,
-    member_subnet: &'a str,
+    keys: LoadBalancerClass,
 }
 
 impl<'a> Section<'a> {
@@ -100,31 +95,18 @@ impl CloudCheck<'_> {
 
     async fn sections(&mut self) {
         let settings = &self.settings.load_balancing;
-        let conf = &settings.conf;
         let own = Section {
             class: None,
-            floating_network: &conf.floating_network_id,
-            floating_subnet: &conf.floating_subnet_id,
-            pattern: &conf.floating_subnet,
-            tags: &conf.floating_subnet_tags,
-            network: &conf.network_id,
-            subnet: &conf.subnet_id,
-            member_subnet: &conf.member_subnet_id,
+            keys: settings.conf.as_class(),
         };
         let classes = settings.classes.iter().map(|(name, class)| Section {
             class: Some(name),
-            floating_network: &class.floating_network_id,
-            floating_subnet: &class.floating_subnet_id,
-            pattern: &class.floating_subnet,
-            tags: &class.floating_subnet_tags,
-            network: &class.network_id,
-            subnet: &class.subnet_id,
-            member_subnet: &class.member_subnet_id,
+            keys: class.clone(),
         });
         let default = self.default_network().await;
         let sections: Vec<_> = std::iter::once(own).chain(classes).collect();
         for section in sections {
-            let external = match section.floating_network {
+            let external = match section.keys.floating_network_id.as_str() {
                 "" => default.clone(),
                 id => self.external_network(&section, id).await,
             };
@@ -186,13 +168,13 @@ impl CloudCheck<'_> {
 
     /// The subnets that floating addresses come from.
     async fn floating_subnets(&mut self, section: &Section<'_>, external: Option<&str>) {
-        if !section.floating_subnet.is_empty() {
+        if !section.keys.floating_subnet_id.is_empty() {
             let key = section.key("floating-subnet-id");
-            match self.subnet_network(section.floating_subnet).await {
+            match self.subnet_network(&section.keys.floating_subnet_id).await {
                 Ok(Some(network)) if external.is_some_and(|external| external != network) => {
                     let message = format!(
                         "{} is a subnet of network {network}, not of the external network {}",
-                        section.floating_subnet,
+                        section.keys.floating_subnet_id,
                         external.unwrap_or_default()
                     );
                     let fix = "write a subnet of floating-network-id, or another network there";
@@ -201,30 +183,31 @@ impl CloudCheck<'_> {
                 Ok(Some(_)) => {}
                 // Subnets of external networks are often hidden, and serve all the same.
                 Ok(None) => {
-                    let message = format!("the project sees no subnet {:?}", section.floating_subnet);
+                    let message = format!("the project sees no subnet {:?}", section.keys.floating_subnet_id);
                     let fix = "nothing if it is there and only hidden; else correct the id";
                     self.seen.note(Severity::Warning, key, message, fix);
                 }
                 Err(error) => self.seen.failed(key, &error),
             }
         }
-        if section.pattern.is_empty() && section.tags.is_empty() {
+        if section.keys.floating_subnet.is_empty() && section.keys.floating_subnet_tags.is_empty() {
             return;
         }
-        let name = if section.pattern.is_empty() {
+        let name = if section.keys.floating_subnet.is_empty() {
             "floating-subnet-tags"
         } else {
             "floating-subnet"
         };
         let key = section.key(name);
-        let filter = match SubnetFilter::parse(section.pattern, section.tags) {
-            Ok(filter) => filter,
-            Err(error) => {
-                let fix = "write a pattern such as public-* or ~public-[0-9]+";
-                self.seen.note(Severity::Error, key, error.message(), fix);
-                return;
-            }
-        };
+        let filter =
+            match SubnetFilter::parse(&section.keys.floating_subnet, &section.keys.floating_subnet_tags) {
+                Ok(filter) => filter,
+                Err(error) => {
+                    let fix = "write a pattern such as public-* or ~public-[0-9]+";
+                    self.seen.note(Severity::Error, key, error.message(), fix);
+                    return;
+                }
+            };
         let Some(external) = external else { return };
         let discovery = &self.reads.discovery;
         match in_time(discovery.subnets_of(external, Priority::User)).await {
@@ -248,18 +231,18 @@ impl CloudCheck<'_> {
 
     /// Where virtual addresses and members are.
     async fn inner_networks(&mut self, section: &Section<'_>) {
-        if !section.network.is_empty() {
-            let found = self.network_document(section.network).await;
+        if !section.keys.network_id.is_empty() {
+            let found = self.network_document(&section.keys.network_id).await;
             let message = format!(
                 "there is no network {:?}, or the project may not see it",
-                section.network
+                section.keys.network_id
             );
             let fix = "write the id of the network of the virtual addresses";
             self.seen.found(section.key("network-id"), found, message, fix);
         }
         for (name, id) in [
-            ("subnet-id", section.subnet),
-            ("member-subnet-id", section.member_subnet),
+            ("subnet-id", &section.keys.subnet_id),
+            ("member-subnet-id", &section.keys.member_subnet_id),
         ] {
             if id.is_empty() {
                 continue;
@@ -270,12 +253,14 @@ impl CloudCheck<'_> {
             let fix = "write the id of a subnet, mostly that of the nodes";
             let network = self.seen.found(key, found, message, fix);
             let other = network.filter(|network| {
-                name == "subnet-id" && !section.network.is_empty() && network != section.network
+                name == "subnet-id"
+                    && !section.keys.network_id.is_empty()
+                    && **network != section.keys.network_id
             });
             if let Some(network) = other {
                 let message = format!(
                     "{id} is a subnet of network {network}, not of network-id {}",
-                    section.network
+                    section.keys.network_id
                 );
                 let fix = "write a subnet of that network, or leave network-id out";
                 self.seen.note(Severity::Error, key, message, fix);

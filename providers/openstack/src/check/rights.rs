@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::inspect::{CloudCheck, remedy};
 use crate::{
-    client::{Get, Op, catalogue::Service},
+    client::{Call, Op, catalogue::Service, read, with_microversion},
     instances::FLAVOR_INLINE,
     load_balancer::features::Version,
 };
@@ -82,12 +82,10 @@ impl CloudCheck<'_> {
         if !self.is_there(Service::Compute).await {
             return;
         }
-        let page = |microversion| Get {
-            op: Op::ServerList,
-            service: Service::Compute,
-            path: &["servers", "detail"],
-            query: &[("limit", "1")],
-            microversion,
+        let page = |version| {
+            let read = read(Op::ServerList, Service::Compute, &["servers", "detail"]);
+            let query = &[("limit", "1")];
+            with_microversion(version, Call { query, ..read })
         };
         let newer = page(Some(FLAVOR_INLINE));
         match in_time(self.api.get::<AnyDocument>(&newer, Priority::User)).await {
@@ -183,17 +181,14 @@ impl CloudCheck<'_> {
     async fn may_read(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
         let mut readable = Vec::new();
         for (what, op, path) in all {
-            let get = Get {
-                op: *op,
-                service,
-                path,
+            let get = Call {
                 // Neutron's list of extensions has no pages.
                 query: if *op == Op::ExtensionList {
                     &[]
                 } else {
                     &[("limit", "1")]
                 },
-                microversion: None,
+                ..read(*op, service, path)
             };
             match in_time(self.api.get::<AnyDocument>(&get, Priority::User)).await {
                 Ok(AnyDocument {}) => readable.push(*what),

@@ -5,18 +5,16 @@ use ccm_core::{
     load_balancer::{ClusterView, InvalidField, ServiceView},
 };
 
-use crate::{
-    config::LoadBalancing,
-    load_balancer::{
-        annotations::{self, TABLE},
-        desired::Inputs,
-        features::Capabilities,
-        protocols::METHODS,
-        secrets::SecretRef,
-        spec::BalancerSpec,
-        subnets::SubnetFilter,
-        tags, warnings,
-    },
+use crate::load_balancer::{
+    annotations::{self, TABLE},
+    desired::Inputs,
+    features::Capabilities,
+    protocols::METHODS,
+    secrets::SecretRef,
+    settings::LoadBalancing,
+    spec::BalancerSpec,
+    subnets::SubnetFilter,
+    tags, warnings,
 };
 
 /// All there is to say of a Service of type LoadBalancer.

@@ -6,14 +6,14 @@ use ::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header::IF_
 use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, Result,
     client::{
-        Fence, Gate, GateConfig, Operation, RetryPolicy,
-        rest::{self, Answer, Call, Proxies, RestApi, Target, Tls},
+        Fence, Gate, GateConfig, Operation, RetryPolicy, TimedMetrics,
+        rest::{self, Answer, Proxies, RestApi, Target, Tls},
     },
 };
 use openstack::session::Session;
 use parking_lot::Mutex;
 use reqwest::RequestBuilder;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     generation::Generation,
     identity::Credentials,
     keystone::{Keystone, Token},
-    metrics::RequestMetrics,
+    metrics::REQUEST_METRICS,
     ops::{self, Op},
     quotas::Quotas,
     session,
@@ -50,7 +50,7 @@ pub(crate) struct Gates {
     calls: Gate,
     /// A call that needs a token repeats its attempt, and with it the request for the token.
     logins: Gate,
-    requests: RequestMetrics,
+    requests: TimedMetrics,
     proxies: Proxies,
 }
 
@@ -68,7 +68,7 @@ impl Gates {
         // Not for tokens: a standby needs one, too. Routes have a fence of their own; all other writes are for load
         // balancers.
         config.fence = context.fences.load_balancers.clone();
-        let requests = RequestMetrics::default();
+        let requests = TimedMetrics::new(&REQUEST_METRICS);
         context.metrics.publish(crate::NAME, Arc::new(requests.clone()));
         Self {
             requests,
@@ -123,7 +123,7 @@ pub(crate) struct Api {
     session: Session,
     keystone: Arc<Keystone>,
     gate: Gate,
-    requests: RequestMetrics,
+    requests: TimedMetrics,
     region: Option<String>,
     interface: Interface,
     pub(super) page_sizes: PageSizes,
@@ -238,8 +238,8 @@ impl Api {
     /// # Errors
     ///
     /// As [`crate::error`] maps them.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, get: &Get<'_>, priority: Priority) -> Result<T> {
-        rest::json(self, &get.call(false), priority).await
+    pub(crate) async fn get<T: DeserializeOwned>(&self, get: &Call<'_>, priority: Priority) -> Result<T> {
+        rest::json(self, get, priority).await
     }
 
     /// Reads what stands above the service's version.
@@ -249,10 +249,12 @@ impl Api {
     /// As [`crate::error`] maps them.
     pub(crate) async fn get_unversioned<T: DeserializeOwned>(
         &self,
-        get: &Get<'_>,
+        get: Call<'_>,
         priority: Priority,
     ) -> Result<T> {
-        rest::json(self, &get.call(true), priority).await
+        let (service, unversioned) = (get.endpoint.service, true);
+        let endpoint = Endpoint { service, unversioned };
+        rest::json(self, &Call { endpoint, ..get }, priority).await
     }
 
     /// Changes something and reads what it is now.
@@ -260,12 +262,8 @@ impl Api {
     /// # Errors
     ///
     /// As [`crate::error`] maps them. With [`ccm_core::Outcome::Unknown`] it may have been done nevertheless.
-    pub(crate) async fn write<B: Serialize + ?Sized, T: DeserializeOwned>(
-        &self,
-        write: &Write<'_, B>,
-        priority: Priority,
-    ) -> Result<T> {
-        rest::json(self, &write.call()?, priority).await
+    pub(crate) async fn write<T: DeserializeOwned>(&self, write: &Call<'_>, priority: Priority) -> Result<T> {
+        rest::json(self, write, priority).await
     }
 
     /// Changes something of which the answer says nothing more. That what is to be deleted is not there is an error
@@ -274,12 +272,8 @@ impl Api {
     /// # Errors
     ///
     /// As for [`Self::write`].
-    pub(crate) async fn execute<B: Serialize + ?Sized>(
-        &self,
-        write: &Write<'_, B>,
-        priority: Priority,
-    ) -> Result<()> {
-        rest::execute(self, &write.call()?, priority).await
+    pub(crate) async fn execute(&self, write: &Call<'_>, priority: Priority) -> Result<()> {
+        rest::execute(self, write, priority).await
     }
 
     async fn endpoint(&self, service: Service) -> Result<Url> {
@@ -371,141 +365,41 @@ impl RestApi for Api {
             let gone = *method == Method::DELETE && status == StatusCode::NOT_FOUND;
             status.is_success() || gone
         });
-        self.requests.requested(op.name(), elapsed, ok);
+        self.requests.observe(op.name(), elapsed, ok);
     }
 }
 
-/// A read of the cloud's API.
-#[derive(Clone, Debug)]
-pub(crate) struct Get<'a> {
-    /// What kind of call it is.
-    pub(crate) op: Op,
-    /// Of which service.
-    pub(crate) service: Service,
-    /// Below the service's URL. Escaped here.
-    pub(crate) path: &'a [&'a str],
-    /// Escaped here.
-    pub(crate) query: &'a [(&'static str, &'a str)],
-    /// Nova's microversion; none is 2.1.
-    pub(crate) microversion: Option<&'static str>,
+/// A call of the cloud's API.
+pub(crate) type Call<'a> = rest::Call<'a, Op, Endpoint>;
+
+/// A call below a service's URL.
+pub(crate) fn call<'a>(op: Op, service: Service, method: Method, path: &'a [&'a str]) -> Call<'a> {
+    let unversioned = false;
+    let endpoint = Endpoint { service, unversioned };
+    Call::new(op, endpoint, method, path)
 }
 
-impl<'a> Get<'a> {
-    /// A read without a query.
-    pub(crate) fn new(op: Op, service: Service, path: &'a [&'a str]) -> Self {
-        Self {
-            op,
-            service,
-            path,
-            query: &[],
-            microversion: None,
-        }
-    }
-
-    fn call(&self, unversioned: bool) -> Call<'a, Op, Endpoint> {
-        let endpoint = Endpoint {
-            service: self.service,
-            unversioned,
-        };
-        let mut call = Call::new(self.op, endpoint, Method::GET, self.path);
-        call.query = self.query;
-        if let Some(version) = self.microversion {
-            // A Nova that does not know this header yet ignores it and answers as 2.1.
-            insert(&mut call.headers, MICROVERSION, &format!("compute {version}"));
-        }
-        call
-    }
+/// A read.
+pub(crate) fn read<'a>(op: Op, service: Service, path: &'a [&'a str]) -> Call<'a> {
+    call(op, service, Method::GET, path)
 }
 
-/// How a write changes something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    /// Makes.
-    Post,
-    /// Changes.
-    Put,
-    /// Deletes.
-    Delete,
+/// The call with Nova's microversion; none is 2.1. A Nova that does not know the header yet ignores it and answers as 2.1.
+pub(crate) fn with_microversion<'a>(version: Option<&str>, mut call: Call<'a>) -> Call<'a> {
+    if let Some(version) = version {
+        insert(&mut call.headers, MICROVERSION, &format!("compute {version}"));
+    }
+    call
 }
 
-/// A change of something in the cloud.
-#[derive(Clone, Debug)]
-pub(crate) struct Write<'a, B: ?Sized = ()> {
-    /// What kind of call it is.
-    pub(crate) op: Op,
-    /// Of which service.
-    pub(crate) service: Service,
-    /// How it changes it.
-    pub(crate) verb: Verb,
-    /// Below the service's URL. Escaped here.
-    pub(crate) path: &'a [&'a str],
-    /// Escaped here.
-    pub(crate) query: &'a [(&'static str, &'a str)],
-    /// Sent as JSON.
-    pub(crate) body: Option<&'a B>,
-    /// Only if this is still the revision of the object (Neutron alone); otherwise the error is
-    /// [stale](ccm_core::plan::WriteConflict::Stale).
-    pub(crate) revision: Option<i64>,
-    /// How long the request may take, if it is one that takes longer than others.
-    pub(crate) timeout: Option<Duration>,
-}
-
-impl<'a> Write<'a> {
-    /// A write without a body.
-    pub(crate) fn new(op: Op, service: Service, verb: Verb, path: &'a [&'a str]) -> Self {
-        Self {
-            op,
-            service,
-            verb,
-            path,
-            query: &[],
-            body: None,
-            revision: None,
-            timeout: None,
-        }
+/// The call, which Neutron refuses unless this is still the revision of the object; then the error is
+/// [stale](ccm_core::plan::WriteConflict::Stale).
+pub(crate) fn if_revision<'a>(revision: Option<i64>, mut call: Call<'a>) -> Call<'a> {
+    if let Some(revision) = revision {
+        let text = format!("revision_number={revision}");
+        insert(&mut call.headers, IF_MATCH, &text);
     }
-
-    /// The same with a body.
-    pub(crate) fn json<B: ?Sized>(self, body: &'a B) -> Write<'a, B> {
-        Write {
-            op: self.op,
-            service: self.service,
-            verb: self.verb,
-            path: self.path,
-            query: self.query,
-            body: Some(body),
-            revision: self.revision,
-            timeout: self.timeout,
-        }
-    }
-}
-
-impl<'a, B: Serialize + ?Sized> Write<'a, B> {
-    fn call(&self) -> Result<Call<'a, Op, Endpoint>> {
-        let endpoint = Endpoint {
-            service: self.service,
-            unversioned: false,
-        };
-        let method = match self.verb {
-            Verb::Post => Method::POST,
-            Verb::Put => Method::PUT,
-            Verb::Delete => Method::DELETE,
-        };
-        let mut call = Call::new(self.op, endpoint, method, self.path);
-        call.query = self.query;
-        call.timeout = self.timeout;
-        if let Some(revision) = self.revision {
-            insert(
-                &mut call.headers,
-                IF_MATCH,
-                &format!("revision_number={revision}"),
-            );
-        }
-        match self.body {
-            Some(body) => call.json(body),
-            None => Ok(call),
-        }
-    }
+    call
 }
 
 /// Adds a header whose value is plain ASCII.

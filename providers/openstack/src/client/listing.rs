@@ -14,7 +14,7 @@ use serde::{
 use tracing::debug;
 
 use super::{
-    api::{Api, Get, Write},
+    api::{Api, Call, read},
     catalogue::Service,
     ops::Op,
 };
@@ -199,7 +199,7 @@ impl Api {
     /// If it cannot be read, or the answer is another object.
     pub(crate) async fn find<T: Resource>(&self, op: Op, id: &str, priority: Priority) -> Result<Option<T>> {
         let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
-        let get = Get::new(op, T::SERVICE, &path);
+        let get = read(op, T::SERVICE, &path);
         match self.get::<Single<T>>(&get, priority).await {
             Ok(Single(found)) if found.id() != id => {
                 let (kind, other) = (T::ONE, found.id());
@@ -219,12 +219,12 @@ impl Api {
     /// As [`Api::write`].
     pub(crate) async fn write_one<T: Resource>(
         &self,
-        write: Write<'_>,
+        write: Call<'_>,
         body: &(impl Serialize + ?Sized),
         priority: Priority,
     ) -> Result<T> {
         let body = Envelope(T::ONE, body);
-        let Single(thing) = self.write(&write.json(&body), priority).await?;
+        let Single(thing) = self.write(&write.json(&body)?, priority).await?;
         Ok(thing)
     }
 
@@ -239,9 +239,9 @@ impl Api {
         let size = size.to_string();
         all.push(("limit", &size));
         all.extend(marker.as_deref().map(|marker| ("marker", marker)));
-        let get = Get {
+        let get = Call {
             query: &all,
-            ..Get::new(T::LIST, T::SERVICE, path)
+            ..read(T::LIST, T::SERVICE, path)
         };
         let page: Collection<T> = self.get(&get, priority).await?;
         let last = page.things.last().map(|thing| thing.id().to_owned());

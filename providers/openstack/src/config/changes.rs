@@ -74,19 +74,16 @@ impl Config {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::config::tests::{Files, global};
+    use crate::config::tests::{Files, context, global};
 
     /// The changes from one file to another, live ones and those that need a restart.
     fn changes(old: &str, new: &str) -> [Vec<String>; 2] {
         let loaded = |text: &str| {
             let files = Files::new(&[("cloud.conf", text)]);
-            crate::config::load(
-                Some(&files.path("cloud.conf")),
-                &files.environment(),
-                &mut ccm_core::config::ConfigFiles::default(),
-            )
-            .unwrap()
-            .value
+            let context = context(Some(&files.path("cloud.conf")), &files.environment());
+            crate::config::load(&context, &mut ccm_core::config::ConfigFiles::default())
+                .unwrap()
+                .value
         };
         let changes = loaded(old).changes(&loaded(new));
         assert_eq!(

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use ccm_core::config::{GoDuration, config_file, config_section};
 use secrecy::SecretString;
 
-use crate::client::Quotas;
+use crate::{
+    client::Quotas,
+    load_balancer::settings::{LoadBalancer, LoadBalancerClass},
+};
 
 config_section! {
     /// How to reach the cloud, and the credentials. The credentials are one of: user and password, an application credential,
@@ -93,90 +96,6 @@ config_section! {
         "search-order" => pub(crate) search_order: String = "configDrive,metadataService".to_owned(),
         /// How long one request to any OpenStack service may take (not only to the metadata service, in spite of the section's name). `0` is no limit.
         "request-timeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(60),
-    }
-}
-
-config_section! {
-    /// Load balancers for Services.
-    pub(crate) struct LoadBalancer {
-        /// Whether load balancers are managed.
-        "enabled" => pub(crate) enabled: bool = true,
-        /// Only `v2` (Octavia). Example: `v2`.
-        "lb-version" => pub(crate) lb_version: String,
-        /// Octavia provider.
-        "lb-provider" => pub(crate) lb_provider: String = "amphora".to_owned(),
-        /// How connections are spread over the members.
-        "lb-method" => pub(crate) lb_method: String = "ROUND_ROBIN".to_owned(),
-        /// Subnet of the virtual address and of the members. Example: `3f1c2b7a-90f4-4c35-8d62-17c1fb4a5c0e`.
-        "subnet-id" => pub(crate) subnet_id: String,
-        /// Subnet of the members, where it is another one. Example: `8c9d4f70-1a2b-4e6d-9f35-2b6f0d1e7a44`.
-        "member-subnet-id" => pub(crate) member_subnet_id: String,
-        /// Network of the virtual address. Example: `d1e0a9f8-7b6c-4d5e-8f40-3a2b1c0d9e8f`.
-        "network-id" => pub(crate) network_id: String,
-        /// External network for floating addresses. Empty: found by itself. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
-        "floating-network-id" => pub(crate) floating_network_id: String,
-        /// External subnet for floating addresses. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
-        "floating-subnet-id" => pub(crate) floating_subnet_id: String,
-        /// Pattern of the external subnet's name. Example: `~^public-.*$`.
-        "floating-subnet" => pub(crate) floating_subnet: String,
-        /// Tags of the external subnet. Example: `&dmz,public`.
-        "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
-        /// Every Service gets an internal load balancer.
-        "internal-lb" => pub(crate) internal_lb: bool,
-        /// Whether health is monitored.
-        "create-monitor" => pub(crate) create_monitor: bool,
-        /// Time between two checks, in whole seconds.
-        "monitor-delay" => pub(crate) monitor_delay: GoDuration = GoDuration::from_secs(5),
-        /// How long a check may take, in whole seconds.
-        "monitor-timeout" => pub(crate) monitor_timeout: GoDuration = GoDuration::from_secs(3),
-        /// Checks until a member is up.
-        "monitor-max-retries" => pub(crate) monitor_max_retries: u32 = 1,
-        /// Checks until a member is down.
-        "monitor-max-retries-down" => pub(crate) monitor_max_retries_down: u32 = 3,
-        /// Whether security groups are managed.
-        "manage-security-groups" => pub(crate) manage_security_groups: bool,
-        /// Labels of the nodes that become members. Example: `pool=edge`.
-        "node-selector" => pub(crate) node_selector: String,
-        /// Delete a load balancer and its children in one call.
-        "cascade-delete" => pub(crate) cascade_delete: bool = true,
-        /// Octavia flavor. Example: `f5a1b2c3-d4e5-4f60-8718-293a4b5c6d7e`.
-        "flavor-id" => pub(crate) flavor_id: String,
-        /// Octavia availability zone. Example: `az1`.
-        "availability-zone" => pub(crate) availability_zone: String,
-        /// Show a host name in place of the address, for proxy protocol.
-        "enable-ingress-hostname" => pub(crate) enable_ingress_hostname: bool,
-        /// Suffix of that name.
-        "ingress-hostname-suffix" => pub(crate) ingress_hostname_suffix: String = "nip.io".to_owned(),
-        /// Default of the annotation for TLS. Example: `https://barbican.example/v1/containers/4ab1`.
-        "default-tls-container-ref" => pub(crate) default_tls_container_ref: String,
-        /// Where TLS containers are: `barbican` or `external`.
-        "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
-        /// Most Services that may share one load balancer.
-        "max-shared-lb" => pub(crate) max_shared_lb: i64 = 2,
-        /// A load balancer that was made for a Service and is in `ERROR` is repaired by Octavia behind its address (failover; usually needs a role of administrators). The Go cloud controller does not know this key.
-        "failover-in-error" => pub(crate) failover_in_error: bool,
-        /// One call for each object.
-        "provider-requires-serial-api-calls" => pub(crate) provider_requires_serial_api_calls: bool,
-    }
-}
-
-config_section! {
-    /// A class of load balancers that a Service may choose with the annotation `loadbalancer.openstack.org/class`.
-    pub(crate) struct LoadBalancerClass {
-        /// External network for floating addresses. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
-        "floating-network-id" => pub(crate) floating_network_id: String,
-        /// External subnet for floating addresses. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
-        "floating-subnet-id" => pub(crate) floating_subnet_id: String,
-        /// Pattern of the external subnet's name. Example: `~^public-.*$`.
-        "floating-subnet" => pub(crate) floating_subnet: String,
-        /// Tags of the external subnet. Example: `&dmz,public`.
-        "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
-        /// Network of the virtual address. Example: `d1e0a9f8-7b6c-4d5e-8f40-3a2b1c0d9e8f`.
-        "network-id" => pub(crate) network_id: String,
-        /// Subnet of the virtual address and of the members. Example: `3f1c2b7a-90f4-4c35-8d62-17c1fb4a5c0e`.
-        "subnet-id" => pub(crate) subnet_id: String,
-        /// Subnet of the members. Example: `8c9d4f70-1a2b-4e6d-9f35-2b6f0d1e7a44`.
-        "member-subnet-id" => pub(crate) member_subnet_id: String,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Files as users have them, good and bad.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ccm_core::{ErrorKind, Result, config::Problem};
 use secrecy::ExposeSecret;
@@ -32,8 +32,16 @@ impl Files {
     }
 }
 
+pub(super) fn context(path: Option<&Path>, env: &Environment) -> BuildContext {
+    BuildContext {
+        cloud_config: path.map(Path::to_owned),
+        environment: env.clone(),
+        ..BuildContext::default()
+    }
+}
+
 fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, Vec<Problem>)> {
-    let loaded = super::load(path, env, &mut ConfigFiles::default())?;
+    let loaded = super::load(&context(path, env), &mut ConfigFiles::default())?;
     Ok((loaded.value.settings, loaded.warnings))
 }
 

@@ -11,7 +11,7 @@ use super::{
     mapping::is_label_value,
     records::{OneFlavor, OneServer, Server},
 };
-use crate::client::{Api, Get, Op, catalogue::Service};
+use crate::client::{Api, Op, catalogue::Service, read};
 
 /// A flavor never changes; a day bounds how long one that was deleted and created again under its id is mistaken.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -28,11 +28,7 @@ pub(super) struct Flavors {
 
 impl Flavors {
     pub(super) fn new(api: Api, metrics: &ClientMetrics) -> Self {
-        let config = CacheConfig {
-            max_entries: Some(1000),
-            max_age: Some(KEPT),
-            ..CacheConfig::new("openstack_flavors")
-        };
+        let config = CacheConfig::bounded("openstack_flavors", 1000, KEPT);
         Self {
             api,
             names: Cache::new(config, metrics),
@@ -61,7 +57,7 @@ impl Flavors {
         let (api, owned) = (self.api.clone(), id.to_owned());
         let load = move || async move {
             let path = ["flavors", owned.as_str()];
-            let get = Get::new(Op::FlavorGet, Service::Compute, &path);
+            let get = read(Op::FlavorGet, Service::Compute, &path);
             let OneFlavor { flavor } = api.get(&get, priority).await?;
             Ok(flavor.name)
         };
@@ -73,7 +69,7 @@ impl Flavors {
         let (api, owned) = (self.api.clone(), server.to_owned());
         let load = move || async move {
             let path = ["servers", owned.as_str()];
-            let get = Get::new(Op::ServerGet, Service::Compute, &path);
+            let get = read(Op::ServerGet, Service::Compute, &path);
             let OneServer { server } = api.get(&get, priority).await?;
             server.flavor.id.ok_or_else(|| {
                 Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")

@@ -86,14 +86,9 @@ annotations! {
     NODE_SELECTOR = "loadbalancer.openstack.org/node-selector", "text, default `node-selector`";
 }
 
-/// The users' reference.
-pub(crate) fn reference() -> String {
-    format!(
-        "A text that is present and empty takes the place of the config's value. A value without a meaning is taken for \
-         the default, and a Warning event says so; one that Octavia would refuse is refused.\n\n{}",
-        TABLE.markdown()
-    )
-}
+/// What holds for all of them.
+pub(crate) const INTRODUCTION: &str = "A text that is present and empty takes the place of the config's value. A value without a meaning is taken for the \
+     default, and a Warning event says so; one that Octavia would refuse is refused.";
 
 /// The ranges that Octavia takes.
 pub(crate) mod allowed {

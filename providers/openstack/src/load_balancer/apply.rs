@@ -10,13 +10,14 @@ use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
     plan::{
-        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming,
-        ScopeCheck, Wait, objects::Object, objects::Objects,
+        CredentialsCheck, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck, Wait,
+        objects::Object, objects::Objects,
     },
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::settings::LoadBalancing;
 use super::{
     annotations,
     desired::{self, Inputs, server_of},
@@ -34,7 +35,7 @@ use super::{
     steps::{Change, Reply},
     tags::Unrecorded,
 };
-use crate::{config::LoadBalancing, view::Current};
+use crate::client::Api;
 
 /// A security group is in use until its ports have let go of it.
 const IN_USE: Duration = Duration::from_secs(2);
@@ -54,10 +55,15 @@ pub(crate) struct Ticket {
     has_floating_ip: bool,
 }
 
+/// A cloud through whatever credentials are in use.
+pub(crate) trait Clients: Cloud {
+    /// With what load balancers are read and changed now.
+    fn clients(&self) -> (Api, Arc<Reads>);
+}
+
 /// The calls.
 #[derive(Debug)]
 pub(crate) struct Calls<C> {
-    current: Arc<Current>,
     settings: Arc<LoadBalancing>,
     cloud: C,
     credentials: CredentialsCheck,
@@ -73,11 +79,10 @@ pub(crate) struct Calls<C> {
     unrecorded: Mutex<Unrecorded>,
 }
 
-impl<C: Cloud> Calls<C> {
-    /// Calls through whatever credentials are in use. `cloud`: through which nodes are seen.
-    pub(crate) fn new(current: Arc<Current>, settings: Arc<LoadBalancing>, cloud: C) -> Self {
+impl<C: Clients> Calls<C> {
+    /// Calls with these clients. `cloud`: through which nodes are seen, too.
+    pub(crate) fn new(settings: Arc<LoadBalancing>, cloud: C) -> Self {
         Self {
-            current,
             settings,
             cloud,
             credentials: CredentialsCheck::default(),
@@ -90,10 +95,7 @@ impl<C: Cloud> Calls<C> {
     }
 
     fn wait(&self, poll: Duration) -> Wait {
-        Wait {
-            poll,
-            deadline: self.settings.patience,
-        }
+        Wait::new(poll, self.settings.patience)
     }
 
     async fn snapshot(
@@ -177,9 +179,8 @@ impl<C: Cloud> Calls<C> {
     /// Whether a floating address can be had by those that leave it to us from where.
     async fn external(&self, reads: &Reads, members: &[PartMember], priority: Priority) -> Result<bool> {
         let settings = &self.settings;
-        let asks = members.iter().any(|member| {
-            member.membership != Membership::Leaving
-                && !spec::is_internal(&member.service, settings)
+        let asks = PartMember::staying(members).any(|member| {
+            !spec::is_internal(&member.service, settings)
                 && spec::floating_network(&member.service, settings).is_empty()
         });
         if !asks {
@@ -248,12 +249,10 @@ impl<C: Cloud> Calls<C> {
     async fn ports(&self, reads: &Reads, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let mut ports = BTreeMap::new();
         let mut groups = Vec::new();
-        for member in members {
-            if member.membership == Membership::Leaving {
-                let name = names::security_group(&member.service.id);
-                let listing = reads.security_groups(Some(&name), read).await?;
-                groups.extend(listing.by_key(&name).map(|group| group.id.clone()));
-            }
+        for member in members.iter().filter(|member| member.leaves()) {
+            let name = names::security_group(&member.service.id);
+            let listing = reads.security_groups(Some(&name), read).await?;
+            groups.extend(listing.by_key(&name).map(|group| group.id.clone()));
         }
         let cluster = self.cluster.lock().clone();
         let servers: BTreeSet<_> = members
@@ -280,11 +279,11 @@ impl<C: Cloud> Calls<C> {
 }
 
 #[async_trait]
-impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
+impl<C: Clients> PartCloud<Model> for Calls<C> {
     type Ticket = Ticket;
 
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
-        let (_, reads) = self.current.clients();
+        let (_, reads) = self.cloud.clients();
         if let Some(why) = reads.missing().await? {
             // Without it nobody can say what there is: nothing is made, and no finalizer goes.
             let text = format!(
@@ -308,7 +307,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<GatheredInputs<Inputs>> {
-        let (_, reads) = self.current.clients();
+        let (_, reads) = self.cloud.clients();
         {
             let mut known = self.cluster.lock();
             known.name.clone_from(&cluster.name);
@@ -321,7 +320,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let (_, reads) = self.current.clients();
+        let (_, reads) = self.cloud.clients();
         match key {
             Key::Balancer(_) | Key::New(_) => Ok(Observed::Balancers(
                 self.snapshot(&reads, key, members, read).await?,
@@ -343,7 +342,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, Ticket>> {
-        let (api, reads) = self.current.clients();
+        let (api, reads) = self.cloud.clients();
         let sender = Sender::new(&api, &reads, priority, self.settings.conf.cascade_delete);
         let reply = sender
             .send(change, observed)
@@ -393,7 +392,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Wait>> {
-        let (_, reads) = self.current.clients();
+        let (_, reads) = self.cloud.clients();
         let Ticket {
             id,
             deletes,
@@ -441,7 +440,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         let Some(Object { id, .. }) = objects.find(|balancer| observe::is_pending(balancer)) else {
             return Ok(false);
         };
-        let (_, reads) = self.current.clients();
+        let (_, reads) = self.cloud.clients();
         let (since, waiting) = self.polls.lock().polled_pending(id);
         let state = state(&reads, id, since, waiting, SHARED_PENDING_POLL, priority).await?;
         if state.is_none() {

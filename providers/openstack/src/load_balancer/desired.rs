@@ -13,6 +13,7 @@ use ccm_core::{
     },
 };
 
+use super::settings::LoadBalancing;
 use super::{
     annotations,
     features::{Capabilities, Feature},
@@ -27,7 +28,7 @@ use super::{
     spec::{self, BalancerSpec, HealthMonitorTimes, Timeouts},
     tags::ServiceTags,
 };
-use crate::{config::LoadBalancing, instances::provider_id};
+use crate::instances::provider_id;
 
 /// What was found out for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -270,9 +271,7 @@ pub(crate) fn left_by_all(
     members: &[PartMember],
     cluster: &ClusterView,
 ) -> Option<DesiredBalancer> {
-    let leave = members
-        .iter()
-        .all(|member| member.membership == Membership::Leaving);
+    let leave = members.iter().all(PartMember::leaves);
     leave.then(|| balancer(settings, key, members, cluster, &Inputs::default()))
 }
 

@@ -8,6 +8,7 @@ use ccm_core::{
     plan::{GatheredInputs, Membership},
 };
 
+use super::settings::LoadBalancing;
 use super::{
     desired::{Inputs, PortOwners, ServiceInputs, server_of},
     features::Capabilities,
@@ -19,7 +20,6 @@ use super::{
     spec::BalancerSpec,
     subnets::SubnetFilter,
 };
-use crate::config::LoadBalancing;
 
 /// The inputs of a part.
 pub(super) async fn inputs(
@@ -97,10 +97,8 @@ async fn port_owners(
     read: ReadOptions,
 ) -> Result<PortOwners> {
     let mut ports = BTreeSet::new();
-    let mut staying = members
-        .iter()
-        .filter(|member| member.membership != Membership::Leaving)
-        .flat_map(|member| ListenerKey::all_of(&member.service));
+    let staying = PartMember::staying(members);
+    let mut staying = staying.flat_map(|member| ListenerKey::all_of(&member.service));
     let (Key::Balancer(id), false) = (key, staying.all(|port| ports.insert(port))) else {
         return Ok(PortOwners::new());
     };

@@ -6,7 +6,7 @@ use ccm_core::{
     Error, ErrorKind, Result, async_trait,
     load_balancer::{ClusterView, Protocol, ServiceView},
     plan::{
-        Member, Membership,
+        Member,
         objects::{self, Attribute, Desired, Object, ObjectCalls, Objects, Policy, Reply, Schema, Set},
     },
 };
@@ -105,8 +105,7 @@ pub(super) fn desired(
     cluster: &ClusterView,
     inputs: &Inputs,
 ) -> Option<Desired<Group>> {
-    let is = |membership| move |member: &&PartMember| member.membership == membership;
-    let objects = match members.iter().find(is(Membership::Active)) {
+    let objects = match PartMember::active(members).next() {
         Some(Member { service, .. }) => {
             let found = inputs.each.get(&service.id)?;
             let spec = BalancerSpec::read(service, &model.settings, Some(inputs.can)).ok()?;
@@ -117,9 +116,7 @@ pub(super) fn desired(
                 ..group.entries(RULES, rules(service, &spec, found, inputs.can))
             }]
         }
-        None if !members.is_empty() && members.iter().all(|member| is(Membership::Leaving)(&member)) => {
-            Vec::new()
-        }
+        None if !members.is_empty() && members.iter().all(Member::leaves) => Vec::new(),
         None => return None,
     };
     Some(Desired {

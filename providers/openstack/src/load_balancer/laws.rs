@@ -575,12 +575,11 @@ fn openstack_keeps_the_laws() {
     let text = "[Global]\nauth-url = http://127.0.0.1:1\nusername = u\npassword = p\ntenant-id = t\n\
                 domain-id = d\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
     std::fs::write(&file, text).unwrap();
-    let environment = ccm_core::Environment::default();
-    let loaded = crate::config::load(
-        Some(&file),
-        &environment,
-        &mut ccm_core::config::ConfigFiles::default(),
-    );
+    let context = ccm_core::BuildContext {
+        cloud_config: Some(file),
+        ..Default::default()
+    };
+    let loaded = crate::config::load(&context, &mut ccm_core::config::ConfigFiles::default());
     let settings = Arc::new(loaded.unwrap().value.settings.load_balancing);
     laws(&Model { settings }, 60);
 }

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, Effects, Ingress, IpFamily, IpMode, ServiceId, ServiceView,
+        ClusterSnapshot, ClusterView, Effects, Ingress, IpFamily, IpMode, ServiceId, ServiceView,
     },
-    plan::{CheckResult, Fact, Membership, Orphan, PartModel, PartOutput, Parts, Plan, objects::Object},
+    plan::{CheckResult, Fact, Orphan, PartModel, PartOutput, Parts, Plan, objects::Object},
 };
 
 use super::{
@@ -66,13 +66,13 @@ impl Model {
             None => balancer.text("vip_address"),
         };
         let mut effects = Effects::default();
-        let mut set = |key: &str, value: &str| {
-            if !value.is_empty() {
-                effects.annotations.insert(key.to_owned(), Some(value.to_owned()));
-            }
-        };
-        set(annotations::LOAD_BALANCER_ID, &balancer.id);
-        set(annotations::LOAD_BALANCER_ADDRESS, address);
+        let written = [
+            (annotations::LOAD_BALANCER_ID, &*balancer.id),
+            (annotations::LOAD_BALANCER_ADDRESS, address),
+        ];
+        for (key, value) in written.into_iter().filter(|(_, value)| !value.is_empty()) {
+            effects.annotate(key, Some(value));
+        }
         if snapshot.annotated.contains_key(&service.id) {
             let tag = names::load_balancer(&snapshot.cluster, &service.id);
             let present = observe::tags_of(&snapshot.objects, |tags| tags.contains(&tag));
@@ -114,14 +114,6 @@ impl PartModel for Model {
         crate::NAME
     }
 
-    fn claims(&self, service: &ServiceView) -> Claim {
-        if service.class.is_some() {
-            Claim::NotOurs
-        } else {
-            Claim::Ours
-        }
-    }
-
     fn kind(&self, key: &Key) -> &'static str {
         key.kind()
     }
@@ -154,16 +146,10 @@ impl PartModel for Model {
         let mut review = CheckResult::default();
         let balancer = matches!(key, Key::Balancer(_) | Key::New(_));
         let mut taken: BTreeMap<ListenerKey, ServiceId> = BTreeMap::new();
-        let mut active: Vec<_> = members
-            .iter()
-            .filter(|member| member.membership == Membership::Active)
-            .collect();
+        let mut active: Vec<_> = PartMember::active(members).collect();
         active.sort_by_key(|member| &member.service.id);
         // A Service keeps its port when another one asks for it, and even if something else is wrong with it.
-        for member in members
-            .iter()
-            .filter(|member| member.membership != Membership::Leaving)
-        {
+        for member in PartMember::staying(members) {
             let tag = names::load_balancer(&cluster.name, &member.service.id);
             let held = ListenerKey::all_of(&member.service);
             let held = held.filter(|listener_key| inputs.port_owners.get(listener_key) == Some(&tag));
@@ -183,9 +169,7 @@ impl PartModel for Model {
             }
             if inputs.balancer.is_none() && !METHODS.contains(&spec.method.as_str()) {
                 let text = format!("lb-method: {}", warnings::unknown_method(&spec.method));
-                review
-                    .refused
-                    .push((service.id.clone(), Error::new(ErrorKind::InvalidSpec, text)));
+                review.refuse(&service.id, text);
                 continue;
             }
             let listener_keys: Vec<_> = ListenerKey::all_of(service).collect();
@@ -196,16 +180,11 @@ impl PartModel for Model {
             if let Some((listener_key, other)) = clash {
                 let text =
                     format!("port {listener_key} of the load balancer is wanted by Service {other}, too");
-                review
-                    .refused
-                    .push((service.id.clone(), Error::new(ErrorKind::InvalidSpec, text)));
+                review.refuse(&service.id, text);
                 continue;
             }
-            taken.extend(
-                listener_keys
-                    .into_iter()
-                    .map(|listener_key| (listener_key, service.id.clone())),
-            );
+            let listener_keys = listener_keys.into_iter();
+            taken.extend(listener_keys.map(|listener_key| (listener_key, service.id.clone())));
             let notes = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
             review.events.extend(notes);
         }
@@ -260,11 +239,7 @@ impl PartModel for Model {
             return None;
         };
         let balancer = snapshot.balancer()?;
-        let staying = || {
-            members
-                .iter()
-                .filter(|member| member.membership != Membership::Leaving)
-        };
+        let staying = || PartMember::staying(members);
         (staying().next().is_some() && observe::is_broken(balancer)).then(|| {
             let (name, id) = (balancer.text("name"), &balancer.id);
             let is_own =
@@ -315,7 +290,7 @@ impl PartModel for Model {
             facts: Facts::default(),
             effects: Effects::default(),
         };
-        if member.membership == Membership::Leaving {
+        if member.leaves() {
             let mut output = nothing;
             if let Key::Balancer(id) = key {
                 // Only what speaks of this one: it may have another one now.
@@ -324,7 +299,7 @@ impl PartModel for Model {
                     let written =
                         [annotations::LOAD_BALANCER_ID, annotations::LOAD_BALANCER_ADDRESS].into_iter();
                     for key in written.chain(tags::recorded(&member.service)) {
-                        output.effects.annotations.insert(key.to_owned(), None);
+                        output.effects.annotate(key, None);
                     }
                 }
             }
@@ -373,17 +348,9 @@ impl PartModel for Model {
 fn ingress(address: &str, hostname: Option<&str>, is_proxy: bool, suffix: Option<&str>) -> Ingress {
     let hostname = hostname.filter(|name| !name.is_empty()).map(str::to_owned);
     let suffix = suffix.filter(|_| is_proxy);
-    let hostname = hostname.or_else(|| Some(format!("{address}.{}", suffix?)));
-    if let Some(hostname) = hostname {
-        return Ingress {
-            hostname: Some(hostname.into()),
-            ..Ingress::default()
-        };
-    }
-    Ingress {
-        ip: Some(address.into()),
-        ip_mode: Some(if is_proxy { IpMode::Proxy } else { IpMode::Vip }),
-        ..Ingress::default()
+    match hostname.or_else(|| Some(format!("{address}.{}", suffix?))) {
+        Some(hostname) => Ingress::name(&hostname),
+        None => Ingress::address(address, if is_proxy { IpMode::Proxy } else { IpMode::Vip }),
     }
 }
 

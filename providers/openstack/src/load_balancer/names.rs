@@ -1,7 +1,7 @@
 //! Names, tags and descriptions of everything that is made for Services. They are those of the Go cloud controller to the
 //! byte: by them it and we find what the other one made.
 
-use ccm_core::load_balancer::{ClusterTag, ServiceId, truncated};
+use ccm_core::load_balancer::{ClusterTag, ServiceId, default_name, truncated};
 
 /// What the name of every load balancer that was made for a Service begins with, and every tag of ours.
 pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
@@ -25,8 +25,7 @@ pub(crate) fn load_balancer(cluster: &str, service: &ServiceId) -> String {
 
 /// The name that load balancers had in old releases. Only ever looked for.
 pub(crate) fn legacy_load_balancer(service: &ServiceId) -> String {
-    let uid: String = service.uid.chars().filter(|c| *c != '-').collect();
-    format!("a{uid}").chars().take(32).collect()
+    default_name(service)
 }
 
 /// The description of a Service's load balancer.

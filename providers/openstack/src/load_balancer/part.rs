@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ccm_core::plan::{self, Fact, part_keys};
 
-use crate::config::LoadBalancing;
+use super::settings::LoadBalancing;
 
 part_keys! {
     /// A part: what one writer may change at a time.

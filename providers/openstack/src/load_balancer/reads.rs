@@ -39,7 +39,7 @@ use super::{
     responses::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
-    client::{Api, Get, Op, catalogue::Service, listing::Resource},
+    client::{Api, Call, Op, catalogue::Service, listing::Resource, read},
     error::is_permanent,
     instances::records::Port,
 };
@@ -211,7 +211,7 @@ impl Reads {
 
     async fn read_version(&self, priority: Priority) -> Result<Version> {
         let get = octavia(Op::LoadBalancerVersions, &[], &[]);
-        let document: super::features::Document = self.api.get_unversioned(&get, priority).await?;
+        let document: super::features::Document = self.api.get_unversioned(get, priority).await?;
         document.newest().ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
@@ -399,9 +399,9 @@ fn refused(error: &Error, until: Instant) -> Error {
     error.with_retry(Retry::Fixed(until.saturating_duration_since(Instant::now())))
 }
 
-fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]) -> Get<'a> {
-    Get {
+fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]) -> Call<'a> {
+    Call {
         query,
-        ..Get::new(op, Service::LoadBalancer, path)
+        ..read(op, Service::LoadBalancer, path)
     }
 }

@@ -10,6 +10,7 @@ use ccm_core::{
     },
 };
 
+use super::settings::{LoadBalancerClass, LoadBalancing};
 use super::{
     annotations,
     annotations::allowed,
@@ -17,7 +18,6 @@ use super::{
     protocols::Proxy,
     tags::ServiceTags,
 };
-use crate::config::{LoadBalancing, keys::LoadBalancerClass};
 
 /// How members are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,7 +341,7 @@ mod tests {
     use ccm_core::load_balancer::ServicePort;
 
     use super::*;
-    use crate::config::keys;
+    use crate::load_balancer::settings::LoadBalancer;
 
     fn settings() -> LoadBalancing {
         let class = LoadBalancerClass {
@@ -349,11 +349,11 @@ mod tests {
             ..LoadBalancerClass::default()
         };
         LoadBalancing {
-            conf: keys::LoadBalancer {
+            conf: LoadBalancer {
                 subnet_id: "config".to_owned(),
                 network_id: "config".to_owned(),
                 internal_lb: true,
-                ..keys::LoadBalancer::default()
+                ..LoadBalancer::default()
             },
             classes: BTreeMap::from([("gold".to_owned(), class)]),
             patience: Duration::ZERO,

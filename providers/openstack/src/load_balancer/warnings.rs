@@ -1,11 +1,11 @@
 //! Warnings about a Service that is served, though not with all that it asks for.
 
-use ccm_core::load_balancer::{ClusterView, IpFamily, ServiceEvent, ServiceView};
+use ccm_core::load_balancer::{ClusterView, IgnoredValue, IpFamily, ServiceEvent, ServiceView};
 
+use super::settings::LoadBalancing;
 use super::{
     annotations, desired::Inputs, features::Feature, names, protocols::METHODS, spec::BalancerSpec, tags,
 };
-use crate::config::LoadBalancing;
 
 /// Adds all there is to say.
 pub(crate) fn warnings(
@@ -19,12 +19,10 @@ pub(crate) fn warnings(
     let mut warnings: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes)
         .into_iter()
         .collect();
+    let ignored = IgnoredValue::event(&spec.ignored, &service.id, "LoadBalancerAnnotationIgnored");
+    warnings.extend(ignored);
     let mut say =
         |reason, message: String| warnings.push(ServiceEvent::warning(&service.id, reason, message));
-    if !spec.ignored.is_empty() {
-        let all: Vec<_> = spec.ignored.iter().map(ToString::to_string).collect();
-        say("LoadBalancerAnnotationIgnored", all.join("; "));
-    }
     if let Some(balancer) = &inputs.balancer
         && let Some(former) = names::cluster_of(&balancer.name)
         && former != &*cluster.name

@@ -14,6 +14,7 @@ use ccm_core::{
     Outcome, Priority, Result,
     client::{Indexed, IndexedCache},
 };
+use http::Method;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -29,7 +30,7 @@ use super::{
     responses::{self, LoadBalancer, Provisioning},
 };
 use crate::{
-    client::{Api, Op, Verb, Write, catalogue::Service, listing::Resource},
+    client::{Api, Call, Op, call, catalogue::Service, listing::Resource},
     error::gone_is_deleted,
 };
 
@@ -72,11 +73,11 @@ impl<'a> Writes<'a> {
             .into_iter()
             .collect::<BTreeMap<_, _>>();
         let (op, path) = (Op::LoadBalancerCreate, LoadBalancer::PATH);
-        let write = Write {
+        let write = Call {
             timeout: bulk(members),
-            ..Write::new(op, Service::LoadBalancer, Verb::Post, path)
+            ..call(op, Service::LoadBalancer, Method::POST, path)
         };
-        let Graph { balancer, children } = self.api.write(&write.json(&body), self.priority).await?;
+        let Graph { balancer, children } = self.api.write(&write.json(&body)?, self.priority).await?;
         self.reads.balancers.insert(balancer.clone());
         let mut created = CreatedLoadBalancer {
             balancer,
@@ -110,16 +111,21 @@ impl<'a> Writes<'a> {
 
     /// Changes a load balancer's own fields.
     pub(crate) async fn update_load_balancer(&self, id: &str, body: &impl Serialize) -> Result<LoadBalancer> {
-        let result = self.send(Op::LoadBalancerUpdate, Verb::Put, id, body).await;
+        let result = self.send(Op::LoadBalancerUpdate, Method::PUT, id, body).await;
         note(&self.reads.balancers, id, result)
     }
 
     /// Begins to delete a load balancer, with everything below it if `cascade`. That there is none is no error.
     pub(crate) async fn delete_load_balancer(&self, id: &str, cascade: bool) -> Result<()> {
         let path = ["lbaas", "loadbalancers", id];
-        let write = Write {
+        let write = Call {
             query: if cascade { &[("cascade", "true")] } else { &[] },
-            ..Write::new(Op::LoadBalancerDelete, Service::LoadBalancer, Verb::Delete, &path)
+            ..call(
+                Op::LoadBalancerDelete,
+                Service::LoadBalancer,
+                Method::DELETE,
+                &path,
+            )
         };
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
@@ -130,7 +136,12 @@ impl<'a> Writes<'a> {
     /// Begins a failover, which replaces a load balancer's machines.
     pub(crate) async fn failover(&self, id: &str) -> Result<()> {
         let path = ["lbaas", "loadbalancers", id, "failover"];
-        let write = Write::new(Op::LoadBalancerFailover, Service::LoadBalancer, Verb::Put, &path);
+        let write = call(
+            Op::LoadBalancerFailover,
+            Service::LoadBalancer,
+            Method::PUT,
+            &path,
+        );
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
         result
@@ -139,7 +150,7 @@ impl<'a> Writes<'a> {
     /// Creates an object below a load balancer. Its body names its parent.
     pub(crate) async fn create<T: Below>(&self, balancer: &str, body: &impl Serialize) -> Result<T> {
         let [create, ..] = T::OPS;
-        let result = self.send(create, Verb::Post, "", body).await;
+        let result = self.send(create, Method::POST, "", body).await;
         T::created(self.reads, balancer, result.as_ref().ok());
         self.below(balancer, result)
     }
@@ -152,7 +163,7 @@ impl<'a> Writes<'a> {
         body: &impl Serialize,
     ) -> Result<T> {
         let [_, update, _] = T::OPS;
-        let result = self.send(update, Verb::Put, id, body).await;
+        let result = self.send(update, Method::PUT, id, body).await;
         self.below(balancer, result)
     }
 
@@ -192,7 +203,7 @@ impl<'a> Writes<'a> {
     /// Creates one member.
     pub(crate) async fn create_member(&self, balancer: &str, pool: &str, member: &Member) -> Result<Member> {
         let path = ["lbaas", "pools", pool, "members"];
-        let write = Write::new(Op::MemberCreate, Service::LoadBalancer, Verb::Post, &path);
+        let write = call(Op::MemberCreate, Service::LoadBalancer, Method::POST, &path);
         let created: Result<responses::Member> = self.api.write_one(write, member, self.priority).await;
         // It is read once again, with its id.
         self.members_changed((balancer, pool), false, created.map(Member::from))
@@ -208,15 +219,15 @@ impl<'a> Writes<'a> {
     }
 
     /// Sends an object: a new one if `id` is empty.
-    async fn send<T: Resource>(&self, op: Op, verb: Verb, id: &str, body: &impl Serialize) -> Result<T> {
+    async fn send<T: Resource>(&self, op: Op, method: Method, id: &str, body: &impl Serialize) -> Result<T> {
         let id = Some(id).filter(|id| !id.is_empty());
         let path: Vec<_> = T::PATH.iter().copied().chain(id).collect();
-        let write = Write::new(op, T::SERVICE, verb, &path);
+        let write = call(op, T::SERVICE, method, &path);
         self.api.write_one(write, body, self.priority).await
     }
 
     async fn remove(&self, op: Op, service: Service, path: &[&str]) -> Result<()> {
-        let write = Write::new(op, service, Verb::Delete, path);
+        let write = call(op, service, Method::DELETE, path);
         gone_is_deleted(self.api.execute(&write, self.priority).await)
     }
 
@@ -228,12 +239,12 @@ impl<'a> Writes<'a> {
     ) -> Result<()> {
         let path = ["lbaas", "pools", pool, "members"];
         let body = BTreeMap::from([("members", members)]);
-        let write = Write {
+        let write = Call {
             query,
             timeout: bulk(members.len()),
-            ..Write::new(Op::MembersUpdate, Service::LoadBalancer, Verb::Put, &path)
+            ..call(Op::MembersUpdate, Service::LoadBalancer, Method::PUT, &path)
         };
-        self.api.execute(&write.json(&body), self.priority).await
+        self.api.execute(&write.json(&body)?, self.priority).await
     }
 
     /// As [`note`], for an object below a load balancer.

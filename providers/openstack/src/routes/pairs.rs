@@ -23,9 +23,10 @@ use super::{
     records::{Pair, PairPort},
 };
 use crate::{
-    client::{Api, Op, Verb, Write, catalogue::Service},
+    client::{Api, Op, call, catalogue::Service, if_revision},
     instances::provider_id::{self, ProviderId},
 };
+use http::Method;
 
 /// Addresses of one request: as many stay below 8 KiB, the least that servers in front of Neutron take.
 const ADDRESSES: usize = 150;
@@ -357,10 +358,10 @@ async fn write(api: &Api, port: &PairPort, priority: Priority, edit: impl Fn(&mu
         }
         let body = BTreeMap::from([("allowed_address_pairs", pairs)]);
         let path = ["ports", port.id.as_str()];
-        let put = Write {
-            revision: port.revision_number,
-            ..Write::new(Op::PortUpdate, Service::Network, Verb::Put, &path)
-        };
+        let put = if_revision(
+            port.revision_number,
+            call(Op::PortUpdate, Service::Network, Method::PUT, &path),
+        );
         match api.write_one::<PairPort>(put, &body, priority).await {
             Ok(_) => return Ok(()),
             Err(error) if is_overtaken(&error) => last = Some(error),

@@ -9,7 +9,8 @@ use super::{
     bisect::{Bisect, is_overtaken, is_passing},
     records::{Quotas, RawRoute, Router},
 };
-use crate::client::{Api, Get, Op, Verb, Write, catalogue::Service, listing::Single};
+use crate::client::{Api, Call, Op, call, catalogue::Service, if_revision, listing::Single, read};
+use http::Method;
 
 /// How often a whole list is written when somebody else is faster.
 const TRIES: usize = 8;
@@ -32,9 +33,9 @@ impl Table<'_> {
     pub(super) async fn read(&self) -> Result<Router> {
         let path = ["routers", self.router];
         let query = ["id", "project_id", "routes", "revision_number"].map(|field| ("fields", field));
-        let get = Get {
+        let get = Call {
             query: &query,
-            ..Get::new(Op::RouterGet, Service::Network, &path)
+            ..read(Op::RouterGet, Service::Network, &path)
         };
         let Single(router) = self.api.get(&get, self.priority).await.map_err(|error| {
             if error.kind() == ErrorKind::NotFound {
@@ -53,7 +54,7 @@ impl Table<'_> {
     pub(super) async fn limit(&self) -> Result<Option<usize>> {
         let router = self.read().await?;
         let path = ["quotas", router.project_id.as_str()];
-        let get = Get::new(Op::NetworkQuotaGet, Service::Network, &path);
+        let get = read(Op::NetworkQuotaGet, Service::Network, &path);
         match self.api.get::<Quotas>(&get, self.priority).await {
             Ok(Quotas { quota }) => Ok(quota.router_route.and_then(|limit| usize::try_from(limit).ok())),
             Err(error) if is_passing(&error) => Err(error),
@@ -132,10 +133,7 @@ impl Table<'_> {
     }
 
     async fn put(&self, op: Op, path: &[&str], routes: &[RawRoute], revision: Option<i64>) -> Result<Router> {
-        let write = Write {
-            revision,
-            ..Write::new(op, Service::Network, Verb::Put, path)
-        };
+        let write = if_revision(revision, call(op, Service::Network, Method::PUT, path));
         let body = BTreeMap::from([("routes", routes)]);
         self.api.write_one(write, &body, self.priority).await
     }

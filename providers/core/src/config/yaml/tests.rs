@@ -7,8 +7,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::{KeyCase, Value, document, documents};
-use crate::config::{
-    ConfigErrors, GoDuration, KeyPath, Parsed, Position, Problems, Section, config_section, docs, parse_yaml,
+use crate::{
+    Environment,
+    config::{
+        ConfigErrors, GoDuration, KeyPath, Parsed, Position, Problems, Section, config_section, docs,
+        parse_yaml,
+    },
 };
 
 /// A limit of requests.
@@ -85,6 +89,7 @@ fn read_as(case: KeyCase, text: &str) -> Result<Parsed<Cloud>, ConfigErrors> {
         text,
         "azure.json",
         case,
+        &Environment::default(),
         |cloud: &Cloud, problems: &mut Problems| {
             if cloud.tenant_id.is_empty() {
                 problems.error(KeyPath::key("tenantId"), "missing; write the id of the tenant");
@@ -306,7 +311,14 @@ fn what_is_not_a_config_file_says_so() {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
     assert!(errors("tenantId: [")[0].starts_with("azure.json:1:"));
-    let error = parse_yaml::<Cloud>(b"a: b\n\xff", "f", KeyCase::Sensitive, |_, _| ()).unwrap_err();
+    let error = parse_yaml::<Cloud>(
+        b"a: b\n\xff",
+        "f",
+        KeyCase::Sensitive,
+        &Environment::default(),
+        |_, _| (),
+    )
+    .unwrap_err();
     assert_eq!(error.to_string(), "f:2:1: not UTF-8; store the file as UTF-8");
 }
 
@@ -379,4 +391,87 @@ proptest! {
         };
         prop_assert!(!shown.contains("hunter2"), "{}", shown);
     }
+}
+
+config_section! {
+    /// A cloud with variables.
+    struct Variables {
+        /// Token.
+        "token" | "TOKEN" => token: Option<SecretString>,
+        /// Region.
+        "region" | "REGION" => region: String,
+        /// Kind.
+        "sku" | "SKU" => sku: Sku,
+        /// Zones.
+        "zones" | "ZONES" => zones: Vec<u16>,
+        /// Rate.
+        "rate" | "RATE" => rate: Option<f64>,
+        /// Name.
+        "name" => name: String,
+    }
+}
+
+fn read_variables(text: &str, variables: &[(&str, &str)]) -> Result<Parsed<Variables>, String> {
+    let environment = Environment::default();
+    let environment = variables.iter().fold(environment, |environment, (name, value)| {
+        environment.with(*name, *value)
+    });
+    let check = |conf: &Variables, problems: &mut Problems| {
+        for (key, text) in [("region", &conf.region), ("name", &conf.name)] {
+            problems.require(text != "bad", KeyPath::key(key), "bad");
+            problems.require(!text.is_empty(), KeyPath::key(key), "missing");
+        }
+    };
+    parse_yaml(text, "cloud.yaml", KeyCase::Sensitive, &environment, check)
+        .map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn variables_win_over_the_file_and_are_named_in_errors() {
+    let variables = [
+        ("TOKEN", "secret"),
+        ("REGION", "two"),
+        ("SKU", "basic"),
+        ("ZONES", "1, 2,,3"),
+        ("RATE", "2.5"),
+    ];
+    let text = "region: one\nzones: [7]\nname: web\n";
+    let conf = read_variables(text, &variables).unwrap().value;
+    let token = conf.token.map(|token| token.expose_secret().to_owned());
+    assert_eq!(
+        (
+            token.as_deref(),
+            conf.region.as_str(),
+            conf.sku,
+            conf.zones,
+            conf.rate
+        ),
+        (Some("secret"), "two", Sku::Basic, vec![1, 2, 3], Some(2.5))
+    );
+    let unset = read_variables(text, &[("REGION", "")]).unwrap().value;
+    assert_eq!((unset.region.as_str(), unset.zones), ("one", vec![7]));
+    let wrong = [
+        ("REGION", "bad"),
+        ("SKU", "gold"),
+        ("ZONES", "1,x,2,y"),
+        ("RATE", "fast"),
+    ];
+    let errors = read_variables("region: one\nname: bad\n", &wrong).unwrap_err();
+    for part in [
+        "REGION: bad",
+        "SKU: unknown value \"gold\"",
+        "ZONES: failed to parse \"x\"",
+        "RATE: failed to parse \"fast\"",
+        "cloud.yaml:2:7: name: bad",
+    ] {
+        assert!(errors.contains(part), "{part} is not in {errors}");
+    }
+    let missing = read_variables("", &[]).unwrap_err();
+    assert_eq!(missing, "cloud.yaml: REGION: missing\ncloud.yaml: name: missing");
+    let table = docs::yaml_markdown::<Variables>(|_| false);
+    assert!(
+        table.contains("Zones. Variable `ZONES`, separated by commas."),
+        "{table}"
+    );
+    assert!(table.contains("| Region. Variable `REGION`. |"), "{table}");
 }

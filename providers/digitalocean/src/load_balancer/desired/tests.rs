@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use ccm_core::{
     BuildContext, Environment, NodeAddress, NodeView,
-    load_balancer::{Policy, ServicePort},
+    load_balancer::{Policy, ServiceNode, ServicePort},
     testkit::cluster::{annotate, service},
 };
 
@@ -356,6 +356,37 @@ fn health_checks_follow_the_traffic_policy_unless_overridden() {
 }
 
 #[test]
+fn numbers_of_health_checks_have_a_default_and_bounds() {
+    for (key, field, default, [least, most]) in [
+        ("check-interval-seconds", "check_interval_seconds", 3, [3, 300]),
+        (
+            "response-timeout-seconds",
+            "response_timeout_seconds",
+            5,
+            [3, 300],
+        ),
+        ("unhealthy-threshold", "unhealthy_threshold", 3, [2, 10]),
+        ("healthy-threshold", "healthy_threshold", 5, [2, 10]),
+    ] {
+        let key = format!("healthcheck-{key}");
+        let number = |value: Option<&str>| {
+            let annotations: Vec<_> = value.map(|value| (key.as_str(), value)).into_iter().collect();
+            let reading = regional(&web(&annotations));
+            rules(&reading).map(|_| reading.spec.fields["health_check"][field].clone())
+        };
+        assert_eq!(number(None), Ok(json!(default)), "{key}");
+        for valid in [least, most] {
+            assert_eq!(number(Some(&valid.to_string())), Ok(json!(valid)), "{key}");
+        }
+        for invalid in ["many", "", &(least - 1).to_string(), &(most + 1).to_string()] {
+            let error = number(Some(invalid)).unwrap_err();
+            let times = error.matches(&format!("do-loadbalancer-{key}: ")).count();
+            assert_eq!(times, 1, "{invalid:?} is reported once: {error}");
+        }
+    }
+}
+
+#[test]
 fn other_fields_are_as_the_annotations_say() {
     let fields = |annotations: &[(&str, &str)]| regional(&web(annotations)).spec.fields;
     let none = fields(&[]);
@@ -426,7 +457,7 @@ fn node(id: u64, addresses: &str) -> ServiceNode {
 
 #[test]
 fn droplets_are_those_that_the_network_reaches() {
-    use LbType::{Network, Regional};
+    use LbType::{Regional, RegionalNetwork as Network};
     let nodes: NodeSet = [
         node(1, "p4"),
         node(2, "p46"),
@@ -474,7 +505,13 @@ fn a_node_counts_once_and_only_with_a_droplet_that_exists() {
         .into_iter()
         .collect();
     let names = BTreeMap::from([("nameless".to_owned(), 7)]);
-    let found = backends(LbType::Network, false, &nodes, &names, &BTreeSet::from([2]));
+    let found = backends(
+        LbType::RegionalNetwork,
+        false,
+        &nodes,
+        &names,
+        &BTreeSet::from([2]),
+    );
     assert_eq!(found.droplets, Some(vec![1, 7]));
 }
 
@@ -483,7 +520,13 @@ fn nothing_is_created_without_a_node_that_can_serve() {
     let spec = |annotations: &[(&str, &str)]| read(&web(annotations), &settings(&[]), None, None).spec;
     let of = |nodes: &[ServiceNode]| {
         let nodes = nodes.iter().cloned().collect();
-        backends(LbType::Network, false, &nodes, &BTreeMap::new(), &BTreeSet::new())
+        backends(
+            LbType::RegionalNetwork,
+            false,
+            &nodes,
+            &BTreeMap::new(),
+            &BTreeSet::new(),
+        )
     };
     assert_eq!(uncreatable(&spec(&[]), &of(&[node(1, "p4")])), None);
     let (text, event) = uncreatable(&spec(&[]), &of(&[node(1, "p")])).unwrap();

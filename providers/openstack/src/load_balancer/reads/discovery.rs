@@ -9,7 +9,7 @@ use ccm_core::{
 use serde::Deserialize;
 
 use crate::{
-    client::{Api, Get, Op, catalogue::Service},
+    client::{Api, Op, catalogue::Service, read},
     instances::records::Network,
     load_balancer::{responses::Subnet, secrets::SecretRef},
 };
@@ -33,11 +33,7 @@ pub(crate) struct Discovery {
 
 impl Discovery {
     pub(super) fn new(api: Api, metrics: &ClientMetrics) -> Self {
-        let config = |name| CacheConfig {
-            max_entries: Some(ENTRIES),
-            max_age: Some(KEPT),
-            ..CacheConfig::new(name)
-        };
+        let config = |name| CacheConfig::bounded(name, ENTRIES, KEPT);
         Self {
             api,
             external: Cache::new(config("openstack_external_networks"), metrics),
@@ -135,7 +131,7 @@ impl Discovery {
                     SecretRef::Container(id) => (Op::ContainerGet, ["containers", id.as_str()]),
                     SecretRef::Secret(id) => (Op::SecretGet, ["secrets", id.as_str()]),
                 };
-                let get = Get::new(op, Service::KeyManager, &path);
+                let get = read(op, Service::KeyManager, &path);
                 match api.get::<Anything>(&get, priority).await {
                     Ok(Anything {}) => Ok(true),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),

@@ -147,8 +147,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
         metrics: metrics.clone(),
         ..BuildContext::default()
     };
-    let path = context.cloud_config.as_deref();
-    let loaded = config::load(path, &context.environment, &mut ConfigFiles::default()).unwrap();
+    let loaded = config::load(&context, &mut ConfigFiles::default()).unwrap();
     let settings = loaded.value.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let api = Api::connect(settings.connection, &gates, "test", &Generation::default())

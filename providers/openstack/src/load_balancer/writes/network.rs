@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use ccm_core::Result;
 
+use http::Method;
 use serde::Serialize;
 
 use super::{Writes, note, noted_delete};
 use crate::{
-    client::{Op, Verb, Write, catalogue::Service},
+    client::{Op, call, catalogue::Service, if_revision},
     instances::records::Port,
     load_balancer::responses::{FloatingIp, Rule, SecurityGroup},
 };
@@ -16,7 +17,7 @@ use crate::{
 impl Writes<'_> {
     /// Creates a floating address for a port.
     pub(crate) async fn create_floating_ip(&self, port: &str, body: &impl Serialize) -> Result<FloatingIp> {
-        let result = self.send(Op::FloatingIpCreate, Verb::Post, "", body).await;
+        let result = self.send(Op::FloatingIpCreate, Method::POST, "", body).await;
         note(&self.reads.floating_ips, port, result)
     }
 
@@ -27,7 +28,7 @@ impl Writes<'_> {
         id: &str,
         body: &impl Serialize,
     ) -> Result<FloatingIp> {
-        let result = self.send(Op::FloatingIpUpdate, Verb::Put, id, body).await;
+        let result = self.send(Op::FloatingIpUpdate, Method::PUT, id, body).await;
         note(&self.reads.floating_ips, port, result)
     }
 
@@ -44,7 +45,7 @@ impl Writes<'_> {
         name: &str,
         body: &impl Serialize,
     ) -> Result<SecurityGroup> {
-        let result = self.send(Op::SecurityGroupCreate, Verb::Post, "", body).await;
+        let result = self.send(Op::SecurityGroupCreate, Method::POST, "", body).await;
         note(&self.reads.security_groups, name, result)
     }
 
@@ -60,7 +61,7 @@ impl Writes<'_> {
     /// Creates a rule of the security group with this name and id.
     pub(crate) async fn create_rule(&self, (name, id): (&str, &str), body: &impl Serialize) -> Result<Rule> {
         let create = Op::SecurityGroupRuleCreate;
-        let result: Result<Rule> = self.send(create, Verb::Post, "", body).await;
+        let result: Result<Rule> = self.send(create, Method::POST, "", body).await;
         let rule = result.clone();
         self.rules_changed((name, id), rule, |group, rule| group.rules.push(rule));
         result
@@ -94,10 +95,10 @@ impl Writes<'_> {
     /// [stale](ccm_core::plan::WriteConflict::Stale).
     pub(crate) async fn set_port_groups(&self, port: &Port, groups: &[String]) -> Result<Port> {
         let path = ["ports", port.id.as_str()];
-        let write = Write {
-            revision: port.revision_number,
-            ..Write::new(Op::PortUpdate, Service::Network, Verb::Put, &path)
-        };
+        let write = if_revision(
+            port.revision_number,
+            call(Op::PortUpdate, Service::Network, Method::PUT, &path),
+        );
         let body = BTreeMap::from([("security_groups", groups)]);
         let result: Result<Port> = self.api.write_one(write, &body, self.priority).await;
         match &result {
