@@ -23,7 +23,7 @@ use ccm_core::{
 };
 
 use crate::{
-    client::{Api, metadata::Metadata},
+    client::Api,
     config::{CloudConf, Config},
     instances::{
         AwsInstances,
@@ -82,7 +82,7 @@ impl Cloud for Nodes {
     }
 
     fn generation(&self) -> u64 {
-        self.api.generation()
+        self.instances.generation()
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
@@ -110,17 +110,15 @@ impl Cloud for Aws {
 
     async fn reload(&self) -> Result<Reload> {
         let mut pending = self.configs.begin().await;
-        let path = self.context.cloud_config.as_deref();
-        let new = config::load(path, &self.context.environment, &mut pending.files)?;
+        let new = config::load(&self.context, &mut pending.files)?;
         let changes = pending.last().changes(&new.value);
         let restart_needed = pending.start().changes(&new.value).restart;
+        let (Nodes { api, instances, .. }, settings) = (&self.nodes, &new.value.settings);
         if changes.reconnect {
-            self.nodes
-                .api
-                .reconnect(new.value.settings.connection.clone())
-                .await?;
+            api.reconnect(settings.connection.clone()).await?;
+            instances.forget();
         }
-        self.nodes.api.set_quotas(&new.value.settings.quotas);
+        api.set_quotas(&settings.quotas);
         Ok(pending.commit(new, changes.live, restart_needed))
     }
 
@@ -139,11 +137,7 @@ impl Cloud for Aws {
 }
 
 fn validate(context: &BuildContext) -> Result<()> {
-    let loaded = config::load(
-        context.cloud_config.as_deref(),
-        &context.environment,
-        &mut ConfigFiles::default(),
-    )?;
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
     log_warnings(&loaded.warnings, &[]);
     tagging::check(context)
 }
@@ -161,16 +155,11 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
-    let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
+    let loaded = config::load(&context, &mut files)?;
     let settings = &loaded.value.settings;
     let mut connection = settings.connection.clone();
     connection.answer_timeout = answer_timeout;
-    let metadata = Metadata::new(&connection)?;
-    let region = match &connection.region {
-        Some(region) => region.clone(),
-        None => metadata.region().await?,
-    };
-    let api = Api::new(connection, region, &settings.quotas, &context).await?;
+    let (api, metadata) = Api::connect(connection, &settings.quotas, &context).await?;
     let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
     let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
     let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);

@@ -139,10 +139,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
         let calls = Calls::new(current, Arc::clone(&settings), nodes.clone());
-        let metrics = ReconcileMetrics::new(&RECONCILE_METRICS);
-        context
-            .metrics
-            .publish("openstack_reconcile", Arc::new(metrics.clone()));
+        let metrics = ReconcileMetrics::publish("openstack_reconcile", &RECONCILE_METRICS, &context.metrics);
         MeasuredLoadBalancers::new(
             Engine::new(Model { settings }, Arc::new(calls), context.plan.clone()),
             metrics,

@@ -4,18 +4,14 @@
 //! following changed nodes (*update*), deleting it (*delete*). Here that is the work on the part that is the load balancer,
 //! from its first pass to the one that ends it, waits for the cloud included.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder},
-    metrics::{
-        MetricType,
-        counter::Counter,
-        family::{Family, MetricConstructor},
-        histogram::Histogram,
-    },
+use prometheus_client::metrics::{
+    counter::Counter,
+    family::{Family, MetricConstructor},
+    histogram::Histogram,
 };
 use tokio::time::Instant;
 
@@ -23,7 +19,7 @@ use super::{
     Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
     PartStatus, ProviderFinalizers, Request, ServiceId, ServiceView, StepDescription,
 };
-use crate::client::ProviderMetrics;
+use crate::client::ClientMetrics;
 
 type Labels = [(&'static str, &'static str); 1];
 
@@ -59,10 +55,7 @@ pub struct ReconcileMetricsConfig {
 
 /// Where reconciliations are counted. A clone counts in the same place.
 #[derive(Clone, Debug)]
-pub struct ReconcileMetrics(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct ReconcileMetrics {
     config: &'static ReconcileMetricsConfig,
     duration: Family<Labels, Histogram, Buckets>,
     total: Family<Labels, Counter>,
@@ -79,47 +72,44 @@ impl MetricConstructor<Histogram> for Buckets {
 }
 
 impl ReconcileMetrics {
-    /// Metrics that count from zero.
+    /// Metrics that count from zero, published under the name of a provider.
     #[must_use]
-    pub fn new(config: &'static ReconcileMetricsConfig) -> Self {
-        Self(Arc::new(Inner {
+    pub fn publish(
+        provider: &'static str,
+        config: &'static ReconcileMetricsConfig,
+        client: &ClientMetrics,
+    ) -> Self {
+        let metrics = Self {
             config,
             duration: Family::new_with_constructor(Buckets(config.buckets)),
             total: Family::default(),
             errors: Family::default(),
-        }))
-    }
-
-    fn observe(&self, kind: Reconciliation, took: Duration, is_ok: bool) {
-        let labels = [("operation", (self.0.config.operation)(kind))];
-        self.0.total.get_or_create(&labels).inc();
-        self.0.duration.get_or_create(&labels).observe(took.as_secs_f64());
-        if !is_ok {
-            self.0.errors.get_or_create(&labels).inc();
-        }
-    }
-}
-
-impl ProviderMetrics for ReconcileMetrics {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Inner {
-            config,
+        };
+        let Self {
             duration,
             total,
             errors,
-        } = &*self.0;
-        duration.encode(descriptor(encoder, config.duration, MetricType::Histogram)?)?;
-        total.encode(descriptor(encoder, config.total, MetricType::Counter)?)?;
-        errors.encode(descriptor(encoder, config.errors, MetricType::Counter)?)
+            ..
+        } = metrics.clone();
+        client.publish(
+            provider,
+            vec![
+                (config.duration.0, config.duration.1, Box::new(duration)),
+                (config.total.0, config.total.1, Box::new(total)),
+                (config.errors.0, config.errors.1, Box::new(errors)),
+            ],
+        );
+        metrics
     }
-}
 
-fn descriptor<'a>(
-    encoder: &'a mut DescriptorEncoder<'_>,
-    (name, help): (&'a str, &'a str),
-    kind: MetricType,
-) -> Result<MetricEncoder<'a>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, kind)
+    fn observe(&self, kind: Reconciliation, took: Duration, is_ok: bool) {
+        let labels = [("operation", (self.config.operation)(kind))];
+        self.total.get_or_create(&labels).inc();
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
+        if !is_ok {
+            self.errors.get_or_create(&labels).inc();
+        }
+    }
 }
 
 /// Work under way on a part.
@@ -150,7 +140,7 @@ impl<L> MeasuredLoadBalancers<L> {
     }
 
     fn count(&self, key: &PartKey, began: Instant, report: &PartReport) {
-        let config = self.metrics.0.config;
+        let config = self.metrics.config;
         if !(config.is_load_balancer)(key) {
             return;
         }

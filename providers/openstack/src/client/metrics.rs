@@ -1,38 +1,22 @@
 //! The metrics of calls that the Go cloud controller has, under its names: each request by itself, as dashboards know
 //! them. `ccm_cloud_*` counts whole calls.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use ccm_core::client::ProviderMetrics;
-use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::Counter, family::Family, histogram::Histogram},
-};
+use ccm_core::client::{PROMETHEUS_BUCKETS, provider_metrics};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 
 /// The label: what was requested.
 type Labels = [(&'static str, &'static str); 1];
 
-/// The buckets of the Prometheus clients.
-const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
-/// Where requests are counted. A clone counts in the same place.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestMetrics(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    duration: Family<Labels, Histogram>,
-    total: Family<Labels, Counter>,
-    errors: Family<Labels, Counter>,
-}
-
-impl Default for RequestMetrics {
-    fn default() -> Self {
-        Self(Arc::new(Inner {
-            duration: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-            total: Family::default(),
-            errors: Family::default(),
-        }))
+provider_metrics! {
+    /// Where requests are counted. The format appends `_total` to the names of counters.
+    pub(super) struct RequestMetrics {
+        duration: Family<Labels, Histogram> = Family::new_with_constructor(|| Histogram::new(PROMETHEUS_BUCKETS)),
+            "openstack_api_request_duration_seconds" => "Latency of an OpenStack API call";
+        total: Family<Labels, Counter>, "openstack_api_requests" => "Total number of OpenStack API calls";
+        errors: Family<Labels, Counter>,
+            "openstack_api_request_errors" => "Total number of errors for an OpenStack API call";
     }
 }
 
@@ -40,36 +24,11 @@ impl RequestMetrics {
     /// A request was answered, or not.
     pub(super) fn requested(&self, request: &'static str, took: Duration, ok: bool) {
         let labels = [("request", request)];
-        self.0.total.get_or_create(&labels).inc();
-        self.0.duration.get_or_create(&labels).observe(took.as_secs_f64());
+        self.total.get_or_create(&labels).inc();
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
         if !ok {
-            self.0.errors.get_or_create(&labels).inc();
+            self.errors.get_or_create(&labels).inc();
         }
-    }
-}
-
-impl ProviderMetrics for RequestMetrics {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let inner = &*self.0;
-        inner.duration.encode(encoder.encode_descriptor(
-            "openstack_api_request_duration_seconds",
-            "Latency of an OpenStack API call",
-            None,
-            MetricType::Histogram,
-        )?)?;
-        // The format appends `_total`.
-        inner.total.encode(encoder.encode_descriptor(
-            "openstack_api_requests",
-            "Total number of OpenStack API calls",
-            None,
-            MetricType::Counter,
-        )?)?;
-        inner.errors.encode(encoder.encode_descriptor(
-            "openstack_api_request_errors",
-            "Total number of errors for an OpenStack API call",
-            None,
-            MetricType::Counter,
-        )?)
     }
 }
 
@@ -85,11 +44,9 @@ mod tests {
     fn names_and_labels_are_those_of_the_go_cloud_controller() {
         let mut registry = Registry::default();
         let client = ClientMetrics::register(&mut registry);
-        let lost = RequestMetrics::default();
+        let lost = RequestMetrics::publish("openstack", &client);
         lost.requested("never_seen", Duration::ZERO, true);
-        client.publish("openstack", Arc::new(lost));
-        let metrics = RequestMetrics::default();
-        client.publish("openstack", Arc::new(metrics.clone()));
+        let metrics = RequestMetrics::publish("openstack", &client);
         metrics.requested("loadbalancer_get", Duration::from_millis(30), true);
         metrics.requested("loadbalancer_get", Duration::from_millis(30), false);
         let mut text = String::new();
