@@ -4,14 +4,14 @@
 //! and untagged up to 1000 at a time. Tags that somebody changed by hand are repaired once an hour. Source:
 //! `pkg/controllers/tagging` of the Go cloud controller.
 
-use std::{collections::HashMap, fmt::Write as _, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, FlagDef, FlagKind, FlagValues, Priority, Result,
-    client::{Bucket, Quota},
+    client::{Bucket, Quota, provider_metrics},
     controllers::{
-        Backoff, ControllerContext, ControllerDef, ControllerMetrics, Informer, Needs, NodeObject,
-        NotStarted, WorkQueue, informer::Change,
+        Backoff, ControllerContext, ControllerDef, Informer, Needs, NodeObject, NotStarted, WorkQueue,
+        informer::Change,
     },
 };
 use futures_util::{StreamExt, stream};
@@ -130,11 +130,8 @@ pub(crate) fn check(context: &BuildContext) -> Result<()> {
     let enabled = flags.given("controllers").unwrap_or_default();
     let mut names = enabled.iter().flat_map(|list| list.split(','));
     let is_enabled = names.any(|name| DEF.is_called(name.trim()));
-    if is_enabled
-        || [TAGS, RESOURCES]
-            .iter()
-            .any(|flag| flags.given(flag.name).is_some())
-    {
+    let is_given = |flag: &FlagDef| flags.given(flag.name).is_some();
+    if is_enabled || is_given(&TAGS) || is_given(&RESOURCES) {
         Settings::of(flags)?;
     }
     Ok(())
@@ -189,38 +186,18 @@ impl Settings {
 /// The checksum of tags that upstream writes into the label.
 fn checksum(tags: &Tags) -> String {
     let sorted: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let digest = md5::compute(sorted.join(","));
-    digest.iter().fold(String::new(), |mut text, byte| {
-        // A string takes everything.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("{:x}", md5::compute(sorted.join(",")))
 }
 
-/// Metrics under upstream's names.
-struct Metrics {
-    /// By `error_type`. Upstream has the instance as a label, too, which grows without bounds.
-    errors: Family<[(&'static str, &'static str); 1], Counter>,
-    delay: Histogram,
-}
-
-impl Metrics {
-    fn register(metrics: &ControllerMetrics) -> Self {
-        let errors = Family::default();
-        let delay = Histogram::new([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0]);
-        metrics.with(|registry| {
-            registry.register(
-                "cloudprovider_aws_tagging_controller_work_item_errors",
-                "Nodes whose instance could not be tagged",
-                errors.clone(),
-            );
-            registry.register(
-                "tagging_controller_inital_node_tagging_delay_seconds",
-                "Time from the creation of a node to the first tags of its instance",
-                delay.clone(),
-            );
-        });
-        Self { errors, delay }
+provider_metrics! {
+    /// Metrics under upstream's names.
+    struct Metrics {
+        // By `error_type`. Upstream has the instance as a label, too, which grows without bounds.
+        errors: Family<[(&'static str, &'static str); 1], Counter>,
+            "cloudprovider_aws_tagging_controller_work_item_errors" => "Nodes whose instance could not be tagged.";
+        delay: Histogram = Histogram::new([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0]),
+            "tagging_controller_inital_node_tagging_delay_seconds" =>
+            "Time from the creation of a node to the first tags of its instance.";
     }
 }
 
@@ -255,7 +232,7 @@ impl Tagger {
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),
             bucket,
             checksum: checksum(&settings.tags),
-            metrics: Metrics::register(&context.metrics),
+            metrics: Metrics::publish(NAME, &context.cloud_metrics),
             settings,
             context,
             instances: HashMap::new(),

@@ -257,7 +257,9 @@ fn endpoints_are_chosen_by_api_and_region() {
     let wrong = Environment::default().with("AWS_ENDPOINT_URL_EC2", "ec2");
     let error = loaded("", &wrong).map(drop).unwrap_err();
     assert!(
-        error.message().contains("AWS_ENDPOINT_URL_EC2: \"ec2\" is not a URL"),
+        error
+            .message()
+            .contains("AWS_ENDPOINT_URL_EC2: \"ec2\" is not a URL"),
         "{error}"
     );
 }
