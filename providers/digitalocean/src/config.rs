@@ -21,24 +21,24 @@ config_section! {
     pub(crate) struct CloudConf {
         /// The API token. Variable `DO_ACCESS_TOKEN`. Required, unless `accessTokenFile` is given.
         "accessToken" => pub(crate) access_token: Option<SecretString>,
-        /// A file with the API token. A changed file is read again while the program runs. Variable `DO_ACCESS_TOKEN_FILE`.
+        /// A file with the API token. A changed file is read again while the program runs. Variable `DO_ACCESS_TOKEN_FILE`. Example: `/etc/digitalocean/token`.
         "accessTokenFile" => pub(crate) access_token_file: String,
         /// URL of the API, below which the paths `/v2/...` are. Variable `DO_OVERRIDE_URL`.
         "overrideUrl" => pub(crate) override_url: String = API.to_owned(),
-        /// Slug of the region of load balancers. Without it the metadata service of the droplet is asked. Variable `REGION`.
+        /// Slug of the region of load balancers. Without it the metadata service of the droplet is asked. Variable `REGION`. Example: `nyc3`.
         "region" => pub(crate) region: String,
         /// URL of the metadata service.
         "metadataUrl" => pub(crate) metadata_url: String = METADATA.to_owned(),
         /// ID of the cluster. Load balancers get the tag `k8s:<id>`, and the tags controller adds it where it is missing.
-        /// Variable `DO_CLUSTER_ID`.
+        /// Variable `DO_CLUSTER_ID`. Example: `6c2d1f4e`.
         "clusterId" => pub(crate) cluster_id: String,
         /// UUID of the VPC of load balancers. Needed if the droplets are not in the region's default VPC. Variable
-        /// `DO_CLUSTER_VPC_ID`.
+        /// `DO_CLUSTER_VPC_ID`. Example: `5a4981aa-9653-4bd1-bef5-d6bff52042e4`.
         "clusterVpcId" => pub(crate) cluster_vpc_id: String,
         /// Name of the firewall that opens the ports of Services on the nodes. Only together with `publicAccessFirewallTags`;
-        /// without both there is no firewall. Variable `PUBLIC_ACCESS_FIREWALL_NAME`.
+        /// without both there is no firewall. Variable `PUBLIC_ACCESS_FIREWALL_NAME`. Example: `k8s-public`.
         "publicAccessFirewallName" => pub(crate) firewall_name: String,
-        /// Tags of the droplets to which the firewall applies. Variable `PUBLIC_ACCESS_FIREWALL_TAGS`, separated by commas.
+        /// Tags of the droplets to which the firewall applies. Variable `PUBLIC_ACCESS_FIREWALL_TAGS`, separated by commas. Example: `["k8s:6c2d1f4e"]`.
         "publicAccessFirewallTags" => pub(crate) firewall_tags: Vec<String>,
         /// The most requests per second. Without it the API's own limits: 5,000 an hour and 250 a minute. Variable
         /// `DO_API_RATE_LIMIT_QPS`.
@@ -46,14 +46,14 @@ config_section! {
         /// Type of load balancers without the annotation `do-loadbalancer-type`: `REGIONAL` or `REGIONAL_NETWORK`. Variable
         /// `DEFAULT_LB_TYPE`.
         "defaultLbType" => pub(crate) default_lb_type: String = "REGIONAL_NETWORK".to_owned(),
-        /// `host:port` at which `/metrics` is served without TLS and authentication. Variable `METRICS_ADDR`.
+        /// `host:port` at which `/metrics` is served without TLS and authentication. Variable `METRICS_ADDR`. Example: `0.0.0.0:9100`.
         "metricsAddr" => pub(crate) metrics_addr: String,
-        /// `host:port` at which `/healthz` is served, which asks the API for the account. Variable `DEBUG_ADDR`.
+        /// `host:port` at which `/healthz` is served, which asks the API for the account. Variable `DEBUG_ADDR`. Example: `127.0.0.1:12301`.
         "debugAddr" => pub(crate) debug_addr: String,
         /// How long one request may take.
         "requestTimeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(30),
         /// Families of the external addresses of nodes: `ipv4`, `ipv6`. All by default. Variable `DO_IP_ADDR_FAMILIES`,
-        /// separated by commas.
+        /// separated by commas. Example: `["ipv4", "ipv6"]`.
         "ipAddrFamilies" => pub(crate) families: Vec<String>,
     }
 }

@@ -196,6 +196,6 @@ fn config_reference() -> String {
         "{}\n# Annotations of Services\n\n{}\n# Keys of the config file\n\n{}",
         include_str!("docs.md"),
         annotations::TABLE.markdown(),
-        yaml_markdown::<CloudConf>()
+        yaml_markdown::<CloudConf>(|key| LIVE.contains(&key))
     )
 }

@@ -20,7 +20,7 @@ use ccm_core::{
 };
 
 use self::credentials::Given;
-pub(crate) use self::{keys::CloudConf, load_balancing::LoadBalancing};
+pub(crate) use self::{changes::is_live, keys::CloudConf, load_balancing::LoadBalancing};
 use crate::{
     client::{Connection, Quotas, catalogue::Interface},
     instances::{InstanceSettings, Networking, parse_sort_order},

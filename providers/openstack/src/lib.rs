@@ -154,7 +154,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 }
 
 fn config_reference() -> String {
-    let keys = ccm_core::config::docs::markdown::<CloudConf>(2);
+    let keys = ccm_core::config::docs::markdown::<CloudConf>(2, config::is_live);
     let annotations = load_balancer::annotations::reference();
     format!(
         "{}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}",
