@@ -12,6 +12,7 @@ use ccm_core::{
 use crate::{
     client::{Api, Op},
     config::{self, Config},
+    routes::route_tables,
     site::Site,
 };
 
@@ -122,23 +123,17 @@ impl Inspector {
             let subnet = subnets.map(|subnets| subnets.first().map(drop));
             found("SubnetID", id, subnet, format!("{id} is in {}", site.vpc));
         }
-        let filter = match &settings.route_table {
-            Some(id) => ("route-table-id", vec![id.clone()]),
-            None => ("vpc-id", vec![site.vpc.clone()]),
-        };
-        let tables = match in_time(client.route_tables(&[filter])).await {
-            Ok(tables) => tables,
+        let id = settings.route_table.as_deref();
+        let table = match in_time(route_tables(&client, site, id)).await {
+            Ok(tables) => tables.into_iter().next(),
             Err(error) => {
                 let finding = not_allowed(Op::RouteTables, &error, Severity::Error);
                 inspection.report.findings.push(finding);
                 return None;
             }
         };
-        let is_named = settings.route_table.is_some();
-        let mut tables = tables.into_iter();
-        let table = tables.find(|table| is_named || site.cluster.has(&table.tags));
         let takes = |id: &str| format!("{id} takes routes to Pods");
-        match (&table, &settings.route_table) {
+        match (&table, id) {
             (_, Some(id)) => found("RouteTableID", id, Ok(table.as_ref().map(drop)), takes(id)),
             (None, None) => {
                 let text = "none has the cluster's tag: --configure-cloud-routes will not work";

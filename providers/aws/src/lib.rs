@@ -15,11 +15,11 @@ mod tagging;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, Routes, async_trait,
+    BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
     config::{ConfigFiles, Reloader, log_warnings},
     load_balancer::LoadBalancers,
     plan::Engine,
-    register_provider,
+    provider_flags, register_provider,
 };
 
 use crate::{
@@ -37,13 +37,25 @@ use crate::{
 /// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
 pub const NAME: &str = provider_id::SCHEME;
 
-/// Replaces the flag of the framework, which has no effect. Upstream: `--allow-untagged-cloud`.
-const ALLOW_UNTAGGED: FlagDef = FlagDef {
-    name: "allow-untagged-cloud",
-    kind: FlagKind::Bool,
-    default: "false",
-    help: "Allow a cluster without an id: every instance, subnet and security group then counts as the cluster's",
-};
+provider_flags! {
+    /// `--allow-untagged-cloud`, which replaces the flag of the framework without effect, and those of the tagging controller.
+    pub(crate) const FLAGS;
+
+    /// Allow a cluster without an id: every instance, subnet and security group then counts as the cluster's.
+    ALLOW_UNTAGGED = "allow-untagged-cloud": Bool, "false";
+    /// Tags for the tagging controller, as key=value; may be repeated.
+    TAGS = "tags": List, "";
+    /// What the tagging controller tags; only instance.
+    RESOURCES = "resources": Array("RESOURCE"), "";
+    /// Nodes per second that the tagging controller handles. 0 is no limit, as is a burst limit of 0.
+    RATE = "tagging-controller-rate-limit": Float, "0";
+    /// Nodes that the tagging controller handles at once after a quiet time. 0 is no limit, as is a rate limit of 0.
+    BURST = "tagging-controller-burst-limit": Number(0), "0";
+    /// How many nodes the tagging controller labels at the same time.
+    SYNCS = "tagging-controller-concurrent-node-syncs": Number(1), "1";
+    /// Without effect: instances are always tagged together, up to 1000 with one request.
+    BATCHING = "tagging-controller-enable-batching": Bool, "false";
+}
 
 register_provider! {
     name: NAME,
@@ -52,7 +64,7 @@ register_provider! {
     validate: validate,
     config_reference: config_reference,
     checker: Some(check::checker),
-    flags: tagging::FLAGS,
+    flags: FLAGS,
     controllers: &[tagging::DEF],
 }
 

@@ -90,6 +90,20 @@ fn key(route: &Route) -> Option<Key> {
     Some((route.destination.trunc(), NextHop::new(hop), route.blackhole))
 }
 
+/// The route table with this ID; without one, those of the cluster.
+pub(crate) async fn route_tables(client: &Client, site: &Site, id: Option<&str>) -> Result<Vec<RouteTable>> {
+    if let Some(id) = id {
+        return client
+            .route_tables(&[("route-table-id", vec![id.to_owned()])])
+            .await;
+    }
+    let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
+    filter.extend(site.cluster.common_key().map(|key| ("tag-key", vec![key])));
+    let mut tables = client.route_tables(&filter).await?;
+    tables.retain(|table| site.cluster.has(&table.tags));
+    Ok(tables)
+}
+
 fn key_of(route: &CloudRoute) -> Key {
     (route.destination.trunc(), route.next_hop.clone(), route.blackhole)
 }
@@ -106,18 +120,9 @@ impl TableRoutes {
 
     /// The tables, read now.
     async fn tables(&self, priority: Priority) -> Result<Vec<RouteTable>> {
-        let cluster = &self.site.cluster;
-        let mut filter = Vec::new();
-        if let Some(id) = &self.table {
-            filter.push(("route-table-id", vec![id.clone()]));
-        } else {
-            filter.push(("vpc-id", vec![self.site.vpc.clone()]));
-            filter.extend(cluster.common_key().map(|key| ("tag-key", vec![key])));
-        }
-        let mut tables = self.api.at(priority).route_tables(&filter).await?;
-        tables.retain(|table| self.table.is_some() || cluster.has(&table.tags));
+        let tables = route_tables(&self.api.at(priority), &self.site, self.table.as_deref()).await?;
         if tables.is_empty() {
-            let text = match (&self.table, cluster.key()) {
+            let text = match (&self.table, self.site.cluster.key()) {
                 (Some(id), _) => format!("there is no route table {id}; correct [Global] RouteTableID"),
                 (None, Some(key)) => format!(
                     "no route table of VPC {} has the tag {key}; tag one, or set [Global] RouteTableID",

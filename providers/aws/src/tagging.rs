@@ -7,7 +7,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, FlagDef, FlagKind, FlagValues, Priority, Result,
+    BuildContext, Error, ErrorKind, FlagDef, FlagValues, Priority, Result,
     client::{Bucket, Quota, provider_metrics},
     controllers::{
         Backoff, ControllerContext, ControllerDef, Informer, Needs, NodeObject, NotStarted, WorkQueue,
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::{
-    Aws,
+    Aws, BURST, RATE, RESOURCES, SYNCS, TAGS,
     client::{Client, ec2::TAGGED_RESOURCES},
     cluster::Tags,
     instances::{
@@ -50,54 +50,6 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(1000),
 };
-
-const TAGS: FlagDef = FlagDef {
-    name: "tags",
-    kind: FlagKind::List,
-    default: "",
-    help: "Tags for the tagging controller, as key=value; may be repeated",
-};
-const RESOURCES: FlagDef = FlagDef {
-    name: "resources",
-    kind: FlagKind::Array("RESOURCE"),
-    default: "",
-    help: "What the tagging controller tags; only instance",
-};
-const RATE: FlagDef = FlagDef {
-    name: "tagging-controller-rate-limit",
-    kind: FlagKind::Float,
-    default: "0",
-    help: "Nodes per second that the tagging controller handles. 0 is no limit, as is a burst limit of 0",
-};
-const BURST: FlagDef = FlagDef {
-    name: "tagging-controller-burst-limit",
-    kind: FlagKind::Number(0),
-    default: "0",
-    help: "Nodes that the tagging controller handles at once after a quiet time. 0 is no limit, as is a rate limit of 0",
-};
-const SYNCS: FlagDef = FlagDef {
-    name: "tagging-controller-concurrent-node-syncs",
-    kind: FlagKind::Number(1),
-    default: "1",
-    help: "How many nodes the tagging controller labels at the same time",
-};
-const BATCHING: FlagDef = FlagDef {
-    name: "tagging-controller-enable-batching",
-    kind: FlagKind::Bool,
-    default: "false",
-    help: "Without effect: instances are always tagged together, up to 1000 with one request",
-};
-
-/// The flags of this controller, and `--allow-untagged-cloud`.
-pub(crate) const FLAGS: &[FlagDef] = &[
-    crate::ALLOW_UNTAGGED,
-    TAGS,
-    RESOURCES,
-    RATE,
-    BURST,
-    SYNCS,
-    BATCHING,
-];
 
 /// The name of the controller.
 const NAME: &str = "tagging-controller";

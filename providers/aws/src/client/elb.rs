@@ -39,16 +39,24 @@ impl Client {
         list!(self, Listeners(set_marker, next_marker), listeners.filter_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
     }
 
-    /// The attributes of a load balancer or of a target group.
+    /// The attributes of a load balancer or of a target group that are known.
     pub(crate) async fn attributes(&self, kind: Kind, arn: &str) -> Result<Attributes> {
-        if kind == Kind::TargetGroup {
-            let reply = send!(self, TargetGroupAttributes, .target_group_arn(arn))?;
-            let pairs = reply.attributes.into_iter().flatten();
-            return Ok(known(kind, pairs.map(|one| (one.key, one.value))));
+        /// The attributes of a reply as pairs.
+        macro_rules! pairs {
+            ($reply:expr) => {{
+                let attributes = $reply?.attributes.into_iter().flatten();
+                attributes
+                    .filter_map(|one| Some((one.key?, one.value.unwrap_or_default())))
+                    .collect()
+            }};
         }
-        let reply = send!(self, LoadBalancerAttributes, .load_balancer_arn(arn))?;
-        let pairs = reply.attributes.into_iter().flatten();
-        Ok(known(kind, pairs.map(|one| (one.key, one.value))))
+        let mut pairs: HashMap<String, String> = match kind {
+            Kind::TargetGroup => pairs!(send!(self, TargetGroupAttributes, .target_group_arn(arn))),
+            _ => pairs!(send!(self, LoadBalancerAttributes, .load_balancer_arn(arn))),
+        };
+        let known = kind.schema().attributes.iter();
+        let known = known.filter_map(|known| Some((known.name, pairs.remove(known.name)?.into())));
+        Ok(known.collect())
     }
 
     /// The targets of a target group, without those that are leaving.
@@ -88,17 +96,6 @@ impl Client {
         }
         Ok(all)
     }
-}
-
-/// The attributes that are known.
-fn known(kind: Kind, pairs: impl Iterator<Item = (Option<String>, Option<String>)>) -> Attributes {
-    let attributes = kind.schema().attributes;
-    let pairs = pairs.filter_map(|(key, value)| {
-        let mut attributes = attributes.iter();
-        let attribute = attributes.find(|attribute| Some(attribute.name) == key.as_deref())?;
-        Some((attribute.name, Value::from(value.unwrap_or_default())))
-    });
-    pairs.collect()
 }
 
 pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object<Kind>> {
