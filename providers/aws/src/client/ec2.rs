@@ -153,8 +153,8 @@ fn unreadable(what: &str) -> Error {
 /// A call that leads a route of a table to a target.
 macro_rules! route {
     ($client:expr, $op:ident, $table:expr, $to:expr, $target:expr) => {{
-        let [v4, v6] = one_of($to, $to.addr().is_ipv4());
-        let [instance, interface] = one_of($target, is_instance($target));
+        let [v4, v6] = one_of(&$to, $to.addr().is_ipv4());
+        let [instance, interface] = one_of(&$target, is_instance($target));
         done!($client, $op, .route_table_id($table).set_destination_cidr_block(v4.clone())
             .set_destination_ipv6_cidr_block(v6.clone()).set_instance_id(instance.clone())
             .set_network_interface_id(interface.clone()))
@@ -162,7 +162,7 @@ macro_rules! route {
 }
 
 /// A value as that of the first or of the second of two fields.
-fn one_of(value: impl ToString, is_first: bool) -> [Option<String>; 2] {
+fn one_of(value: &impl ToString, is_first: bool) -> [Option<String>; 2] {
     let value = Some(value.to_string());
     if is_first { [value, None] } else { [None, value] }
 }
@@ -271,7 +271,7 @@ impl Client {
 
     /// Deletes the route with this destination. [`ErrorKind::NotFound`] if there is none.
     pub(crate) async fn delete_route(&self, table: &str, to: IpNet) -> Result<()> {
-        let [v4, v6] = one_of(to, to.addr().is_ipv4());
+        let [v4, v6] = one_of(&to, to.addr().is_ipv4());
         done!(self, RouteDelete, .route_table_id(table).set_destination_cidr_block(v4.clone())
             .set_destination_ipv6_cidr_block(v6.clone()))
     }
