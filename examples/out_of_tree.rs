@@ -8,10 +8,10 @@
 use std::{collections::BTreeSet, process::ExitCode, sync::Arc, time::Duration};
 
 use ccm_core::{
-    AddressType, BuildContext, Cloud, FlagDef, FlagKind, Freshness, Instance, InstanceQuery, InstanceState,
-    Instances, NodeAddress, NodeView, Priority, Result, async_trait,
+    AddressType, BuildContext, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances,
+    NodeAddress, NodeView, Priority, Result, async_trait,
     controllers::{ControllerContext, ControllerDef, Needs},
-    register_provider,
+    provider_flags, register_provider,
 };
 use prometheus_client::metrics::gauge::Gauge;
 use tracing::info;
@@ -19,13 +19,13 @@ use tracing::info;
 /// The machines of Acme: name and internal address. The name is the id, too.
 const MACHINES: [(&str, &str); 2] = [("node-1", "192.0.2.1"), ("node-2", "192.0.2.2")];
 
-/// A flag of this provider.
-const DELAY: FlagDef = FlagDef {
-    name: "acme-firewall-delay",
-    kind: FlagKind::Duration,
-    default: "1s",
-    help: "How long changes of nodes and Services are collected before the firewall is updated",
-};
+provider_flags! {
+    /// The flags of this provider.
+    const FLAGS;
+
+    /// How long changes of nodes and Services are collected before the firewall is updated.
+    DELAY = "acme-firewall-delay": Duration, "1s";
+}
 
 /// A controller of this provider.
 const FIREWALL: ControllerDef = ControllerDef {
@@ -50,7 +50,7 @@ register_provider! {
     name: "acme",
     summary: "Acme Cloud",
     build: Acme::build,
-    flags: &[DELAY],
+    flags: FLAGS,
     controllers: &[FIREWALL],
 }
 

@@ -4,15 +4,15 @@
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, Result, async_trait,
-    check::{Checker, CloudReport, ConfigSource, Finding, Severity, in_time},
+    check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
     config::{ConfigFiles, Parsed},
     registry::CheckerResult,
 };
-use futures_util::future::join_all;
 
 use crate::{
-    client::{Api, Op, dry_run::Trial, metadata::Metadata},
+    client::{Api, Op},
     config::{self, Config},
+    routes::route_tables,
     site::Site,
 };
 
@@ -22,8 +22,7 @@ use crate::{
 ///
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let path = context.cloud_config.as_deref();
-    let loaded = config::load(path, &context.environment, &mut ConfigFiles::default());
+    let loaded = config::load(context, &mut ConfigFiles::default());
     let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
     if let Err(error) = crate::tagging::check(context) {
         return Err(vec![Finding::of_error("flags", &error)]);
@@ -40,12 +39,6 @@ struct Inspector {
     loaded: Parsed<Config>,
 }
 
-/// What is read of the account.
-struct Connected {
-    api: Api,
-    site: Site,
-}
-
 #[async_trait]
 impl Checker for Inspector {
     fn config(&self) -> Vec<Finding> {
@@ -57,134 +50,99 @@ impl Checker for Inspector {
 
     async fn cloud(&self) -> CloudReport {
         let mut report = CloudReport::default();
-        let Connected { api, site } = match Box::pin(in_time(self.connect(&mut report))).await {
+        let (api, site) = match Box::pin(in_time(self.connect(&mut report))).await {
             Ok(connected) => connected,
             Err(error) => {
                 report.findings.push(no_entry(&error));
-                report
-                    .left_out
-                    .push("AWS: without credentials, region and VPC there is nothing to ask.".to_owned());
+                let text = "AWS: without credentials, region and VPC there is nothing to ask.";
+                report.left_out.push(text.to_owned());
                 return report;
             }
         };
         report.scope = Some(site.to_string());
-        let table = self.places(&api, &site, &mut report).await;
+        let mut inspection = Inspection {
+            keys: ConfigSource {
+                file: self.context.cloud_config.as_deref(),
+                locations: &self.loaded.locations,
+            },
+            report,
+            remedy: |kind| match kind {
+                ErrorKind::PermissionDenied => "allow the action in the IAM policy",
+                _ => "",
+            },
+        };
+        let table = self.places(&api, &site, &mut inspection).await;
+        let mut report = inspection.report;
         rights(&api, &site, table.as_deref(), &mut report).await;
-        report.left_out.extend(
-            [
-                "Rights to write load balancers: Elastic Load Balancing has no dry runs.",
-                "Rights to change instances and rules of security groups: a dry run needs one that may be changed.",
-            ]
-            .map(str::to_owned),
-        );
+        let left_out = [
+            "Rights to write load balancers: Elastic Load Balancing has no dry runs.",
+            "Rights to change instances and rules of security groups: a dry run needs one that may be changed.",
+        ];
+        report.left_out.extend(left_out.map(str::to_owned));
         report
     }
 }
 
 impl Inspector {
-    fn keys(&self) -> ConfigSource<'_> {
-        ConfigSource {
-            file: self.context.cloud_config.as_deref(),
-            locations: &self.loaded.locations,
-        }
-    }
-
     /// Finds region, credentials and place of the cluster.
-    async fn connect(&self, report: &mut CloudReport) -> Result<Connected> {
+    async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
         let settings = &self.loaded.value.settings;
-        let metadata = Metadata::new(&settings.connection)?;
-        let region = match &settings.connection.region {
-            Some(region) => region.clone(),
-            None => metadata.region().await?,
-        };
-        let api = Api::new(
-            settings.connection.clone(),
-            region,
-            &settings.quotas,
-            &self.context,
-        )
-        .await?;
+        let connection = settings.connection.clone();
+        let (api, metadata) = Api::connect(connection, &settings.quotas, &self.context).await?;
         // An account in which STS cannot be reached can be used all the same.
         if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));
         }
         let untagged = self.context.flags.boolean(&crate::ALLOW_UNTAGGED);
         let site = Site::find(&api, &metadata, &settings.site, untagged).await?;
-        Ok(Connected { api, site })
+        Ok((api, site))
     }
 
     /// Whether what the config names exists. Returns a route table, if there is one for routes.
-    async fn places(&self, api: &Api, site: &Site, report: &mut CloudReport) -> Option<String> {
+    async fn places(&self, api: &Api, site: &Site, inspection: &mut Inspection<'_>) -> Option<String> {
         let settings = &self.loaded.value.settings;
-        match in_time(api.at(Priority::User).check_vpc(&site.vpc)).await {
-            Ok(()) => report.pass("VPC", format!("{} exists", site.vpc)),
-            Err(error) => report.findings.push(self.missing("VPC", &site.vpc, &error)),
-        }
+        let client = api.at(Priority::User);
+        let mut found = |key: &str, id: &str, found: Result<Option<()>>, what: String| {
+            let missing = format!("{id} does not exist in this account, region and VPC");
+            let fix = "correct the id, or region and VPC";
+            if inspection.found(("Global", key), found, missing, fix).is_some() {
+                inspection.report.pass(key, what);
+            }
+        };
+        let vpc = match in_time(client.check_vpc(&site.vpc)).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        };
+        found("VPC", &site.vpc, vpc, format!("{} exists", site.vpc));
         if let Some(id) = &settings.site.subnet {
             let filter = [
                 ("subnet-id", vec![id.clone()]),
                 ("vpc-id", vec![site.vpc.clone()]),
             ];
-            match in_time(api.at(Priority::User).subnets(&filter)).await {
-                Ok(found) if found.is_empty() => {
-                    report.findings.push(self.missing("SubnetID", id, &not_found()));
-                }
-                Ok(_) => report.pass("subnet", format!("{id} is in {}", site.vpc)),
-                Err(error) => report.findings.push(self.missing("SubnetID", id, &error)),
-            }
+            let subnets = in_time(client.subnets(&filter)).await;
+            let subnet = subnets.map(|subnets| subnets.first().map(drop));
+            found("SubnetID", id, subnet, format!("{id} is in {}", site.vpc));
         }
-        let filter = match &settings.route_table {
-            Some(id) => vec![("route-table-id", vec![id.clone()])],
-            None => vec![("vpc-id", vec![site.vpc.clone()])],
-        };
-        match in_time(api.at(Priority::User).route_tables(&filter)).await {
-            Ok(tables) => {
-                let named = settings.route_table.is_some();
-                let mut tables = tables
-                    .into_iter()
-                    .filter(|table| named || site.cluster.has(&table.tags));
-                let first = tables.next().map(|table| table.id);
-                match (&first, &settings.route_table) {
-                    (None, Some(id)) => report
-                        .findings
-                        .push(self.missing("RouteTableID", id, &not_found())),
-                    (None, None) => {
-                        let text = "none has the cluster's tag: --configure-cloud-routes will not work";
-                        report.pass("route tables", text);
-                    }
-                    (Some(id), _) => report.pass("route tables", format!("{id} takes routes to Pods")),
-                }
-                first
-            }
+        let id = settings.route_table.as_deref();
+        let table = match in_time(route_tables(&client, site, id)).await {
+            Ok(tables) => tables.into_iter().next(),
             Err(error) => {
-                report
-                    .findings
-                    .push(not_allowed(Op::RouteTables, &error, Severity::Error));
-                None
+                let finding = not_allowed(Op::RouteTables, &error, Severity::Error);
+                inspection.report.findings.push(finding);
+                return None;
             }
-        }
-    }
-
-    /// Something that a key names does not exist, or could not be read.
-    fn missing(&self, key: &str, id: &str, error: &Error) -> Finding {
-        let what = if error.kind() == ErrorKind::NotFound {
-            format!("{id} does not exist in this account, region and VPC")
-        } else {
-            format!("{id} could not be read: {}", error.report())
         };
-        let finding = self
-            .keys()
-            .finding(Severity::of(error.kind()), ("Global", key), what);
-        finding.fix(match error.kind() {
-            ErrorKind::NotFound => "correct the id, or region and VPC",
-            ErrorKind::PermissionDenied => "allow the action in the IAM policy",
-            _ => "",
-        })
+        let takes = |id: &str| format!("{id} takes routes to Pods");
+        match (&table, id) {
+            (_, Some(id)) => found("RouteTableID", id, Ok(table.as_ref().map(drop)), takes(id)),
+            (None, None) => {
+                let text = "none has the cluster's tag: --configure-cloud-routes will not work";
+                inspection.report.pass("route tables", text);
+            }
+            (Some(table), None) => inspection.report.pass("route tables", takes(&table.id)),
+        }
+        table.map(|table| table.id)
     }
-}
-
-fn not_found() -> Error {
-    Error::new(ErrorKind::NotFound, "not found")
 }
 
 /// Why AWS cannot be asked.
@@ -217,23 +175,16 @@ fn not_allowed(op: Op, error: &Error, severity: Severity) -> Finding {
 
 /// Tries the actions that can be tried without a change.
 async fn rights(api: &Api, site: &Site, table: Option<&str>, report: &mut CloudReport) {
-    let trial = Trial {
-        vpc: &site.vpc,
-        table,
-    };
-    let tried = Trial::OPERATIONS
-        .iter()
-        .map(|op| async { (*op, in_time(api.at(Priority::User).try_out(*op, &trial)).await) });
     let mut allowed = Vec::new();
-    for (op, result) in join_all(tried).await {
-        match result {
-            Ok(true) => allowed.push(op.iam_action()),
-            Ok(false) => {}
+    for (op, result) in api.at(Priority::User).try_out(&site.vpc, table).await {
+        let severity = match op {
             // Upstream's policy has no such action, and DeleteRoute with CreateRoute does instead.
-            Err(error) if op == Op::RouteReplace => {
-                report.findings.push(not_allowed(op, &error, Severity::Warning));
-            }
-            Err(error) => report.findings.push(not_allowed(op, &error, Severity::Error)),
+            Op::RouteReplace => Severity::Warning,
+            _ => Severity::Error,
+        };
+        match result {
+            Ok(()) => allowed.push(op.iam_action()),
+            Err(error) => report.findings.push(not_allowed(op, &error, severity)),
         }
     }
     if !allowed.is_empty() {

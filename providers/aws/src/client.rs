@@ -10,27 +10,34 @@
 //! | [`dry_run`] | which rights there are |
 //! | [`groups`] | security groups |
 //! | [`elb`] | reads of network load balancers |
-//! | [`classic`] | classic load balancers |
+//! | [`classic`] | reads of classic load balancers |
 //! | [`send`] | writes of load balancers and security groups |
 //!
 //! The SDK does not retry: the gate does.
 
-/// Sends a request through the gate: `send!(client, Op, api.method => .field(value)..)`. The arrow keeps requests with many
-/// fields compact.
+/// Sends a request through the gate: `send!(client, Op, .field(value)..)`. The dot keeps requests with many fields compact.
 macro_rules! send {
-    ($client:expr, $op:ident, $api:ident.$method:ident => $($fields:tt)*) => {
-        $client.call(Op::$op, |clients| clients.$api.$method() $($fields)*.send()).await
+    ($client:expr, $op:ident $(, $($fields:tt)*)?) => {
+        $client
+            .call($crate::client::Op::$op, |clients| {
+                $crate::client::ops::request!(clients, $op) $($($fields)*)? .send()
+            })
+            .await
     };
+}
+
+/// The same for a request whose answer says nothing.
+macro_rules! done {
+    ($($request:tt)*) => { send!($($request)*).map(drop) };
 }
 
 /// The same for all pages of a listing: the items of each reply, converted. `$set` and `$next` are the names of the token.
 macro_rules! list {
     (
-        $client:expr, $op:ident, $api:ident.$method:ident($set:ident, $next:ident) =>
-            $items:ident.filter_map($convert:expr), $($fields:tt)*
+        $client:expr, $op:ident($set:ident, $next:ident), $items:ident.filter_map($convert:expr), $($fields:tt)*
     ) => {
         ccm_core::client::collect(None, |token: Option<String>| async move {
-            let reply = send!($client, $op, $api.$method => $($fields)*.$set(token.clone()))?;
+            let reply = send!($client, $op, $($fields)*.$set(token.clone()))?;
             let items = reply.$items.unwrap_or_default().into_iter();
             Ok(ccm_core::client::Page {
                 items: items.filter_map($convert).collect(),
@@ -61,14 +68,7 @@ mod metrics;
 mod ops;
 pub(crate) mod send;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
@@ -81,9 +81,9 @@ use ccm_core::{
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-use self::{connect::Clients, metrics::RequestMetrics};
+use self::{connect::Clients, metadata::Metadata, metrics::RequestMetrics};
 pub(crate) use self::{
-    connect::{ANSWER_TIMEOUT, Connection, Endpoint, Role, Service, is_certificates},
+    connect::{ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
     ops::{Op, Quotas},
 };
 use crate::error::Failure;
@@ -108,8 +108,6 @@ pub(crate) struct Client {
 struct Inner {
     region: String,
     state: RwLock<State>,
-    /// Counts the changes of credentials.
-    generation: AtomicU64,
     metrics: RequestMetrics,
     user_agent: String,
 }
@@ -130,41 +128,46 @@ impl fmt::Debug for Api {
 }
 
 impl Api {
-    /// Makes the clients. Talks to nobody: credentials are read with the first call.
+    /// Makes the clients, also that of the instance metadata service, which is asked for the region if the config has none.
+    /// Credentials are read with the first call.
     ///
     /// # Errors
     ///
-    /// What is wrong with the proxy.
-    pub(crate) async fn new(
+    /// What is wrong with the proxy, or there is no region.
+    pub(crate) async fn connect(
         connection: Connection,
-        region: String,
         quotas: &Quotas,
         context: &BuildContext,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Metadata)> {
+        let metadata = Metadata::new(&connection)?;
+        let region = match &connection.region {
+            Some(region) => region.clone(),
+            None => metadata.region().await?,
+        };
         let mut config = GateConfig::new(crate::NAME);
-        config.buckets = quotas.all_buckets();
+        config.buckets = quotas.all_buckets().into_iter().collect();
         // Other programs in the account use the same limits.
         config.reserved = 0.5;
         config.attempt_timeout = connection.answer_timeout;
         // Routes and tags have fences of their own; all other writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
-        let metrics = RequestMetrics::default();
-        context.metrics.publish(crate::NAME, Arc::new(metrics.clone()));
+        let metrics = RequestMetrics::publish(crate::NAME, &context.metrics);
         let clients = Arc::new(connection.clients(&region, &context.user_agent).await?);
-        Ok(Self {
+        let state = State {
+            connection,
+            clients,
+            renewed: None,
+        };
+        let api = Self {
             gate: Gate::new(config, &context.metrics),
             inner: Arc::new(Inner {
                 region,
-                state: RwLock::new(State {
-                    connection,
-                    clients,
-                    renewed: None,
-                }),
-                generation: AtomicU64::new(1),
+                state: RwLock::new(state),
                 metrics,
                 user_agent: context.user_agent.clone(),
             }),
-        })
+        };
+        Ok((api, metadata))
     }
 
     /// The calls, with this priority.
@@ -176,11 +179,6 @@ impl Api {
     /// The region.
     pub(crate) fn region(&self) -> &str {
         &self.inner.region
-    }
-
-    /// Counts the changes of credentials.
-    pub(crate) fn generation(&self) -> u64 {
-        self.inner.generation.load(Ordering::SeqCst)
     }
 
     /// The same, but writes pass this fence.
@@ -206,20 +204,12 @@ impl Api {
     pub(crate) async fn reconnect(&self, connection: Connection) -> Result<()> {
         let inner = &self.inner;
         let clients = Arc::new(connection.clients(&inner.region, &inner.user_agent).await?);
-        let op = Op::Zones;
         let attempt = || async {
             let request = clients.ec2.describe_availability_zones();
             Box::pin(request.send()).await.map_err(|error| failure(&error))
         };
-        match self.gate.call(op, Priority::User, attempt).await {
-            Ok(_) => {}
-            // The credentials are good.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
-            Err(error) => return Err(error),
-        }
-        let mut state = inner.state.write();
-        inner.generation.fetch_add(1, Ordering::SeqCst);
-        *state = State {
+        accepted(self.gate.call(Op::Zones, Priority::User, attempt).await)?;
+        *inner.state.write() = State {
             connection,
             clients,
             renewed: None,
@@ -250,6 +240,18 @@ impl Api {
             state.renewed = Some(Instant::now());
         }
         true
+    }
+}
+
+/// Whether AWS accepts the credentials of a call. It does, too, if they may not make this call.
+///
+/// # Errors
+///
+/// That of the call.
+pub(crate) fn accepted<T>(answer: Result<T>) -> Result<()> {
+    match answer {
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -296,25 +298,21 @@ fn failure<E>(error: &SdkError<E, HttpResponse>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
 {
-    let response = error.raw_response();
-    let status = response.map(|response| response.status().as_u16());
-    if let Some(error) = own_error(error) {
+    if let Some(error) = credentials_error(error) {
         return error;
     }
-    let service = error.as_service_error();
-    let body = response.and_then(|response| response.body().bytes());
+    let (service, response) = (error.as_service_error(), error.raw_response());
     let text = match (service.and_then(ProvideErrorMetadata::message), error) {
         (Some(message), _) => message.to_owned(),
         (None, SdkError::ServiceError(_) | SdkError::ResponseError(_)) => {
-            String::from_utf8_lossy(body.unwrap_or_default())
-                .chars()
-                .take(200)
-                .collect()
+            let body = response.and_then(|response| response.body().bytes());
+            let body = String::from_utf8_lossy(body.unwrap_or_default());
+            body.chars().take(200).collect()
         }
         (None, _) => ccm_core::error::report(error),
     };
     let failure = Failure {
-        status,
+        status: response.map(|response| response.status().as_u16()),
         code: service.and_then(ProvideErrorMetadata::code),
         message: &text,
         request_id: error.request_id(),
@@ -327,27 +325,20 @@ where
 }
 
 /// The error of the credentials: nothing was sent.
-fn own_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
-    let mut next = Some(error);
-    let mut credentials = None;
-    while let Some(cause) = next {
-        if let Some(own) = cause.downcast_ref::<Error>() {
-            return Some(own.clone().with_outcome(Outcome::NotDone));
-        }
-        credentials = credentials.or_else(|| cause.downcast_ref::<CredentialsError>());
-        next = cause.source();
+fn credentials_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
+    let chain = || std::iter::successors(Some(error), |cause| cause.source());
+    if let Some(own) = chain().find_map(|cause| cause.downcast_ref::<Error>()) {
+        return Some(own.clone().with_outcome(Outcome::NotDone));
     }
-    let credentials = credentials?;
-    let (kind, text) = match credentials {
+    let error = chain().find_map(|cause| cause.downcast_ref::<CredentialsError>())?;
+    let (kind, text) = match error {
         CredentialsError::CredentialsNotLoaded(_) => (
             ErrorKind::Unauthenticated,
             "no credentials found in environment, profile, web identity, container and instance metadata"
                 .to_owned(),
         ),
-        CredentialsError::ProviderTimedOut(_) => {
-            (ErrorKind::Unavailable, ccm_core::error::report(credentials))
-        }
-        _ => (ErrorKind::Unauthenticated, ccm_core::error::report(credentials)),
+        CredentialsError::ProviderTimedOut(_) => (ErrorKind::Unavailable, ccm_core::error::report(error)),
+        _ => (ErrorKind::Unauthenticated, ccm_core::error::report(error)),
     };
     Some(Error::new(kind, text))
 }

@@ -36,6 +36,12 @@ impl Cluster {
         (!self.id.is_empty()).then(|| format!("{PREFIX}{}", self.id))
     }
 
+    /// The key of the tag that all resources of the cluster have; `None` if some may have the legacy one instead. There is no
+    /// filter for either of two tags.
+    pub(crate) fn common_key(&self) -> Option<String> {
+        self.key().filter(|_| !self.legacy)
+    }
+
     /// Whether a resource belongs to the cluster, also to others with it.
     pub(crate) fn has(&self, tags: &Tags) -> bool {
         match self.key() {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ccm_core::{
-    Environment,
+    BuildContext, Environment,
     config::{
         self, Changes, ConfigFile, ConfigFiles, LoadError, Parsed, Problems, config_file, config_section,
     },
@@ -18,7 +18,7 @@ use ccm_core::{
 use regex::Regex;
 
 use crate::{
-    client::{ANSWER_TIMEOUT, Connection, Endpoint, Quotas, Role, Service},
+    client::{ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service},
     instances::{InstanceSettings, IpFamily},
 };
 
@@ -179,27 +179,17 @@ pub(crate) struct Config {
 impl Config {
     /// What changes from this config to a new one. Credentials, endpoints and quotas can be taken over while running.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
-        let mut changes = Changes::default();
         let variables: BTreeSet<_> = self.material.keys().chain(new.material.keys()).collect();
-        let rotated = variables
-            .into_iter()
-            .filter(|variable| self.material.get(*variable) != new.material.get(*variable));
-        changes
-            .live
-            .extend(rotated.map(|variable| format!("file of {variable}")));
-        for key in self.conf.changed_keys(&new.conf) {
-            if connects(&key) {
-                changes.live.push(key);
-            } else if !is_live(&key) {
-                changes.restart.push(key);
-            }
+        let is_rotated = |variable: &&&str| self.material.get(**variable) != new.material.get(**variable);
+        let rotated = variables.into_iter().filter(is_rotated);
+        let rotated: Vec<_> = rotated.map(|variable| format!("file of {variable}")).collect();
+        let keys = self.conf.changed_keys(&new.conf).into_iter();
+        let (live, restart): (Vec<_>, Vec<_>) = keys.partition(|key| is_live(key));
+        Changes {
+            reconnect: !rotated.is_empty() || live.iter().any(|key| connects(key)),
+            live: [rotated, live].concat(),
+            restart,
         }
-        changes.reconnect = !changes.live.is_empty();
-        let quotas = self.conf.changed_keys(&new.conf).into_iter();
-        changes
-            .live
-            .extend(quotas.filter(|key| key.starts_with("[Quota] ")));
-        changes
     }
 }
 
@@ -218,11 +208,8 @@ pub(crate) fn is_live(key: &str) -> bool {
 /// # Errors
 ///
 /// Everything that is wrong, with line numbers.
-pub(crate) fn load(
-    path: Option<&Path>,
-    env: &Environment,
-    files: &mut ConfigFiles,
-) -> Result<Parsed<Config>, LoadError> {
+pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Config>, LoadError> {
+    let (path, env) = (context.cloud_config.as_deref(), &context.environment);
     config::load_optional(path, "environment", files, |conf, files, problems| {
         Some(settle(conf, env, files, problems))
     })
@@ -235,23 +222,24 @@ fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems
     let mut material = BTreeMap::new();
     let ca_bundle = env.var("AWS_CA_BUNDLE").and_then(|path| {
         let read = files.read(path);
-        let pem = read.map_err(|error| {
-            problems.error(
-                "Global",
-                format!("AWS_CA_BUNDLE: could not read {path:?}: {error}"),
-            );
+        let read = read.map_err(|error| format!("could not read {path:?}: {error}"));
+        let read = read.and_then(|pem| match crate::client::is_certificates(&pem) {
+            true => Ok(pem),
+            false => Err(format!("{path:?} is not a PEM bundle of certificates")),
         });
-        pem.ok().inspect(|pem| {
-            material.insert("AWS_CA_BUNDLE", hash(pem));
-            if !crate::client::is_certificates(pem) {
-                let what = format!("AWS_CA_BUNDLE: {path:?} is not a PEM bundle of certificates");
-                problems.error("Global", what);
-            }
-        })
+        read.map_err(|what| problems.error("Global", format!("AWS_CA_BUNDLE: {what}")))
+            .ok()
     });
-    for (variable, path) in credential_files(env) {
-        // Mostly there is none.
-        if let Ok(text) = files.read(path) {
+    material.extend(ca_bundle.iter().map(|pem| ("AWS_CA_BUNDLE", hash(pem))));
+    // The files that the SDK reads credentials from. Mostly there is none.
+    let home = env.var("HOME").map(|home| Path::new(home).join(".aws"));
+    for (variable, name) in [
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+        ("AWS_CONFIG_FILE", "config"),
+    ] {
+        let path = env.var(variable).map(PathBuf::from);
+        let path = path.or_else(|| Some(home.as_ref()?.join(name)));
+        if let Some(Ok(text)) = path.map(|path| files.read(path)) {
             material.insert(variable, hash(&text));
         }
     }
@@ -288,21 +276,6 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The files that the SDK reads credentials from.
-fn credential_files(env: &Environment) -> Vec<(&'static str, PathBuf)> {
-    let home = env.var("HOME").map(|home| Path::new(home).join(".aws"));
-    [
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-        ("AWS_CONFIG_FILE", "config"),
-    ]
-    .into_iter()
-    .filter_map(|(variable, name)| {
-        let given = env.var(variable).map(PathBuf::from);
-        Some((variable, given.or_else(|| Some(home.as_ref()?.join(name)))?))
-    })
-    .collect()
-}
-
 /// The value of a key, if it is not empty.
 fn given(value: &str) -> Option<String> {
     let value = value.trim();
@@ -323,37 +296,22 @@ fn id(value: &str, key: &str, prefix: &str, problems: &mut Problems) -> Option<S
 
 /// The region, if file or environment give it.
 fn region(global: &Global, env: &Environment, problems: &mut Problems) -> Option<String> {
-    if let Some(zone) = given(&global.zone) {
-        let region = region_of_zone(&zone);
-        if region.is_none() {
-            let what = format!("{zone:?} is not an availability zone; write one such as us-west-2a");
-            problems.error(("Global", "Zone"), what);
-        }
-        return region;
+    let Some(zone) = given(&global.zone) else {
+        let variables = || env.var("AWS_REGION").or_else(|| env.var("AWS_DEFAULT_REGION"));
+        return given(&global.region).or_else(|| variables().map(str::to_owned));
+    };
+    let region = region_of_zone(&zone);
+    if region.is_none() {
+        let what = format!("{zone:?} is not an availability zone; write one such as us-west-2a");
+        problems.error(("Global", "Zone"), what);
     }
-    let variables = || env.var("AWS_REGION").or_else(|| env.var("AWS_DEFAULT_REGION"));
-    given(&global.region).or_else(|| variables().map(str::to_owned))
+    region
 }
 
 /// The region of a zone: letters and dashes, then digits. Local and wavelength zones have more behind that.
 pub(crate) fn region_of_zone(zone: &str) -> Option<String> {
-    let mut end = 0;
-    for part in zone.split_inclusive('-') {
-        let letters = part.strip_suffix('-').unwrap_or(part);
-        if !letters.is_empty()
-            && letters.len() < part.len()
-            && letters.bytes().all(|b| b.is_ascii_alphabetic())
-        {
-            end += part.len();
-            continue;
-        }
-        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-        return zone
-            .get(..end + digits)
-            .filter(|_| end > 0 && digits > 0)
-            .map(str::to_owned);
-    }
-    None
+    let region = Regex::new("^([A-Za-z]+-)+[0-9]+").ok()?.find(zone)?;
+    Some(region.as_str().to_owned())
 }
 
 fn site(global: &Global, problems: &mut Problems) -> SiteSettings {
@@ -377,15 +335,12 @@ fn site(global: &Global, problems: &mut Problems) -> SiteSettings {
 
 fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
     let mut families = Vec::new();
-    for text in given
-        .iter()
-        .map(|text| text.trim())
-        .filter(|text| !text.is_empty())
-    {
-        match text {
+    for text in given {
+        match text.trim() {
+            "" => {}
             "ipv4" => families.push(IpFamily::V4),
             "ipv6" => families.push(IpFamily::V6),
-            _ => {
+            text => {
                 let what = format!("{text:?} is neither ipv4 nor ipv6 and is ignored");
                 problems.warn(("Global", "NodeIPFamilies"), what);
             }
@@ -399,15 +354,14 @@ fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
 
 fn topology_types(pattern: &str, problems: &mut Problems) -> Option<Regex> {
     let pattern = given(pattern).unwrap_or_else(|| TOPOLOGY_TYPES.to_owned());
-    let regex = Regex::new(&pattern);
-    regex
-        .inspect_err(|error| {
-            let error = error.to_string();
-            let reason = error.lines().last().unwrap_or_default().trim();
-            let what = format!("{pattern:?} is not a regular expression: {reason}");
-            problems.error(("Global", "SupportedTopologyInstanceTypePattern"), what);
-        })
-        .ok()
+    let error = match Regex::new(&pattern) {
+        Ok(regex) => return Some(regex),
+        Err(error) => error.to_string(),
+    };
+    let reason = error.lines().last().unwrap_or_default().trim();
+    let what = format!("{pattern:?} is not a regular expression: {reason}");
+    problems.error(("Global", "SupportedTopologyInstanceTypePattern"), what);
+    None
 }
 
 fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
@@ -436,8 +390,14 @@ fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
     }
 }
 
-/// The endpoints of `[ServiceOverride]`, and those of the environment.
+/// The endpoints of `[ServiceOverride]`. Those of the environment are only checked: the SDK reads them.
 fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Vec<Endpoint> {
+    for variable in ENDPOINT_VARIABLES.split_whitespace() {
+        if let Some(url) = env.var(variable).filter(|url| !is_url(url)) {
+            let what = format!("{variable}: {url:?} is not a URL; write https://<host>");
+            problems.error("Global", what);
+        }
+    }
     let mut endpoints: Vec<Endpoint> = Vec::new();
     for (name, entry) in &conf.service_override {
         let at = |key| ("ServiceOverride", name.as_str(), key);
@@ -448,13 +408,13 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
             }
             value
         };
-        let service = required("Service", &entry.service);
-        let region = required("Region", &entry.region);
-        let url = required("URL", &entry.url);
-        let signing_region = required("SigningRegion", &entry.signing_region);
-        let (Some(text), Some(region), Some(url), Some(signing_region)) =
-            (service, region, url, signing_region)
-        else {
+        let values = [
+            required("Service", &entry.service),
+            required("Region", &entry.region),
+            required("URL", &entry.url),
+            required("SigningRegion", &entry.signing_region),
+        ];
+        let [Some(text), Some(region), Some(url), Some(signing_region)] = values else {
             continue;
         };
         if !is_url(&url) {
@@ -462,23 +422,17 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
             continue;
         }
         let Some(service) = Service::parse(&text) else {
-            let what = format!(
-                "{text:?} is not an API that is used here and has no effect; write one of {}",
-                Service::names()
-            );
+            let names = Service::names();
+            let what =
+                format!("{text:?} is not an API that is used here and has no effect; write one of {names}");
             problems.warn(at("Service"), what);
             continue;
         };
-        let signing = Some((signing_region, given(&entry.signing_name)));
         let region = Some(region).filter(|_| service != Service::Metadata);
-        if endpoints
-            .iter()
-            .any(|known| (known.service, &known.region) == (service, &region))
-        {
-            let what = format!(
-                "a second entry for {} in this region; remove one of them",
-                service.name()
-            );
+        let is_same = |known: &Endpoint| (known.service, &known.region) == (service, &region);
+        if endpoints.iter().any(is_same) {
+            let name = service.name();
+            let what = format!("a second entry for {name} in this region; remove one of them");
             problems.error(at("Service"), what);
             continue;
         }
@@ -486,33 +440,8 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
             service,
             region,
             url,
-            signing,
-        });
-    }
-    for (service, own_variable) in Service::with_variables() {
-        let own = env.var(own_variable).map(|url| (own_variable, url));
-        let common = || {
-            Some((
-                "AWS_ENDPOINT_URL",
-                env.var("AWS_ENDPOINT_URL")
-                    .filter(|_| service != Service::Metadata)?,
-            ))
-        };
-        let Some((variable, url)) = own.or_else(common) else {
-            continue;
-        };
-        if !is_url(url) {
-            problems.error(
-                "Global",
-                format!("{variable}: {url:?} is not a URL; write https://<host>"),
-            );
-        }
-        // After those of the file: the first one that fits is used.
-        endpoints.push(Endpoint {
-            service,
-            region: None,
-            url: url.to_owned(),
-            signing: None,
+            signing_region,
+            signing_name: given(&entry.signing_name),
         });
     }
     endpoints
@@ -547,66 +476,51 @@ fn proxy(env: &Environment, problems: &mut Problems) -> Option<(String, String)>
     Some((url, bypass.to_owned()))
 }
 
+/// The meaning of a key's value; the default for an empty or unknown one.
+fn choice<T: Copy + Default>(key: &str, value: &str, choices: &[(&str, T)], problems: &mut Problems) -> T {
+    let found = choices.iter().find(|(name, _)| *name == value.trim());
+    if found.is_none() && given(value).is_some() {
+        let known: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+        let what = format!("{value:?} is not supported; write {}", known.join(" or "));
+        problems.error(("Global", key), what);
+    }
+    found.map(|(_, meaning)| *meaning).unwrap_or_default()
+}
+
 fn load_balancing(global: &Global, problems: &mut Problems) -> LoadBalancing {
-    let mut choice = |key: &str, value: &str, choices: &[&str]| {
-        let position = choices.iter().position(|choice| *choice == value.trim());
-        position.unwrap_or_else(|| {
-            let known: Vec<_> = choices
-                .iter()
-                .filter(|choice| !choice.is_empty())
-                .copied()
-                .collect();
-            let what = format!("{value:?} is not supported; write {}", known.join(" or "));
-            problems.error(("Global", key), what);
-            0
-        })
-    };
-    let shared = choice(
-        "ClusterServiceLoadBalancerHealthProbeMode",
-        &global.health_probe_mode,
-        &["", "ServiceNodePort", "Shared"],
-    );
-    let managed = choice(
-        "NLBSecurityGroupMode",
-        &global.nlb_security_group_mode,
-        &["", "Managed"],
-    );
-    let default_type = choice(
-        "DefaultLoadBalancerType",
-        &global.default_load_balancer_type,
-        &["", "classic", "nlb", "none"],
-    );
-    let port = if global.shared_probe_port == 0 {
-        PROBE_PORT
-    } else {
-        global.shared_probe_port
+    let modes = [("ServiceNodePort", false), ("Shared", true)];
+    let key = "ClusterServiceLoadBalancerHealthProbeMode";
+    let is_shared = choice(key, &global.health_probe_mode, &modes, problems);
+    let (key, modes) = ("NLBSecurityGroupMode", [("Managed", true)]);
+    let managed_security_groups = choice(key, &global.nlb_security_group_mode, &modes, problems);
+    let types = [
+        ("classic", DefaultType::Classic),
+        ("nlb", DefaultType::Nlb),
+        ("none", DefaultType::None),
+    ];
+    let key = "DefaultLoadBalancerType";
+    let default_type = choice(key, &global.default_load_balancer_type, &types, problems);
+    let port = match global.shared_probe_port {
+        0 => PROBE_PORT,
+        port => port,
     };
     let port = u16::try_from(port).unwrap_or_else(|_| {
+        let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePort");
         let what = format!("{port} is not a port; write a number from 1 to 65535");
-        problems.error(
-            ("Global", "ClusterServiceSharedLoadBalancerHealthProbePort"),
-            what,
-        );
+        problems.error(key, what);
         0
     });
     let path = given(&global.shared_probe_path).unwrap_or_else(|| PROBE_PATH.to_owned());
     if !path.starts_with('/') {
-        let what = format!("{path:?} is not a path; write /{path}");
-        problems.error(
-            ("Global", "ClusterServiceSharedLoadBalancerHealthProbePath"),
-            what,
-        );
+        let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePath");
+        problems.error(key, format!("{path:?} is not a path; write /{path}"));
     }
     LoadBalancing {
         disable_security_group_ingress: global.disable_security_group_ingress,
         elb_security_group: id(&global.elb_security_group, "ElbSecurityGroup", "sg-", problems),
-        shared_probe: (shared == 2).then_some(SharedProbe { port, path }),
-        managed_security_groups: managed == 1,
-        default_type: match default_type {
-            2 => DefaultType::Nlb,
-            3 => DefaultType::None,
-            _ => DefaultType::Classic,
-        },
+        shared_probe: is_shared.then_some(SharedProbe { port, path }),
+        managed_security_groups,
+        default_type,
     }
 }
 

@@ -63,100 +63,70 @@ pub(crate) fn code(error: &Error) -> Option<&str> {
     found.map(|(_, code)| code.as_str())
 }
 
-/// The one table: what a code means for the caller.
+/// The one table: what codes mean for the caller.
+const KINDS: [(ErrorKind, &str); 8] = [
+    (
+        ErrorKind::RateLimited,
+        "RequestLimitExceeded Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException \
+         TooManyRequestsException EC2ThrottledException BandwidthLimitExceeded PriorRequestNotComplete SlowDown \
+         DependencyThrottle",
+    ),
+    (
+        ErrorKind::Unauthenticated,
+        "AuthFailure ExpiredToken ExpiredTokenException RequestExpired InvalidClientTokenId InvalidAccessKeyId \
+         InvalidSecurity UnrecognizedClientException SignatureDoesNotMatch IncompleteSignature MissingAuthenticationToken \
+         MissingAuthenticationTokenException InvalidIdentityToken IDPRejectedClaim",
+    ),
+    (
+        ErrorKind::PermissionDenied,
+        "UnauthorizedOperation AccessDenied AccessDeniedException NotAuthorized OptInRequired PendingVerification Blocked",
+    ),
+    // What an annotation or the config names, not what is read or changed.
+    (
+        ErrorKind::InvalidSpec,
+        "CertificateNotFound SSLPolicyNotFound SubnetNotFound AllocationIdNotFound AvailabilityZoneNotSupported \
+         UnsupportedProtocol InvalidTarget InvalidSubnet InvalidScheme InvalidSecurityGroup InvalidConfigurationRequest \
+         OperationNotPermitted IncompatibleProtocols InvalidLoadBalancerAction PolicyTypeNotFound",
+    ),
+    (
+        ErrorKind::AlreadyExists,
+        "RouteAlreadyExists ResourceAlreadyExists",
+    ),
+    (
+        ErrorKind::Conflict,
+        "DependencyViolation ResourceInUse IncorrectState IncorrectInstanceState ConcurrentTagAccess OperationInProgress \
+         IdempotentParameterMismatch",
+    ),
+    (
+        ErrorKind::Unsupported,
+        "UnsupportedOperation InvalidAction UnknownOperation UnsupportedOperationException",
+    ),
+    (
+        ErrorKind::Unavailable,
+        "InternalError InternalFailure InternalServiceError ServiceUnavailable Unavailable RequestTimeout \
+         RequestTimeoutException ServerInternal",
+    ),
+];
+
+/// What a code means; one that the table does not have, by its form.
 fn kind(code: &str, status: Option<u16>) -> ErrorKind {
-    match code {
-        "RequestLimitExceeded"
-        | "Throttling"
-        | "ThrottlingException"
-        | "ThrottledException"
-        | "RequestThrottled"
-        | "RequestThrottledException"
-        | "TooManyRequestsException"
-        | "EC2ThrottledException"
-        | "BandwidthLimitExceeded"
-        | "PriorRequestNotComplete"
-        | "SlowDown"
-        | "DependencyThrottle" => ErrorKind::RateLimited,
-
-        "AuthFailure"
-        | "ExpiredToken"
-        | "ExpiredTokenException"
-        | "RequestExpired"
-        | "InvalidClientTokenId"
-        | "InvalidAccessKeyId"
-        | "InvalidSecurity"
-        | "UnrecognizedClientException"
-        | "SignatureDoesNotMatch"
-        | "IncompleteSignature"
-        | "MissingAuthenticationToken"
-        | "MissingAuthenticationTokenException"
-        | "InvalidIdentityToken"
-        | "IDPRejectedClaim" => ErrorKind::Unauthenticated,
-
-        "UnauthorizedOperation"
-        | "AccessDenied"
-        | "AccessDeniedException"
-        | "NotAuthorized"
-        | "OptInRequired"
-        | "PendingVerification"
-        | "Blocked" => ErrorKind::PermissionDenied,
-
-        // What an annotation or the config names, not what is read or changed.
-        "CertificateNotFound"
-        | "SSLPolicyNotFound"
-        | "SubnetNotFound"
-        | "AllocationIdNotFound"
-        | "AvailabilityZoneNotSupported"
-        | "UnsupportedProtocol"
-        | "InvalidTarget"
-        | "InvalidSubnet"
-        | "InvalidScheme"
-        | "InvalidSecurityGroup"
-        | "InvalidConfigurationRequest"
-        | "OperationNotPermitted"
-        | "IncompatibleProtocols"
-        | "InvalidLoadBalancerAction"
-        | "PolicyTypeNotFound" => ErrorKind::InvalidSpec,
-
-        "RouteAlreadyExists" | "ResourceAlreadyExists" => ErrorKind::AlreadyExists,
-
-        "DependencyViolation"
-        | "ResourceInUse"
-        | "IncorrectState"
-        | "IncorrectInstanceState"
-        | "ConcurrentTagAccess"
-        | "OperationInProgress"
-        | "IdempotentParameterMismatch" => ErrorKind::Conflict,
-
-        "UnsupportedOperation" | "InvalidAction" | "UnknownOperation" | "UnsupportedOperationException" => {
-            ErrorKind::Unsupported
-        }
-
-        "InternalError"
-        | "InternalFailure"
-        | "InternalServiceError"
-        | "ServiceUnavailable"
-        | "Unavailable"
-        | "RequestTimeout"
-        | "RequestTimeoutException"
-        | "ServerInternal" => ErrorKind::Unavailable,
-
-        _ if code.starts_with("TooMany")
-            || code.ends_with("LimitExceeded")
-            || code.ends_with("LimitExceededException") =>
-        {
+    let listed = KINDS
+        .iter()
+        .find(|(_, codes)| codes.split_whitespace().any(|listed| listed == code));
+    if let Some((kind, _)) = listed {
+        return *kind;
+    }
+    let begins = |words: &[&str]| words.iter().any(|word| code.starts_with(word));
+    let ends = |words: &[&str]| words.iter().any(|word| code.ends_with(word));
+    match status {
+        _ if begins(&["TooMany"]) || ends(&["LimitExceeded", "LimitExceededException"]) => {
             ErrorKind::QuotaExceeded
         }
-        _ if code.ends_with("NotFound") || code.ends_with("NotFoundException") => ErrorKind::NotFound,
-        _ if code.starts_with("Duplicate") || code.ends_with(".Duplicate") => ErrorKind::AlreadyExists,
-        _ if code.starts_with("Invalid") || code.starts_with("Missing") || code.starts_with("Validation") => {
-            ErrorKind::InvalidSpec
-        }
-        _ if code.starts_with("InsufficientFree") || code.starts_with("Insufficient") => {
-            ErrorKind::QuotaExceeded
-        }
-        _ if status.is_some_and(|status| status >= 500) => ErrorKind::Unavailable,
+        _ if ends(&["NotFound", "NotFoundException"]) => ErrorKind::NotFound,
+        _ if begins(&["Duplicate"]) || ends(&[".Duplicate"]) => ErrorKind::AlreadyExists,
+        _ if begins(&["Invalid", "Missing", "Validation"]) => ErrorKind::InvalidSpec,
+        _ if begins(&["Insufficient"]) => ErrorKind::QuotaExceeded,
+        Some(500..) => ErrorKind::Unavailable,
         _ => ErrorKind::Unexpected,
     }
 }

@@ -18,7 +18,10 @@ mod topology;
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,7 +32,6 @@ use ccm_core::{
     instances::finder::{Finder, InstanceSource, Lookup, Record},
 };
 use futures_util::future::join_all;
-use parking_lot::RwLock;
 use regex::Regex;
 
 pub(crate) use self::addresses::IpFamily;
@@ -40,7 +42,7 @@ use self::{
 use crate::{
     client::{
         Api,
-        ec2::{FILTER_VALUES, Instance, Zone},
+        ec2::{FILTER_VALUES, Instance},
     },
     site::Site,
 };
@@ -63,16 +65,17 @@ pub(crate) struct InstanceSettings {
     pub(crate) topology_types: Option<Regex>,
 }
 
+/// The ids of the zones by their names.
+type Zones = BTreeMap<String, String>;
+
 /// The provider's [`Instances`].
 #[derive(Debug)]
 pub(crate) struct AwsInstances {
-    api: Api,
-    site: Arc<Site>,
-    settings: InstanceSettings,
-    metrics: ClientMetrics,
+    finder: Finder<Source>,
+    zones: Cache<(), Zones>,
     topology: Topology,
-    /// With the generation of the credentials that it was made under: what is cached is theirs.
-    finder: RwLock<(u64, Arc<Finder<Source>>)>,
+    /// Counts the changes of credentials.
+    generation: AtomicU64,
 }
 
 impl AwsInstances {
@@ -83,26 +86,35 @@ impl AwsInstances {
         settings: &InstanceSettings,
         metrics: &ClientMetrics,
     ) -> Self {
-        Self {
-            finder: RwLock::new((api.generation(), finder(api, site, settings, metrics))),
-            topology: Topology::new(api, settings.topology_types.clone()),
+        let zones = CacheConfig {
+            max_age: Some(ZONES_MAX_AGE),
+            ..CacheConfig::new("aws_zones")
+        };
+        let zones = Cache::new(zones, metrics);
+        let source = Source {
             api: api.clone(),
             site: Arc::clone(site),
-            settings: settings.clone(),
-            metrics: metrics.clone(),
+            families: settings.families.clone(),
+            zones: zones.clone(),
+        };
+        Self {
+            finder: Finder::new(source, metrics),
+            zones,
+            topology: Topology::new(api, settings.topology_types.clone()),
+            generation: AtomicU64::new(1),
         }
     }
 
-    fn finder(&self) -> Arc<Finder<Source>> {
-        let generation = self.api.generation();
-        let current = self.finder.read();
-        if current.0 == generation {
-            return Arc::clone(&current.1);
-        }
-        drop(current);
-        let new = finder(&self.api, &self.site, &self.settings, &self.metrics);
-        *self.finder.write() = (generation, Arc::clone(&new));
-        new
+    /// Counts the changes of credentials.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Forgets what was read with other credentials.
+    pub(crate) fn forget(&self) {
+        self.finder.forget();
+        self.zones.invalidate_all();
+        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -114,7 +126,7 @@ impl Instances for AwsInstances {
         freshness: Freshness,
         priority: Priority,
     ) -> Vec<Result<InstanceState>> {
-        let mut answers = self.finder().describe(queries, freshness, priority).await;
+        let mut answers = self.finder.describe(queries, freshness, priority).await;
         for (query, answer) in queries.iter().zip(&mut answers) {
             if let (Need::Metadata, Ok(InstanceState::Present(instance))) = (query.need, answer) {
                 self.topology.label(&query.node, instance);
@@ -124,31 +136,12 @@ impl Instances for AwsInstances {
     }
 }
 
-fn finder(
-    api: &Api,
-    site: &Arc<Site>,
-    settings: &InstanceSettings,
-    metrics: &ClientMetrics,
-) -> Arc<Finder<Source>> {
-    let zones = CacheConfig {
-        max_age: Some(ZONES_MAX_AGE),
-        ..CacheConfig::new("aws_zones")
-    };
-    let source = Source {
-        api: api.clone(),
-        site: Arc::clone(site),
-        families: settings.families.clone(),
-        zones: Cache::new(zones, metrics),
-    };
-    Arc::new(Finder::new(source, metrics))
-}
-
 /// Reads instances.
 struct Source {
     api: Api,
     site: Arc<Site>,
     families: Vec<IpFamily>,
-    zones: Cache<(), Vec<Zone>>,
+    zones: Cache<(), Zones>,
 }
 
 impl Record for Instance {
@@ -195,34 +188,22 @@ impl InstanceSource for Source {
     }
 
     async fn by_ids(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<Instance>>> {
-        let fargate: Vec<(&str, String)> = ids
-            .iter()
-            .filter_map(|id| Some((*id, fargate_address(id)?)))
-            .collect();
-        let (good, odd): (Vec<&str>, Vec<&str>) = ids
-            .iter()
-            .copied()
-            .filter(|id| fargate_address(id).is_none())
-            .partition(|id| is_well_formed(id));
-        let odd = odd.into_iter().map(|id| async move {
-            let read = self.api.at(priority).instances_by_id(&[id]).await;
-            let known = read.map(|found| found.into_iter().find(|one| one.id == id));
-            (id.to_owned(), absent_if_not_found(known))
-        });
+        let all = ids.iter().map(ToString::to_string);
+        let (fargate, instances): (Vec<_>, Vec<_>) = all.partition(|id| fargate_address(id).is_some());
+        let (good, odd): (Vec<_>, Vec<_>) = instances.into_iter().partition(|id| is_well_formed(id));
+        let odd = odd.into_iter().map(|id| self.exact(vec![id], priority));
         let (mut found, odd, fargate) = tokio::join!(
-            self.well_formed(&good, priority),
+            self.well_formed(good, priority),
             join_all(odd),
             self.fargate(&fargate, priority)
         );
-        found.extend(odd);
-        found.extend(fargate);
-        ids.iter()
-            .map(|id| {
-                let answer = found.remove(*id).unwrap_or_else(|| Err(unanswered(id)))?;
-                // A terminated instance is shown for about an hour.
-                Ok(answer.filter(|instance| instance.state != "terminated"))
-            })
-            .collect()
+        found.extend(odd.into_iter().flatten().chain(fargate));
+        let each = ids.iter().map(|id| {
+            let answer = found.remove(*id).unwrap_or_else(|| Err(unanswered(id)))?;
+            // A terminated instance is shown for about an hour.
+            Ok(answer.filter(|instance| instance.state != "terminated"))
+        });
+        each.collect()
     }
 
     /// By private DNS names; where none fits, by the address in the name: a VPC with a DHCP domain of its own has other names.
@@ -252,11 +233,8 @@ impl InstanceSource for Source {
                 return Ok(found);
             };
             let all = addressed.as_ref().map_err(Clone::clone)?;
-            let has = |one: &&Instance| {
-                let mut interfaces = one.interfaces.iter();
-                interfaces.any(|interface| interface.addresses.contains(&address))
-            };
-            Ok(all.iter().find(has).cloned().into_iter().collect())
+            let found = all.iter().find(|one| has_address(one, &address));
+            Ok(found.cloned().into_iter().collect())
         });
         each.collect()
     }
@@ -268,11 +246,10 @@ impl InstanceSource for Source {
         priority: Priority,
     ) -> Result<Page<Instance, String>> {
         let mut filter = vec![("instance-state-name", STATES.map(str::to_owned).to_vec())];
-        match self.site.cluster.key().filter(|_| !self.site.cluster.legacy) {
-            Some(key) => filter.push(("tag-key", vec![key])),
-            // A filter for either of two tags does not exist.
-            None => filter.push(("vpc-id", vec![self.site.vpc.clone()])),
-        }
+        filter.push(match self.site.cluster.common_key() {
+            Some(key) => ("tag-key", vec![key]),
+            None => ("vpc-id", vec![self.site.vpc.clone()]),
+        });
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
         page.items
             .retain(|instance| self.site.cluster.has(&instance.tags));
@@ -292,20 +269,19 @@ impl InstanceSource for Source {
     }
 
     async fn metadata(&self, instances: &[&Instance], priority: Priority) -> Vec<Result<NodeInstance>> {
-        let zones = self.zone_ids(instances, priority).await;
+        let zones = match self.zone_ids(instances, priority).await {
+            Ok(zones) => zones,
+            Err(error) => return instances.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let each = instances.iter().map(|instance| {
-            let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-            let zone_id = match &zones {
-                Ok(zones) => zones.iter().find(|zone| zone.name == instance.zone),
-                Err(error) => return Err(error.clone()),
-            };
-            let labels = zone_id.map(|zone| (ZONE_ID.to_owned(), zone.id.clone()));
+            let zone_id = zones.get(&instance.zone).cloned();
             Ok(NodeInstance {
                 instance_type: text(&instance.instance_type),
                 addresses: addresses::addresses(instance, &self.families),
                 zone: text(&instance.zone),
                 region: Some(self.site.region.clone()),
-                labels: labels.into_iter().collect::<BTreeMap<_, _>>(),
+                labels: zone_id.map(|id| (ZONE_ID.to_owned(), id)).into_iter().collect(),
                 ..self.existence(instance)
             })
         });
@@ -315,134 +291,84 @@ impl InstanceSource for Source {
 
 impl Source {
     /// The zones, read again if one of these instances is in an unknown one.
-    async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<Vec<Zone>>> {
+    async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<Zones>> {
+        let client = self.api.at(priority);
         let load = || {
-            let api = self.api.clone();
-            move || async move { api.at(priority).zones().await }
+            let client = client.clone();
+            async move { client.zones().await }
         };
-        let zones = self
-            .zones
-            .get((), Freshness::AtMost(ZONES_MAX_AGE), load())
-            .await?;
-        let known = |instance: &&&Instance| {
-            instance.zone.is_empty() || zones.iter().any(|zone| zone.name == instance.zone)
-        };
-        if instances.iter().all(|instance| known(&instance)) {
+        let zones = self.zones.get((), Freshness::AtMost(ZONES_MAX_AGE), load).await?;
+        let is_known = |one: &&Instance| one.zone.is_empty() || zones.contains_key(&one.zone);
+        if instances.iter().all(is_known) {
             return Ok(zones);
         }
-        self.zones.get((), Freshness::now(), load()).await
+        self.zones.get((), Freshness::now(), load).await
     }
 
     /// Instances by ids that EC2 could have given.
-    async fn well_formed(
-        &self,
-        ids: &[&str],
-        priority: Priority,
-    ) -> HashMap<String, Result<Option<Instance>>> {
-        let mut answers = HashMap::new();
-        if ids.is_empty() {
-            return answers;
-        }
-        let filter = [("instance-id", ids.iter().map(ToString::to_string).collect())];
-        match self.api.at(priority).instances(&filter).await {
-            Ok(found) => answers.extend(found.into_iter().map(|one| (one.id.clone(), Ok(Some(one))))),
-            Err(error) => {
-                answers.extend(ids.iter().map(|id| ((*id).to_owned(), Err(error.clone()))));
-                return answers;
-            }
-        }
-        let mut open: Vec<&str> = ids
-            .iter()
-            .copied()
-            .filter(|id| !answers.contains_key(*id))
-            .collect();
+    async fn well_formed(&self, mut ids: Vec<String>, priority: Priority) -> Answers {
+        let found = match self.api.at(priority).instances_among(&ids).await {
+            Ok(found) => found,
+            Err(error) => return ids.into_iter().map(|id| (id, Err(error.clone()))).collect(),
+        };
+        let found = found.into_iter().map(|one| (one.id.clone(), Ok(Some(one))));
+        let mut answers: Answers = found.collect();
+        ids.retain(|id| !answers.contains_key(id));
         // A filter shows what EC2 finds. Only a request for the ids themselves says which do not exist.
-        for _ in 0..REFUSALS {
-            if open.is_empty() {
-                break;
-            }
-            match self.api.at(priority).instances_by_id(&open).await {
-                Ok(found) => {
-                    let mut found: HashMap<String, Instance> =
-                        found.into_iter().map(|one| (one.id.clone(), one)).collect();
-                    for id in open.drain(..) {
-                        answers.insert(id.to_owned(), Ok(found.remove(id)));
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    let gone = named_ids(error.message());
-                    let known = open.len();
-                    for id in &gone {
-                        if open.contains(id) {
-                            answers.insert((*id).to_owned(), Ok(None));
-                        }
-                    }
-                    open.retain(|id| !gone.contains(id));
-                    if open.len() == known {
-                        // The message does not say which.
-                        break;
-                    }
-                }
-                Err(error) => {
-                    for id in open.drain(..) {
-                        answers.insert(id.to_owned(), Err(error.clone()));
-                    }
-                }
-            }
-        }
-        let alone = open.into_iter().map(|id| async move {
-            let read = self.api.at(priority).instances_by_id(&[id]).await;
-            (
-                id.to_owned(),
-                absent_if_not_found(read.map(|found| found.into_iter().next())),
-            )
-        });
-        answers.extend(join_all(alone).await);
+        answers.extend(self.exact(ids, priority).await);
         answers
     }
 
+    /// Instances by ids alone. `None`: EC2 says that there is no such id.
+    async fn exact(&self, ids: Vec<String>, priority: Priority) -> Answers {
+        let client = &self.api.at(priority);
+        let read = |ids: Vec<String>| async move {
+            let found = client.instances_by_id(&ids).await?.into_iter();
+            let mut found: HashMap<_, _> = found.map(|one| (one.id.clone(), one)).collect();
+            Ok(ids.iter().map(|id| found.remove(id)).collect())
+        };
+        let answers = without_refused(ids, read).await.into_iter();
+        let answers = answers.map(|(id, answer)| match answer {
+            Err(error) if error.kind() == ErrorKind::NotFound => (id, Ok(None)),
+            answer => (id, answer),
+        });
+        answers.collect()
+    }
+
     /// Fargate nodes by the addresses in their ids.
-    async fn fargate(
-        &self,
-        nodes: &[(&str, String)],
-        priority: Priority,
-    ) -> HashMap<String, Result<Option<Instance>>> {
-        if nodes.is_empty() {
-            return HashMap::new();
+    async fn fargate(&self, ids: &[String], priority: Priority) -> Answers {
+        if ids.is_empty() {
+            return Answers::new();
         }
-        let addresses = nodes.iter().map(|(_, address)| address.clone()).collect();
-        let found = self
-            .api
-            .at(priority)
-            .fargate_interfaces(&self.site.vpc, addresses)
-            .await;
-        let answer = |id: &str, address: &String| {
+        let (client, vpc) = (self.api.at(priority), self.site.vpc.as_str());
+        let addresses = ids.iter().filter_map(|id| fargate_address(id)).collect();
+        let found = client.fargate_interfaces(vpc, addresses).await;
+        let answer = |id: &String| {
+            let address = fargate_address(id).unwrap_or_default();
             let found = found.as_ref().map_err(Clone::clone)?;
-            let mut fits = found.iter().filter(|one| {
-                one.interfaces
-                    .iter()
-                    .any(|interface| interface.addresses.contains(address))
-            });
+            let mut fits = found.iter().filter(|one| has_address(one, &address));
             match (fits.next(), fits.next()) {
                 (None, _) => Ok(None),
                 (Some(one), None) => Ok(Some(Instance {
-                    id: id.to_owned(),
+                    id: id.clone(),
                     ..one.clone()
                 })),
                 (Some(_), Some(_)) => {
-                    let text = format!(
-                        "several network interfaces of VPC {} have the address {address}",
-                        self.site.vpc
-                    );
+                    let text = format!("several network interfaces of VPC {vpc} have the address {address}");
                     Err(Error::new(ErrorKind::InvalidSpec, text))
                 }
             }
         };
-        let each = nodes
-            .iter()
-            .map(|(id, address)| ((*id).to_owned(), answer(id, address)));
-        each.collect()
+        ids.iter().map(|id| (id.clone(), answer(id))).collect()
     }
+}
+
+/// The answers by ids.
+type Answers = HashMap<String, Result<Option<Instance>>>;
+
+fn has_address(instance: &Instance, address: &String) -> bool {
+    let mut interfaces = instance.interfaces.iter();
+    interfaces.any(|interface| interface.addresses.contains(address))
 }
 
 fn unanswered(id: &str) -> Error {
@@ -452,11 +378,48 @@ fn unanswered(id: &str) -> Error {
     )
 }
 
-fn absent_if_not_found(read: Result<Option<Instance>>) -> Result<Option<Instance>> {
-    match read {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        read => read,
+/// Sends a request for ids that AWS refuses as a whole because of some of them. `send` returns what each id gets, in their
+/// order. The ids that a refusal names get this error, and the request is sent again without them. If it names none, the
+/// request is sent for each id alone.
+pub(crate) async fn without_refused<T, Fut>(
+    mut ids: Vec<String>,
+    send: impl Fn(Vec<String>) -> Fut,
+) -> HashMap<String, Result<T>>
+where
+    Fut: Future<Output = Result<Vec<T>>>,
+{
+    let mut answers = HashMap::new();
+    for _ in 0..REFUSALS {
+        if ids.is_empty() {
+            break;
+        }
+        let error = match send(ids.clone()).await {
+            Ok(all) => {
+                answers.extend(ids.into_iter().zip(all.into_iter().map(Ok)));
+                return answers;
+            }
+            Err(error) => error,
+        };
+        let is_of_one = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
+        let (is_whole, named) = (!is_of_one || ids.len() == 1, named_ids(error.message()));
+        let is_refused = |id: &String| is_whole || named.contains(&id.as_str());
+        let (refused, rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
+        ids = rest;
+        if refused.is_empty() {
+            break;
+        }
+        answers.extend(refused.into_iter().map(|id| (id, Err(error.clone()))));
     }
+    let alone = ids.into_iter().map(|id| {
+        let sent = send(vec![id.clone()]);
+        async move {
+            let first = |all: Vec<T>| all.into_iter().next().ok_or_else(|| unanswered(&id));
+            let answer = sent.await.and_then(first);
+            (id, answer)
+        }
+    });
+    answers.extend(join_all(alone).await);
+    answers
 }
 
 /// The ids in a message such as `The instance IDs 'i-0a, i-0b' do not exist`.

@@ -15,15 +15,15 @@ mod tagging;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, Routes, async_trait,
+    BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
     config::{ConfigFiles, Reloader, log_warnings},
     load_balancer::LoadBalancers,
     plan::Engine,
-    register_provider,
+    provider_flags, register_provider,
 };
 
 use crate::{
-    client::{Api, metadata::Metadata},
+    client::Api,
     config::{CloudConf, Config},
     instances::{
         AwsInstances,
@@ -37,13 +37,25 @@ use crate::{
 /// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
 pub const NAME: &str = provider_id::SCHEME;
 
-/// Replaces the flag of the framework, which has no effect. Upstream: `--allow-untagged-cloud`.
-const ALLOW_UNTAGGED: FlagDef = FlagDef {
-    name: "allow-untagged-cloud",
-    kind: FlagKind::Bool,
-    default: "false",
-    help: "Allow a cluster without an id: every instance, subnet and security group then counts as the cluster's",
-};
+provider_flags! {
+    /// `--allow-untagged-cloud`, which replaces the flag of the framework without effect, and those of the tagging controller.
+    pub(crate) const FLAGS;
+
+    /// Allow a cluster without an id: every instance, subnet and security group then counts as the cluster's.
+    ALLOW_UNTAGGED = "allow-untagged-cloud": Bool, "false";
+    /// Tags for the tagging controller, as key=value; may be repeated.
+    TAGS = "tags": List, "";
+    /// What the tagging controller tags; only instance.
+    RESOURCES = "resources": Array("RESOURCE"), "";
+    /// Nodes per second that the tagging controller handles. 0 is no limit, as is a burst limit of 0.
+    RATE = "tagging-controller-rate-limit": Float, "0";
+    /// Nodes that the tagging controller handles at once after a quiet time. 0 is no limit, as is a rate limit of 0.
+    BURST = "tagging-controller-burst-limit": Number(0), "0";
+    /// How many nodes the tagging controller labels at the same time.
+    SYNCS = "tagging-controller-concurrent-node-syncs": Number(1), "1";
+    /// Without effect: instances are always tagged together, up to 1000 with one request.
+    BATCHING = "tagging-controller-enable-batching": Bool, "false";
+}
 
 register_provider! {
     name: NAME,
@@ -52,7 +64,7 @@ register_provider! {
     validate: validate,
     config_reference: config_reference,
     checker: Some(check::checker),
-    flags: tagging::FLAGS,
+    flags: FLAGS,
     controllers: &[tagging::DEF],
 }
 
@@ -82,7 +94,7 @@ impl Cloud for Nodes {
     }
 
     fn generation(&self) -> u64 {
-        self.api.generation()
+        self.instances.generation()
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
@@ -110,17 +122,15 @@ impl Cloud for Aws {
 
     async fn reload(&self) -> Result<Reload> {
         let mut pending = self.configs.begin().await;
-        let path = self.context.cloud_config.as_deref();
-        let new = config::load(path, &self.context.environment, &mut pending.files)?;
+        let new = config::load(&self.context, &mut pending.files)?;
         let changes = pending.last().changes(&new.value);
         let restart_needed = pending.start().changes(&new.value).restart;
+        let (Nodes { api, instances, .. }, settings) = (&self.nodes, &new.value.settings);
         if changes.reconnect {
-            self.nodes
-                .api
-                .reconnect(new.value.settings.connection.clone())
-                .await?;
+            api.reconnect(settings.connection.clone()).await?;
+            instances.forget();
         }
-        self.nodes.api.set_quotas(&new.value.settings.quotas);
+        api.set_quotas(&settings.quotas);
         Ok(pending.commit(new, changes.live, restart_needed))
     }
 
@@ -139,11 +149,7 @@ impl Cloud for Aws {
 }
 
 fn validate(context: &BuildContext) -> Result<()> {
-    let loaded = config::load(
-        context.cloud_config.as_deref(),
-        &context.environment,
-        &mut ConfigFiles::default(),
-    )?;
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
     log_warnings(&loaded.warnings, &[]);
     tagging::check(context)
 }
@@ -161,16 +167,11 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
-    let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
+    let loaded = config::load(&context, &mut files)?;
     let settings = &loaded.value.settings;
     let mut connection = settings.connection.clone();
     connection.answer_timeout = answer_timeout;
-    let metadata = Metadata::new(&connection)?;
-    let region = match &connection.region {
-        Some(region) => region.clone(),
-        None => metadata.region().await?,
-    };
-    let api = Api::new(connection, region, &settings.quotas, &context).await?;
+    let (api, metadata) = Api::connect(connection, &settings.quotas, &context).await?;
     let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
     let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
     let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);

@@ -20,7 +20,7 @@ use ccm_core::{
     client::Fence,
     routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteNode, Routes},
 };
-use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use tracing::debug;
 use crate::{
     client::{
         Api, Client,
-        ec2::{FILTER_VALUES, Instance, Route, RouteTable, RouteTarget},
+        ec2::{Instance, Route, RouteTable},
     },
     instances::provider_id::{self, ProviderId},
     site::Site,
@@ -37,7 +37,7 @@ use crate::{
 
 /// So long it is believed that a source/destination check is still off.
 const CHECK_MAX_AGE: Duration = Duration::from_secs(3600);
-/// Routes that are written at the same time. After a batch that met the limit of a table, no more are tried.
+/// Routes that are written at the same time.
 const BATCH: usize = 10;
 
 /// The routes of the cluster's route tables.
@@ -51,30 +51,25 @@ pub(crate) struct TableRoutes {
     unchecked: Mutex<HashMap<String, Instant>>,
 }
 
-/// The instance of a route, as a target.
+/// What a route to an instance leads to.
 #[derive(Clone, Debug)]
 struct Target {
-    target: RouteTarget,
+    /// The ID of the instance or of its primary network interface.
+    id: String,
     /// Whether its source/destination check is on.
     is_checked: bool,
 }
 
 impl Target {
     fn of(instance: &Instance) -> Self {
-        let primary = instance
-            .interfaces
-            .iter()
-            .min_by_key(|one| one.device_index.unwrap_or(i32::MAX));
-        match primary {
-            Some(primary) if instance.interfaces.len() > 1 => Self {
-                target: RouteTarget::Interface(primary.id.clone()),
-                is_checked: primary.source_dest_check,
-            },
-            _ => Self {
-                target: RouteTarget::Instance(instance.id.clone()),
-                is_checked: instance.source_dest_check,
-            },
-        }
+        let interfaces = instance.interfaces.iter();
+        let primary = interfaces.min_by_key(|one| one.device_index.unwrap_or(i32::MAX));
+        let (id, is_checked) = match primary {
+            Some(primary) if instance.interfaces.len() > 1 => (&primary.id, primary.source_dest_check),
+            _ => (&instance.id, instance.source_dest_check),
+        };
+        let id = id.clone();
+        Self { id, is_checked }
     }
 }
 
@@ -95,6 +90,24 @@ fn key(route: &Route) -> Option<Key> {
     Some((route.destination.trunc(), NextHop::new(hop), route.blackhole))
 }
 
+/// The route table with this ID; without one, those of the cluster.
+pub(crate) async fn route_tables(client: &Client, site: &Site, id: Option<&str>) -> Result<Vec<RouteTable>> {
+    if let Some(id) = id {
+        return client
+            .route_tables(&[("route-table-id", vec![id.to_owned()])])
+            .await;
+    }
+    let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
+    filter.extend(site.cluster.common_key().map(|key| ("tag-key", vec![key])));
+    let mut tables = client.route_tables(&filter).await?;
+    tables.retain(|table| site.cluster.has(&table.tags));
+    Ok(tables)
+}
+
+fn key_of(route: &CloudRoute) -> Key {
+    (route.destination.trunc(), route.next_hop.clone(), route.blackhole)
+}
+
 impl TableRoutes {
     pub(crate) fn new(api: &Api, site: &Arc<Site>, table: Option<String>, fence: &Fence) -> Self {
         Self {
@@ -107,25 +120,9 @@ impl TableRoutes {
 
     /// The tables, read now.
     async fn tables(&self, priority: Priority) -> Result<Vec<RouteTable>> {
-        let mut filter = Vec::new();
-        let cluster = &self.site.cluster;
-        if let Some(id) = &self.table {
-            filter.push(("route-table-id", vec![id.clone()]));
-        } else {
-            filter.push(("vpc-id", vec![self.site.vpc.clone()]));
-            filter.extend(
-                cluster
-                    .key()
-                    .filter(|_| !cluster.legacy)
-                    .map(|key| ("tag-key", vec![key])),
-            );
-        }
-        let mut tables = self.api.at(priority).route_tables(&filter).await?;
-        if self.table.is_none() {
-            tables.retain(|table| cluster.has(&table.tags));
-        }
+        let tables = route_tables(&self.api.at(priority), &self.site, self.table.as_deref()).await?;
         if tables.is_empty() {
-            let text = match (&self.table, cluster.key()) {
+            let text = match (&self.table, self.site.cluster.key()) {
                 (Some(id), _) => format!("there is no route table {id}; correct [Global] RouteTableID"),
                 (None, Some(key)) => format!(
                     "no route table of VPC {} has the tag {key}; tag one, or set [Global] RouteTableID",
@@ -141,14 +138,8 @@ impl TableRoutes {
     /// The instances with these ids as targets.
     async fn targets(&self, ids: &HashSet<String>, priority: Priority) -> Result<HashMap<String, Target>> {
         let ids: Vec<String> = ids.iter().cloned().collect();
-        let reads = ids.chunks(FILTER_VALUES).map(|chunk| async move {
-            let filter = [("instance-id", chunk.to_vec())];
-            self.api.at(priority).instances(&filter).await
-        });
-        let mut targets = HashMap::new();
-        for found in join_all(reads).await {
-            targets.extend(found?.iter().map(|one| (one.id.clone(), Target::of(one))));
-        }
+        let found = self.api.at(priority).instances_among(&ids).await?.into_iter();
+        let targets: HashMap<_, _> = found.map(|one| (one.id.clone(), Target::of(&one))).collect();
         let now = Instant::now();
         let mut unchecked = self.unchecked.lock();
         unchecked.retain(|_, since| since.elapsed() < CHECK_MAX_AGE);
@@ -157,11 +148,25 @@ impl TableRoutes {
         Ok(targets)
     }
 
-    /// Creates, replaces or finishes a route in all tables, then lets its packets pass.
+    /// Writes a route, unless a table was full before.
     async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
+        let full = state.full.lock().clone();
+        let written = match full {
+            Some(error) => Err(error),
+            None => self.lead(route, state, priority).await,
+        };
+        let is_full = |error: &&Error| error.kind() == ErrorKind::QuotaExceeded;
+        if let Some(error) = written.as_ref().err().filter(is_full) {
+            *state.full.lock() = Some(error.clone());
+        }
+        written
+    }
+
+    /// Creates, replaces or finishes a route in all tables, then lets its packets pass.
+    async fn lead(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
         let client = self.api.at(priority);
         let (hop, to) = (route.next_hop.as_str(), route.destination);
-        let Some(Target { target, is_checked }) = state.targets.get(hop) else {
+        let Some(Target { id, is_checked }) = state.targets.get(hop) else {
             let text = format!("instance {hop} was not found");
             return Err(Error::new(ErrorKind::NotFound, text));
         };
@@ -169,10 +174,10 @@ impl TableRoutes {
             let mut routes = table.routes.iter();
             let there = routes.find(|there| there.destination.trunc() == to);
             let written = match there.map(|there| (key(there), there)) {
-                None => client.create_route(&table.id, to, target).await,
+                None => client.create_route(&table.id, to, id).await,
                 Some((Some((_, there, false)), _)) if there == route.next_hop => continue,
                 Some((Some(there), _)) if state.deleted.contains(&there) => {
-                    replace(&client, &table.id, to, target).await
+                    replace(&client, &table.id, to, id).await
                 }
                 Some((_, there)) => {
                     let leads = [&there.instance, &there.interface, &there.gateway];
@@ -185,7 +190,7 @@ impl TableRoutes {
             written.map_err(|error| error.with_context("table", &table.id))?;
         }
         if *is_checked {
-            client.disable_source_dest_check(target).await?;
+            client.disable_source_dest_check(id).await?;
             self.unchecked.lock().insert(hop.to_owned(), Instant::now());
         }
         Ok(())
@@ -194,10 +199,9 @@ impl TableRoutes {
     /// Deletes a route from the tables in which it still leads where it led.
     async fn delete(&self, route: &CloudRoute, tables: &[RouteTable], priority: Priority) -> Result<()> {
         let client = self.api.at(priority);
-        let gone = (route.destination.trunc(), route.next_hop.clone(), route.blackhole);
+        let gone = Some(key_of(route));
         for table in tables {
-            let routes = table.routes.iter();
-            for there in routes.filter(|there| key(there).as_ref() == Some(&gone)) {
+            for there in table.routes.iter().filter(|there| key(there) == gone) {
                 let deleted = delete(&client, &table.id, there.destination).await;
                 deleted.map_err(|error| error.with_context("table", &table.id))?;
             }
@@ -208,20 +212,18 @@ impl TableRoutes {
     async fn state(&self, changes: &Changes, priority: Priority) -> Result<State> {
         let tables = self.tables(priority).await?;
         let desired = changes.create.iter().chain(&changes.finish);
-        let ids: HashSet<String> = desired.map(|route| route.next_hop.to_string()).collect();
-        let deleted = changes.delete.iter();
+        let ids = desired.map(|route| route.next_hop.to_string()).collect();
         Ok(State {
             targets: self.targets(&ids, priority).await?,
-            deleted: deleted
-                .map(|route| (route.destination.trunc(), route.next_hop.clone(), route.blackhole))
-                .collect(),
+            deleted: changes.delete.iter().map(key_of).collect(),
             tables,
+            full: Mutex::default(),
         })
     }
 }
 
 /// Gives a route another target.
-async fn replace(client: &Client, table: &str, to: IpNet, target: &RouteTarget) -> Result<()> {
+async fn replace(client: &Client, table: &str, to: IpNet, target: &str) -> Result<()> {
     match client.replace_route(table, to, target).await {
         // Upstream's policy does not allow it; or somebody else deleted the route.
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
@@ -242,6 +244,11 @@ async fn delete(client: &Client, table: &str, to: IpNet) -> Result<()> {
     }
 }
 
+/// The results of changes, a few of which are sent at a time.
+async fn in_turn(changes: Vec<impl Future<Output = Result<()>>>) -> Vec<Result<()>> {
+    stream::iter(changes).buffered(BATCH).collect().await
+}
+
 /// What a round of changes begins with, read now.
 struct State {
     tables: Vec<RouteTable>,
@@ -249,6 +256,8 @@ struct State {
     targets: HashMap<String, Target>,
     /// Routes that go.
     deleted: HashSet<Key>,
+    /// Why no more routes are tried: a table is full.
+    full: Mutex<Option<Error>>,
 }
 
 #[async_trait]
@@ -281,43 +290,30 @@ impl Routes for TableRoutes {
             }
         }
         let there = |route: &DesiredRoute| found.get(&(route.destination, route.next_hop.clone(), false));
-        let unknown: HashSet<String> = {
+        let is_off = |id: &String| {
             let unchecked = self.unchecked.lock();
-            let is_off = |id: &str| {
-                unchecked
-                    .get(id)
-                    .is_some_and(|since| since.elapsed() < CHECK_MAX_AGE)
-            };
-            let hops = desired.iter().filter(|route| there(route).is_some());
-            hops.map(|route| route.next_hop.to_string())
-                .filter(|id| !is_off(id))
-                .collect()
+            let since = unchecked.get(id);
+            since.is_some_and(|since| since.elapsed() < CHECK_MAX_AGE)
         };
-        let checked: HashSet<String> = match self.targets(&unknown, priority).await {
-            Ok(targets) => targets
-                .into_iter()
-                .filter(|(_, one)| one.is_checked)
-                .map(|(id, _)| id)
-                .collect(),
-            Err(error) => {
-                // The routes themselves are known. Finishing them says what is wrong.
-                debug!(
-                    error = error.report(),
-                    "Could not read the source/destination checks of nodes"
-                );
-                unknown
-            }
+        let hops = desired.iter().filter(|route| there(route).is_some());
+        let hops = hops.map(|route| route.next_hop.to_string());
+        let unknown: HashSet<String> = hops.filter(|id| !is_off(id)).collect();
+        let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
+            // The routes themselves are known. Finishing them says what is wrong.
+            let error = error.report();
+            debug!(error, "Could not read the source/destination checks of nodes");
+        });
+        let is_checked = |hop: &str| match &targets {
+            Ok(targets) => targets.get(hop).is_some_and(|target| target.is_checked),
+            Err(_) => unknown.contains(hop),
         };
         let is_unfinished = |route: &DesiredRoute| {
-            there(route).is_some_and(|of| of.len() < tables.len())
-                || checked.contains(route.next_hop.as_str())
+            let of = there(route);
+            of.is_some_and(|of| of.len() < tables.len() || is_checked(route.next_hop.as_str()))
         };
+        let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));
         Ok(Observed {
-            unfinished: (0..)
-                .zip(desired)
-                .filter(|(_, route)| there(route).is_some() && is_unfinished(route))
-                .map(|(place, _)| place)
-                .collect(),
+            unfinished: unfinished.map(|(place, _)| place).collect(),
             routes: found
                 .iter()
                 .map(|((destination, next_hop, blackhole), tables)| CloudRoute {
@@ -337,55 +333,41 @@ impl Routes for TableRoutes {
         let state = match self.state(changes, priority).await {
             Ok(state) => state,
             Err(error) => {
+                let failed = |len| vec![Err(error.clone()); len];
                 return Applied {
-                    deleted: changes.delete.iter().map(|_| Err(error.clone())).collect(),
-                    created: changes.create.iter().map(|_| Err(error.clone())).collect(),
-                    finished: changes.finish.iter().map(|_| Err(error.clone())).collect(),
+                    deleted: failed(changes.delete.len()),
+                    created: failed(changes.create.len()),
+                    finished: failed(changes.finish.len()),
                 };
             }
         };
         let desired = changes.create.iter().chain(&changes.finish);
-        let replaced: HashSet<IpNet> = desired.map(|route| route.destination).collect();
-        let mut applied = Applied::default();
+        let replaced: HashSet<IpNet> = desired.clone().map(|route| route.destination).collect();
+        let replaces = |route: &CloudRoute| replaced.contains(&route.destination.trunc());
         // What is not replaced makes room first.
-        for batch in changes.delete.chunks(BATCH) {
-            let deletes = batch.iter().map(|route| async {
-                if replaced.contains(&route.destination.trunc()) {
-                    return Ok(());
-                }
-                self.delete(route, &state.tables, priority).await
-            });
-            applied.deleted.extend(join_all(deletes).await);
-        }
-        let mut full: Option<Error> = None;
-        for (routes, results) in [
-            (&changes.create, &mut applied.created),
-            (&changes.finish, &mut applied.finished),
-        ] {
-            for batch in routes.chunks(BATCH) {
-                if let Some(error) = &full {
-                    results.extend(batch.iter().map(|_| Err(error.clone())));
-                    continue;
-                }
-                let written = join_all(batch.iter().map(|route| self.write(route, &state, priority))).await;
-                let mut refused = written.iter().filter_map(|result| result.as_ref().err());
-                full = refused
-                    .find(|error| error.kind() == ErrorKind::QuotaExceeded)
-                    .cloned();
-                results.extend(written);
-            }
-        }
+        let deletes = changes.delete.iter().map(|route| {
+            let tables = if replaces(route) { &[][..] } else { &state.tables };
+            self.delete(route, tables, priority)
+        });
+        let mut deleted = in_turn(deletes.collect()).await;
+        let writes = desired.clone().map(|route| self.write(route, &state, priority));
+        let mut created = in_turn(writes.collect()).await;
         // A route that could not be replaced is still there.
-        let creates = changes.create.iter().zip(&applied.created);
-        let written: HashMap<IpNet, &Result<()>> = creates
-            .chain(changes.finish.iter().zip(&applied.finished))
-            .map(|(route, result)| (route.destination, result))
-            .collect();
-        for (route, deleted) in changes.delete.iter().zip(&mut applied.deleted) {
-            if let Some(Err(error)) = written.get(&route.destination.trunc()) {
-                *deleted = Err(error.clone());
+        let failures = desired.zip(&created).filter_map(|(route, written)| {
+            let error = written.as_ref().err()?;
+            Some((route.destination, error))
+        });
+        let failures: HashMap<IpNet, &Error> = failures.collect();
+        for (route, deleted) in changes.delete.iter().zip(&mut deleted) {
+            if let Some(error) = failures.get(&route.destination.trunc()) {
+                *deleted = Err((*error).clone());
             }
         }
-        applied
+        let finished = created.split_off(changes.create.len());
+        Applied {
+            deleted,
+            created,
+            finished,
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use ccm_core::{Error, ErrorKind, Priority, Result};
 
 use crate::{
-    client::{Api, ec2::Instance, metadata::Metadata},
+    client::{Api, accepted, ec2::Instance, metadata::Metadata},
     cluster::Cluster,
     config::SiteSettings,
 };
@@ -58,13 +58,7 @@ impl Site {
         };
         if let (Some(vpc), Some(_)) = (&settings.vpc, &settings.cluster_id) {
             site.vpc.clone_from(vpc);
-            match api.at(Priority::User).zones().await {
-                Ok(_) => {}
-                // The credentials are good.
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
-                Err(error) => return Err(error),
-            }
-            return Ok(site);
+            return accepted(api.at(Priority::User).zones().await).map(|()| site);
         }
         let id = metadata.instance_id().await?;
         let own = own_instance(api, &id).await?;
@@ -92,7 +86,7 @@ impl Site {
 
 /// The instance that this program runs on.
 async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
-    let found = match api.at(Priority::User).instances_by_id(&[id]).await {
+    let found = match api.at(Priority::User).instances_by_id(&[id.to_owned()]).await {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         found => found?,
     };

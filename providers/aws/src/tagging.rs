@@ -4,22 +4,17 @@
 //! and untagged up to 1000 at a time. Tags that somebody changed by hand are repaired once an hour. Source:
 //! `pkg/controllers/tagging` of the Go cloud controller.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fmt::{self, Write as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, FlagDef, FlagKind, FlagValues, Priority, Result,
-    client::{Bucket, Quota},
+    BuildContext, Error, ErrorKind, FlagDef, FlagValues, Priority, Result,
+    client::{Bucket, Quota, provider_metrics},
     controllers::{
-        Backoff, ControllerContext, ControllerDef, ControllerMetrics, Informer, Needs, NodeObject,
-        NotStarted, WorkQueue, informer::Change,
+        Backoff, ControllerContext, ControllerDef, Informer, Needs, NodeObject, NotStarted, WorkQueue,
+        informer::Change,
     },
 };
-use futures_util::{StreamExt, future::join_all, stream};
+use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api as KubeApi,
@@ -27,25 +22,22 @@ use kube::{
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde_json::json;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::{
-    Aws,
-    client::{
-        Client,
-        ec2::{FILTER_VALUES, TAGGED_RESOURCES},
-    },
+    Aws, BURST, RATE, RESOURCES, SYNCS, TAGS,
+    client::{Client, ec2::TAGGED_RESOURCES},
     cluster::Tags,
     instances::{
-        named_ids,
         provider_id::{self, ProviderId, is_well_formed},
+        without_refused,
     },
 };
 
 /// The label with the checksum of the tags.
 const LABEL: &str = "k8s.io/cloud-provider-aws";
-/// EC2 may not show a new instance everywhere yet: so long an unknown one is tried again.
+/// So long an instance that EC2 does not know is tried again.
 const YOUNG: Duration = Duration::from_secs(300);
 /// Tries of one node.
 const ATTEMPTS: u32 = 10;
@@ -58,54 +50,6 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(1000),
 };
-
-const TAGS: FlagDef = FlagDef {
-    name: "tags",
-    kind: FlagKind::List,
-    default: "",
-    help: "Tags for the tagging controller, as key=value; may be repeated",
-};
-const RESOURCES: FlagDef = FlagDef {
-    name: "resources",
-    kind: FlagKind::Array("RESOURCE"),
-    default: "",
-    help: "What the tagging controller tags; only instance",
-};
-const RATE: FlagDef = FlagDef {
-    name: "tagging-controller-rate-limit",
-    kind: FlagKind::Float,
-    default: "0",
-    help: "Nodes per second that the tagging controller handles. 0 is no limit, as is a burst limit of 0",
-};
-const BURST: FlagDef = FlagDef {
-    name: "tagging-controller-burst-limit",
-    kind: FlagKind::Number(0),
-    default: "0",
-    help: "Nodes that the tagging controller handles at once after a quiet time. 0 is no limit, as is a rate limit of 0",
-};
-const SYNCS: FlagDef = FlagDef {
-    name: "tagging-controller-concurrent-node-syncs",
-    kind: FlagKind::Number(1),
-    default: "1",
-    help: "How many nodes the tagging controller labels at the same time",
-};
-const BATCHING: FlagDef = FlagDef {
-    name: "tagging-controller-enable-batching",
-    kind: FlagKind::Bool,
-    default: "false",
-    help: "Without effect: instances are always tagged together, up to 1000 with one request",
-};
-
-/// The flags of this controller, and `--allow-untagged-cloud`.
-pub(crate) const FLAGS: &[FlagDef] = &[
-    crate::ALLOW_UNTAGGED,
-    TAGS,
-    RESOURCES,
-    RATE,
-    BURST,
-    SYNCS,
-    BATCHING,
-];
 
 /// The name of the controller.
 const NAME: &str = "tagging-controller";
@@ -123,8 +67,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
     },
     start: |context| {
         let aws = context.setup.cloud_as::<Aws>()?;
-        let settings = Settings::of(&context.setup.flags)
-            .map_err(|problems| Error::new(ErrorKind::InvalidConfig, problems.join("\n")))?;
+        let settings = Settings::of(&context.setup.flags)?;
         Ok(Box::pin(Tagger::new(&aws, settings, context).run()))
     },
 };
@@ -137,17 +80,13 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 pub(crate) fn check(context: &BuildContext) -> Result<()> {
     let flags = &context.flags;
     let enabled = flags.given("controllers").unwrap_or_default();
-    let is_enabled = enabled
-        .iter()
-        .flat_map(|list| list.split(','))
-        .any(|name| DEF.is_called(name.trim()));
-    let is_given = |flag: &&FlagDef| flags.given(flag.name).is_some();
-    if !is_enabled && ![&TAGS, &RESOURCES].iter().any(is_given) {
-        return Ok(());
+    let mut names = enabled.iter().flat_map(|list| list.split(','));
+    let is_enabled = names.any(|name| DEF.is_called(name.trim()));
+    let is_given = |flag: &FlagDef| flags.given(flag.name).is_some();
+    if is_enabled || is_given(&TAGS) || is_given(&RESOURCES) {
+        Settings::of(flags)?;
     }
-    Settings::of(flags)
-        .map(drop)
-        .map_err(|problems| Error::new(ErrorKind::InvalidConfig, problems.join("\n")))
+    Ok(())
 }
 
 /// What the flags say.
@@ -160,7 +99,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn of(flags: &FlagValues) -> Result<Self, Vec<String>> {
+    fn of(flags: &FlagValues) -> Result<Self> {
         let mut problems = Vec::new();
         let mut tags = Tags::new();
         for item in flags.list(&TAGS) {
@@ -172,26 +111,22 @@ impl Settings {
             }
         }
         if tags.is_empty() && problems.is_empty() {
-            problems
-                .push("--tags: the tagging controller needs at least one; write --tags=key=value".to_owned());
+            let text = "--tags: the tagging controller needs at least one; write --tags=key=value";
+            problems.push(text.to_owned());
         }
         let resources = flags.list(&RESOURCES);
-        for resource in resources.iter().filter(|resource| *resource != "instance") {
-            problems.push(format!(
-                "--resources: {resource:?} cannot be tagged; write instance"
-            ));
-        }
+        let others = resources.iter().filter(|resource| *resource != "instance");
+        problems
+            .extend(others.map(|other| format!("--resources: {other:?} cannot be tagged; write instance")));
         if resources.is_empty() {
-            problems
-                .push("--resources: the tagging controller needs one; write --resources=instance".to_owned());
+            let text = "--resources: the tagging controller needs one; write --resources=instance";
+            problems.push(text.to_owned());
         }
         if !problems.is_empty() {
-            return Err(problems);
+            return Err(Error::new(ErrorKind::InvalidConfig, problems.join("\n")));
         }
-        let (rate, burst) = (
-            flags.float(&RATE),
-            u32::try_from(flags.number(&BURST)).unwrap_or(0),
-        );
+        let burst = u32::try_from(flags.number(&BURST)).unwrap_or(0);
+        let rate = flags.float(&RATE);
         Ok(Self {
             tags,
             limit: (rate > 0.0 && burst > 0).then_some((rate, burst)),
@@ -203,59 +138,18 @@ impl Settings {
 /// The checksum of tags that upstream writes into the label.
 fn checksum(tags: &Tags) -> String {
     let sorted: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let digest = md5::compute(sorted.join(","));
-    digest.iter().fold(String::new(), |mut text, byte| {
-        // A string takes everything.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("{:x}", md5::compute(sorted.join(",")))
 }
 
-/// What is to be done for a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Action {
-    Add,
-    Delete,
-}
-
-/// A node in the queue.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Item {
-    node: String,
-    instance: String,
-    action: Action,
-}
-
-impl fmt::Display for Item {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {} of node {}", self.action, self.instance, self.node)
-    }
-}
-
-/// Metrics under upstream's names.
-struct Metrics {
-    /// By `error_type`. Upstream has the instance as a label, too, which grows without bounds.
-    errors: Family<[(&'static str, &'static str); 1], Counter>,
-    delay: Histogram,
-}
-
-impl Metrics {
-    fn register(metrics: &ControllerMetrics) -> Self {
-        let errors = Family::default();
-        let delay = Histogram::new([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0]);
-        metrics.with(|registry| {
-            registry.register(
-                "cloudprovider_aws_tagging_controller_work_item_errors",
-                "Nodes whose instance could not be tagged",
-                errors.clone(),
-            );
-            registry.register(
-                "tagging_controller_inital_node_tagging_delay_seconds",
-                "Time from the creation of a node to the first tags of its instance",
-                delay.clone(),
-            );
-        });
-        Self { errors, delay }
+provider_metrics! {
+    /// Metrics under upstream's names.
+    struct Metrics {
+        // By `error_type`. Upstream has the instance as a label, too, which grows without bounds.
+        errors: Family<[(&'static str, &'static str); 1], Counter>,
+            "cloudprovider_aws_tagging_controller_work_item_errors" => "Nodes whose instance could not be tagged.";
+        delay: Histogram = Histogram::new([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0]),
+            "tagging_controller_inital_node_tagging_delay_seconds" =>
+            "Time from the creation of a node to the first tags of its instance.";
     }
 }
 
@@ -263,13 +157,14 @@ struct Tagger {
     api: Client,
     nodes: Arc<Informer<NodeObject>>,
     client: KubeApi<Node>,
-    queue: WorkQueue<Item>,
+    /// Instances whose tags may have to be written.
+    queue: WorkQueue<String>,
     bucket: Option<Bucket>,
     checksum: String,
     settings: Settings,
     metrics: Metrics,
     context: ControllerContext,
-    /// The instances of nodes, for when the nodes are gone.
+    /// The nodes of instances: these get the tags, all others lose them.
     instances: HashMap<String, String>,
 }
 
@@ -289,7 +184,7 @@ impl Tagger {
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),
             bucket,
             checksum: checksum(&settings.tags),
-            metrics: Metrics::register(&context.metrics),
+            metrics: Metrics::publish(NAME, &context.cloud_metrics),
             settings,
             context,
             instances: HashMap::new(),
@@ -303,21 +198,21 @@ impl Tagger {
             () = self.nodes.synced() => {}
             () = shutdown.cancelled() => return,
         }
-        info!(
-            controller = NAME,
-            tags = self.settings.tags.len(),
-            "Controller started"
-        );
+        let tags = self.settings.tags.len();
+        info!(controller = NAME, tags, "Controller started");
         let mut resync = Instant::now() + RESYNC;
+        let (mut batch, mut due) = (Vec::new(), Instant::now());
         loop {
+            // What is under way ends before the process does.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 Some(change) = changes.recv() => self.changed(change),
-                first = self.queue.next() => {
-                    // What is under way ends before the process does.
-                    let batch = self.batch(first, &mut changes).await;
-                    self.handle(batch).await;
+                id = self.queue.next(), if batch.len() < TAGGED_RESOURCES => {
+                    batch.push(id);
+                    due = Instant::now() + IDLE;
                 }
+                () = sleep_until(due), if !batch.is_empty() => self.handle(std::mem::take(&mut batch)).await,
                 () = sleep_until(resync) => {
                     self.compare().await;
                     resync = Instant::now() + RESYNC;
@@ -330,50 +225,36 @@ impl Tagger {
     fn changed(&mut self, change: Change) {
         match change {
             Change::Applied(name) => {
-                let Some(node) = self.nodes.get(&name) else { return };
-                let Some(instance) = instance_of(&node) else {
+                let node = self.nodes.get(&name);
+                let Some((node, id)) = node.and_then(|node| Some((Arc::clone(&node), instance_of(&node)?)))
+                else {
                     return;
                 };
-                self.instances.insert(name.clone(), instance.clone());
-                if node.view.labels.get(LABEL) != Some(self.checksum.as_str()) {
-                    self.queue.add_unless_waiting(Item {
-                        node: name,
-                        instance,
-                        action: Action::Add,
-                    });
+                let known = self.instances.insert(id.clone(), name);
+                if self.has_label(&node) {
+                    return;
+                }
+                match known {
+                    Some(_) => self.queue.add_unless_waiting(id),
+                    // It may wait for another try to take its tags away.
+                    None => self.queue.add(id),
                 }
             }
             Change::Deleted(name) => {
-                if let Some(instance) = self.instances.remove(&name) {
-                    self.queue.add(Item {
-                        node: name,
-                        instance,
-                        action: Action::Delete,
-                    });
-                }
+                let gone = self.instances.extract_if(|_, node| *node == name);
+                gone.for_each(|(id, _)| self.queue.add(id));
             }
             // Perhaps the API server lost the node.
             Change::Vanished(_) => {}
         }
     }
 
-    /// The nodes that are due now, as many as one request takes.
-    async fn batch(
-        &mut self,
-        first: Item,
-        changes: &mut tokio::sync::mpsc::UnboundedReceiver<Change>,
-    ) -> Vec<Item> {
-        let mut batch = vec![first];
-        while batch.len() < TAGGED_RESOURCES {
-            tokio::select! {
-                biased;
-                Some(change) = changes.recv() => self.changed(change),
-                next = timeout(IDLE, self.queue.next()) => match next {
-                    Ok(item) => batch.push(item),
-                    Err(_) => break,
-                }
-            }
-        }
+    fn has_label(&self, node: &NodeObject) -> bool {
+        node.view.labels.get(LABEL) == Some(&self.checksum)
+    }
+
+    /// Tags the instances of nodes without the label and writes the label; untags all others.
+    async fn handle(&self, batch: Vec<String>) {
         if let Some(bucket) = &self.bucket {
             for _ in &batch {
                 let mut permit = bucket.acquire(Priority::Background).await;
@@ -381,111 +262,58 @@ impl Tagger {
                 permit.accepted();
             }
         }
-        batch
-    }
-
-    async fn handle(&self, batch: Vec<Item>) {
-        let (adds, deletes): (Vec<Item>, Vec<Item>) =
-            batch.into_iter().partition(|item| item.action == Action::Add);
-        // A node that is gone or has its label needs nothing.
-        let (adds, done): (Vec<Item>, Vec<Item>) = adds.into_iter().partition(|item| {
-            let node = self.nodes.get(&item.node);
-            node.is_some_and(|node| node.view.labels.get(LABEL) != Some(self.checksum.as_str()))
-        });
-        done.iter().for_each(|item| self.queue.done(item));
-        // An instance that is a node again keeps its tags.
-        let alive: HashSet<&String> = self.instances.values().collect();
-        let (kept, deletes): (Vec<Item>, Vec<Item>) = deletes
-            .into_iter()
-            .partition(|item| alive.contains(&item.instance));
-        kept.iter().for_each(|item| self.queue.done(item));
-        let ids = |items: &[Item]| items.iter().map(|item| item.instance.clone()).collect();
-        let deleted = self.write(Action::Delete, ids(&deletes)).await;
-        let added = self.write(Action::Add, ids(&adds)).await;
-        for item in deletes {
-            let result = deleted.get(&item.instance).cloned().unwrap_or(Ok(()));
-            self.finish(&item, ignore_gone(result));
-        }
-        let labels = adds.into_iter().map(|item| {
-            let tagged = added.get(&item.instance).cloned().unwrap_or(Ok(()));
-            async move {
-                let result = match tagged {
-                    Ok(()) => self.label(&item.node).await,
-                    Err(error) if gives_up(&error, self.is_young(&item.node)) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                (item, result)
-            }
-        });
-        let labels: Vec<_> = stream::iter(labels)
-            .buffer_unordered(self.settings.syncs)
-            .collect()
-            .await;
-        for (item, result) in labels {
-            self.finish(&item, result);
-        }
-    }
-
-    /// Tags or untags instances with as few requests as possible: those that do not exist are left out of the next one.
-    async fn write(&self, action: Action, mut ids: Vec<String>) -> BTreeMap<String, Result<()>> {
-        ids.sort_unstable();
-        ids.dedup();
-        let mut results = BTreeMap::new();
-        while !ids.is_empty() {
-            let written = self.send(action, &ids).await;
-            let Err(error) = written else {
-                results.extend(ids.drain(..).map(|id| (id, Ok(()))));
-                break;
+        let (mut nodes, mut gone) = (HashMap::new(), Vec::new());
+        for id in batch {
+            let Some(name) = self.instances.get(&id) else {
+                gone.push(id);
+                continue;
             };
-            let named: HashSet<&str> = named_ids(error.message()).into_iter().collect();
-            let (gone, rest): (Vec<String>, Vec<String>) =
-                ids.iter().cloned().partition(|id| named.contains(id.as_str()));
-            let is_one_bad = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
-            if is_one_bad && !gone.is_empty() {
-                results.extend(gone.into_iter().map(|id| (id, Err(error.clone()))));
-                ids = rest;
-            } else if is_one_bad && ids.len() > 1 {
-                // The message does not say which.
-                let alone = ids
-                    .drain(..)
-                    .map(|id| async move { (id.clone(), self.send(action, &[id]).await) });
-                results.extend(join_all(alone).await);
-            } else {
-                results.extend(ids.drain(..).map(|id| (id, Err(error.clone()))));
+            match self.nodes.get(name).filter(|node| !self.has_label(node)) {
+                Some(node) => drop(nodes.insert(id, node)),
+                None => self.queue.done(&id),
             }
         }
-        results
-    }
-
-    async fn send(&self, action: Action, ids: &[String]) -> Result<()> {
-        let tags = &self.settings.tags;
-        match action {
-            Action::Add => self.api.create_tags(ids, tags).await,
-            Action::Delete => self.api.delete_tags(ids, tags).await,
+        for (id, result) in self.write(gone, false).await {
+            self.finish(&id, "", result.or_else(|error| give_up(error, false)));
         }
+        let tagged = self.write(nodes.keys().cloned().collect(), true).await;
+        let labels = tagged.into_iter().filter_map(|(id, tagged)| {
+            let node = nodes.get(&id)?;
+            Some(async move {
+                let result = match tagged {
+                    Ok(()) => self.label(node).await,
+                    Err(error) => give_up(error, is_young(node)),
+                };
+                self.finish(&id, &node.view.name, result);
+            })
+        });
+        let labels = stream::iter(labels).buffer_unordered(self.settings.syncs);
+        labels.collect::<()>().await;
     }
 
-    fn is_young(&self, node: &str) -> bool {
-        let age = self.nodes.get(node).and_then(|node| node.age_seconds());
-        age.is_some_and(|age| age < YOUNG.as_secs_f64())
+    /// Tags or untags instances with as few requests as possible.
+    async fn write(&self, ids: Vec<String>, add: bool) -> HashMap<String, Result<()>> {
+        let (api, tags) = (&self.api, &self.settings.tags);
+        let send = |ids: Vec<String>| async move {
+            match add {
+                true => api.create_tags(&ids, tags).await?,
+                false => api.delete_tags(&ids, tags).await?,
+            }
+            Ok(vec![(); ids.len()])
+        };
+        without_refused(ids, send).await
     }
 
     /// Writes the label.
-    async fn label(&self, name: &str) -> Result<()> {
-        let Some(node) = self.nodes.get(name) else {
-            return Ok(());
-        };
+    async fn label(&self, node: &NodeObject) -> Result<()> {
         if !node.view.labels.contains_key(LABEL)
             && let Some(age) = node.age_seconds()
         {
             self.metrics.delay.observe(age);
         }
         let patch = json!({"metadata": {"uid": node.view.uid, "labels": {LABEL: self.checksum}}});
-        match self
-            .client
-            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-        {
+        let (patch, params) = (Patch::Merge(patch), PatchParams::default());
+        match self.client.patch(&node.view.name, &params, &patch).await {
             Ok(_) => Ok(()),
             // Gone, or another node of this name.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -495,66 +323,46 @@ impl Tagger {
         }
     }
 
-    fn finish(&self, item: &Item, result: Result<()>) {
+    fn finish(&self, id: &String, node: &str, result: Result<()>) {
         let Err(error) = result else {
-            debug!(node = item.node, instance_id = item.instance, action = ?item.action, "Tags are up to date");
-            self.queue.done(item);
+            debug!(node, instance_id = id, "Tags are up to date");
+            self.queue.done(id);
             return;
         };
         let count = |kind| self.metrics.errors.get_or_create(&[("error_type", kind)]).inc();
         count("total_errors");
-        let report = error.report();
-        if self.queue.failures(item) + 1 < ATTEMPTS {
-            debug!(
-                node = item.node,
-                instance_id = item.instance,
-                error = report,
-                "Will try again to change tags"
-            );
-            self.queue.done_with_backoff(item);
+        let error = error.report();
+        if self.queue.failures(id) + 1 < ATTEMPTS {
+            debug!(node, instance_id = id, error, "Will try again to change tags");
+            self.queue.done_with_backoff(id);
         } else {
             count("errors_after_retries_exhausted");
-            warn!(
-                node = item.node,
-                instance_id = item.instance,
-                error = report,
-                "Could not change tags"
-            );
-            self.queue.done(item);
+            warn!(node, instance_id = id, error, "Could not change tags");
+            self.queue.done(id);
         }
     }
 
     /// Compares the tags of all instances whose nodes have the label, and repairs them.
     async fn compare(&self) {
         let nodes = self.nodes.list();
-        let labeled = nodes
-            .iter()
-            .filter(|node| node.view.labels.get(LABEL) == Some(self.checksum.as_str()));
+        let labeled = nodes.iter().filter(|node| self.has_label(node));
         let ids: Vec<String> = labeled.filter_map(|node| instance_of(node)).collect();
-        for chunk in ids.chunks(FILTER_VALUES) {
-            let filter = [("instance-id", chunk.to_vec())];
-            let found = match self.api.instances(&filter).await {
-                Ok(found) => found,
-                Err(error) => {
-                    debug!(error = error.report(), "Could not compare the tags of instances");
-                    return;
-                }
-            };
-            let lacks = |tags: &Tags| {
-                self.settings
-                    .tags
-                    .iter()
-                    .any(|(key, value)| tags.get(key) != Some(value))
-            };
-            let repair = found
-                .into_iter()
-                .filter(|one| one.state != "terminated" && lacks(&one.tags));
-            let repair: Vec<String> = repair.map(|one| one.id).collect();
-            if repair.is_empty() {
-                continue;
+        let found = match self.api.instances_among(&ids).await {
+            Ok(found) => found,
+            Err(error) => {
+                debug!(error = error.report(), "Could not compare the tags of instances");
+                return;
             }
-            info!(instances = repair.len(), "Repairing tags that were changed");
-            for (id, result) in self.write(Action::Add, repair).await {
+        };
+        let tags = self.settings.tags.iter();
+        let lacks = |of: &Tags| tags.clone().any(|(key, value)| of.get(key) != Some(value));
+        let repair = found
+            .into_iter()
+            .filter(|one| one.state != "terminated" && lacks(&one.tags));
+        let repair: Vec<String> = repair.map(|one| one.id).collect();
+        for chunk in repair.chunks(TAGGED_RESOURCES) {
+            info!(instances = chunk.len(), "Repairing tags that were changed");
+            for (id, result) in self.write(chunk.to_vec(), true).await {
                 if let Err(error) = result {
                     debug!(instance_id = id, error = error.report(), "Could not repair tags");
                 }
@@ -571,20 +379,18 @@ fn instance_of(node: &NodeObject) -> Option<String> {
     }
 }
 
-/// Whether an instance that cannot be tagged is left alone: it does not exist, and its node is not new.
-fn gives_up(error: &Error, is_young: bool) -> bool {
-    match error.kind() {
-        ErrorKind::NotFound => !is_young,
-        ErrorKind::InvalidSpec => crate::error::code(error).is_some_and(|code| code.starts_with("InvalidID")),
-        _ => false,
-    }
+/// EC2 may not show the instance of a new node everywhere yet.
+fn is_young(node: &NodeObject) -> bool {
+    node.age_seconds().is_some_and(|age| age < YOUNG.as_secs_f64())
 }
 
-/// An instance that does not exist has no tags.
-fn ignore_gone(result: Result<()>) -> Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound || gives_up(&error, false) => Ok(()),
-        result => result,
+/// Leaves an instance alone that does not exist, unless its node is new.
+fn give_up(error: Error, is_young: bool) -> Result<()> {
+    let code = crate::error::code(&error).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::NotFound if !is_young => Ok(()),
+        ErrorKind::InvalidSpec if code.starts_with("InvalidID") => Ok(()),
+        _ => Err(error),
     }
 }
 
@@ -611,7 +417,7 @@ mod tests {
         );
     }
 
-    fn settings(given: &[(&str, &[&str])]) -> Result<Settings, Vec<String>> {
+    fn settings(given: &[(&str, &[&str])]) -> Result<Settings> {
         let flags = given.iter().map(|(name, values)| {
             (
                 (*name).to_owned(),
@@ -635,22 +441,23 @@ mod tests {
             syncs: 1,
         };
         assert_eq!(read.unwrap(), expected);
-        assert_eq!(settings(&[]).unwrap_err().len(), 2);
-        let problems = settings(&[("tags", &["team"]), ("resources", &["volume"])]).unwrap_err();
+        let problems = |given| settings(given).unwrap_err().message().to_owned();
+        assert_eq!(problems(&[]).lines().count(), 2);
+        let both = problems(&[("tags", &["team"]), ("resources", &["volume"])]);
+        let (tags, resources) = both.split_once('\n').unwrap();
         assert!(
-            problems[0].contains("--tags: \"team\"") && problems[1].contains("\"volume\""),
-            "{problems:?}"
+            tags.contains("--tags: \"team\"") && resources.contains("\"volume\""),
+            "{both}"
         );
     }
 
     #[test]
     fn a_missing_instance_is_tried_again_only_while_its_node_is_new() {
+        let gives_up = |error: &Error, is_young| give_up(error.clone(), is_young).is_ok();
         let gone = Error::new(ErrorKind::NotFound, "gone");
         assert!(gives_up(&gone, false) && !gives_up(&gone, true));
-        assert!(ignore_gone(Err(gone)).is_ok());
         let malformed = Error::new(ErrorKind::InvalidSpec, "odd").with_context("code", "InvalidID");
         assert!(gives_up(&malformed, true));
-        let down = Error::new(ErrorKind::Unavailable, "down");
-        assert!(!gives_up(&down, false) && ignore_gone(Err(down)).is_err());
+        assert!(!gives_up(&Error::new(ErrorKind::Unavailable, "down"), false));
     }
 }

@@ -71,10 +71,10 @@ pub use cache::{Cache, CacheConfig};
 pub use fence::{Fence, Fenced, Fences};
 pub use gate::{CallOptions, Gate, GateConfig};
 pub use indexed::{Indexed, IndexedCache, Listing};
-pub use metrics::{ClientMetrics, ProviderMetrics};
+pub use metrics::{ClientMetrics, PROMETHEUS_BUCKETS, ProviderMetric};
 pub use op::{Effect, Operation};
 
-pub use crate::operations;
+pub use crate::{operations, provider_metrics};
 pub use page::{Marker, Page, Pages, collect};
 pub use rate_limit::{Bucket, BucketState, Permit, Quota};
 pub use recent::RecentError;

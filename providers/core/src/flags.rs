@@ -4,15 +4,17 @@
 //! A provider declares its flags as constants ([`FlagDef`]) and reads their values with the same constants:
 //!
 //! ```
-//! use ccm_core::{FlagDef, FlagKind, FlagValues};
+//! use ccm_core::{FlagValues, provider_flags};
 //!
-//! const SYNCS: FlagDef = FlagDef {
-//!     name: "acme-concurrent-syncs",
-//!     kind: FlagKind::Number(1),
-//!     default: "4",
-//!     help: "How many nodes are labeled at once",
-//! };
+//! provider_flags! {
+//!     /// For `register_provider!`.
+//!     const FLAGS;
 //!
+//!     /// How many nodes are labeled at once.
+//!     SYNCS = "acme-concurrent-syncs": Number(1), "4";
+//! }
+//!
+//! assert_eq!(FLAGS[0].help, "How many nodes are labeled at once");
 //! assert!(SYNCS.check(&["0".to_owned()]).is_err());
 //! assert_eq!(FlagValues::default().number(&SYNCS), 4);
 //! ```
@@ -85,7 +87,52 @@ impl FlagKind {
     }
 }
 
+/// Declares the flags of a provider, `NAME = "name": Kind, "default";` with the help as doc comment, and the list of them.
+#[macro_export]
+macro_rules! provider_flags {
+    (
+        $(#[$about:meta])*
+        $vis:vis const $all:ident;
+        $(
+            $(#[doc = $help:literal])+
+            $flag:ident = $name:literal: $kind:ident $(($detail:expr))?, $default:literal;
+        )+
+    ) => {
+        $(
+            $(#[doc = $help])+
+            $vis const $flag: $crate::FlagDef = $crate::FlagDef::new(
+                $name,
+                $crate::FlagKind::$kind $(($detail))?,
+                $default,
+                ::core::concat!($($help),+),
+            );
+        )+
+
+        $(#[$about])*
+        $vis const $all: &[$crate::FlagDef] = &[$($flag),+];
+    };
+}
+
 impl FlagDef {
+    /// A flag whose help may be a doc comment: with a blank in front and a period at the end.
+    #[must_use]
+    pub const fn new(name: &'static str, kind: FlagKind, default: &'static str, help: &'static str) -> Self {
+        let text = help.trim_ascii();
+        let help = match text.as_bytes() {
+            [sentence @ .., b'.'] => match std::str::from_utf8(sentence) {
+                Ok(sentence) => sentence,
+                Err(_) => text,
+            },
+            _ => text,
+        };
+        Self {
+            name,
+            kind,
+            default,
+            help,
+        }
+    }
+
     /// Checks the form of the values, in the order in which they were given.
     ///
     /// # Errors

@@ -1,11 +1,16 @@
 //! From the config to the SDK's clients: credentials, endpoints, proxy and trusted authorities.
 
-use std::{fmt, time::Duration, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use aws_config::{BehaviorVersion, Region, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_config::{BehaviorVersion, Region, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_credential_types::{
     Credentials,
-    provider::{self, ProvideCredentials, SharedCredentialsProvider, error::CredentialsError, future},
+    credential_fn::provide_credentials_fn,
+    provider::{self, SharedCredentialsProvider, error::CredentialsError},
 };
 use aws_smithy_http_client::{
     Builder, Connector,
@@ -34,7 +39,11 @@ const VARIABLES: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOK
     AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_CONTAINER_AUTHORIZATION_TOKEN \
     AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE AWS_EC2_METADATA_DISABLED AWS_EC2_METADATA_V1_DISABLED \
     AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE AWS_USE_FIPS_ENDPOINT AWS_USE_DUALSTACK_ENDPOINT \
-    AWS_IGNORE_CONFIGURED_ENDPOINT_URLS AWS_ENDPOINT_URL AWS_ENDPOINT_URL_STS";
+    AWS_IGNORE_CONFIGURED_ENDPOINT_URLS";
+/// The variables with endpoints, which the SDK reads, too.
+pub(crate) const ENDPOINT_VARIABLES: &str = "AWS_ENDPOINT_URL AWS_ENDPOINT_URL_EC2 AWS_ENDPOINT_URL_STS \
+    AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2 \
+    AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The variable with the endpoint of the instance metadata service.
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
@@ -59,66 +68,58 @@ pub(crate) enum Service {
     Metadata,
 }
 
-/// Each API with its name in the SDKs, which is also that of upstream's `[ServiceOverride]`, the short names that were valid in
-/// older Go SDKs, and the environment variable with its endpoint.
-const SERVICES: [(Service, &str, &[&str], &str); 5] = [
-    (Service::Ec2, "EC2", &[], "AWS_ENDPOINT_URL_EC2"),
+/// Each API with its name in the SDKs, which is also that of upstream's `[ServiceOverride]`, and the short names that were valid
+/// in older Go SDKs.
+const SERVICES: [(Service, &str, &[&str]); 5] = [
+    (Service::Ec2, "EC2", &[]),
     (
         Service::Elb,
         "Elastic Load Balancing",
         &["elasticloadbalancing", "elb"],
-        "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING",
     ),
     (
         Service::ElbV2,
         "Elastic Load Balancing v2",
         &["elasticloadbalancingv2", "elbv2"],
-        "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2",
     ),
-    (Service::Sts, "STS", &[], "AWS_ENDPOINT_URL_STS"),
-    (Service::Metadata, "ec2imds", &["ec2metadata"], METADATA_ENDPOINT),
+    (Service::Sts, "STS", &[]),
+    (Service::Metadata, "ec2imds", &["ec2metadata"]),
 ];
 
 impl Service {
-    /// All, each with the environment variable with its endpoint.
-    pub(crate) fn with_variables() -> impl Iterator<Item = (Self, &'static str)> {
-        SERVICES
-            .iter()
-            .map(|(service, .., variable)| (*service, *variable))
-    }
-
     /// The name in the SDKs.
     pub(crate) fn name(self) -> &'static str {
         let entry = SERVICES.iter().find(|(service, ..)| *service == self);
-        entry.map_or("", |(_, name, ..)| name)
+        entry.map_or("", |(_, name, _)| name)
     }
 
     /// All names, for messages.
     pub(crate) fn names() -> String {
-        SERVICES.map(|(_, name, ..)| name).join(", ")
+        SERVICES.map(|(_, name, _)| name).join(", ")
     }
 
     /// Reads a name of `[ServiceOverride]`; case does not count.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let is_called = |name: &str| name.eq_ignore_ascii_case(text);
-        let entry = SERVICES
-            .iter()
-            .find(|(_, name, short, _)| is_called(name) || short.iter().any(|name| is_called(name)));
+        let is_called = |name: &&str| name.eq_ignore_ascii_case(text);
+        let mut entries = SERVICES.iter();
+        let entry = entries.find(|(_, name, short)| is_called(name) || short.iter().any(is_called));
         entry.map(|(service, ..)| *service)
     }
 }
 
-/// Another endpoint than that of AWS.
+/// Another endpoint than that of AWS, by `[ServiceOverride]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Of this API.
     pub(crate) service: Service,
-    /// In this region only.
+    /// In this region. `None`: that of the instance metadata service.
     pub(crate) region: Option<String>,
     /// Its URL.
     pub(crate) url: String,
-    /// Region and service name of signatures, if it is of the file.
-    pub(crate) signing: Option<(String, Option<String>)>,
+    /// The region in signatures.
+    pub(crate) signing_region: String,
+    /// The service name in signatures, if it is not that of the API.
+    pub(crate) signing_name: Option<String>,
 }
 
 /// An IAM role that is assumed.
@@ -139,7 +140,7 @@ pub(crate) struct Connection {
     pub(crate) region: Option<String>,
     /// The role to assume.
     pub(crate) role: Option<Role>,
-    /// Other endpoints; the first one that fits is used.
+    /// Other endpoints than those that the environment and the shared config file give.
     pub(crate) endpoints: Vec<Endpoint>,
     /// The proxy for HTTPS and the hosts that are reached without it.
     pub(crate) proxy: Option<(String, String)>,
@@ -170,22 +171,22 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 }
 
 impl Connection {
-    /// The endpoint of an API in this region, if it is not that of AWS.
+    /// The endpoint of an API in this region, if the file gives one.
     pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
-        let fits = |api: Service, endpoint: &&Endpoint| {
-            endpoint.service == api && endpoint.region.as_deref().is_none_or(|own| own == region)
+        let of = |service: Service| {
+            self.endpoints.iter().find(|endpoint| {
+                endpoint.service == service && endpoint.region.as_deref().is_none_or(|own| own == region)
+            })
         };
-        let of_file = |endpoint: &&Endpoint| endpoint.signing.is_some();
-        let own = |endpoint: &&Endpoint| fits(service, endpoint);
         // Both APIs of load balancers have one endpoint.
-        let shared = |endpoint: &&Endpoint| {
-            service == Service::ElbV2 && fits(Service::Elb, endpoint) && of_file(endpoint)
-        };
-        let all = || self.endpoints.iter();
-        all()
-            .find(|endpoint| own(endpoint) && of_file(endpoint))
-            .or_else(|| all().find(shared))
-            .or_else(|| all().find(own))
+        of(service).or_else(|| of(Service::Elb).filter(|_| service == Service::ElbV2))
+    }
+
+    /// The endpoint of the instance metadata service, if it is another one.
+    pub(super) fn metadata_endpoint(&self) -> Option<&str> {
+        let of_file = self.endpoint(Service::Metadata, "");
+        let of_file = of_file.map(|endpoint| endpoint.url.as_str());
+        of_file.or_else(|| self.environment.var(METADATA_ENDPOINT))
     }
 
     /// The HTTP client.
@@ -224,14 +225,14 @@ impl Connection {
     }
 
     /// The variables that the SDK may read.
-    fn variables(&self, region: &str) -> Env {
-        let names = VARIABLES.split_whitespace();
-        let mut variables: Vec<(&str, &str)> = names
-            .filter_map(|name| Some((name, self.environment.var(name)?)))
-            .collect();
-        let metadata = self.endpoint(Service::Metadata, region);
-        variables.extend(metadata.map(|endpoint| (METADATA_ENDPOINT, endpoint.url.as_str())));
-        Env::from_slice(&variables)
+    fn variables(&self) -> Env {
+        let names = [VARIABLES, ENDPOINT_VARIABLES]
+            .into_iter()
+            .flat_map(str::split_whitespace);
+        let variables = names.filter_map(|name| Some((name, self.environment.var(name)?)));
+        // That of the file wins.
+        let metadata = self.metadata_endpoint().map(|url| (METADATA_ENDPOINT, url));
+        Env::from_slice(&variables.chain(metadata).collect::<Vec<_>>())
     }
 
     /// The clients, with new credentials.
@@ -245,7 +246,7 @@ impl Connection {
             .read_timeout(self.answer_timeout)
             .build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
-            .env(self.variables(region))
+            .env(self.variables())
             .region(Region::new(region.to_owned()))
             .http_client(self.http_client()?)
             .retry_config(RetryConfig::disabled())
@@ -256,41 +257,37 @@ impl Connection {
             loader = loader.app_name(name);
         }
         let mut config = loader.load().await;
-        if let Some(role) = &self.role {
-            // The gate does not see this call.
-            let sts = aws_sdk_sts::config::Builder::from(&config).retry_config(RetryConfig::standard());
-            let mut sts = sts.interceptor(ConfusedDeputy(role.clone()));
-            if let Some(endpoint) = self.endpoint(Service::Sts, region) {
-                sts = sts.endpoint_url(&endpoint.url).interceptor(Signing::of(endpoint));
-            }
-            let assumed = AssumedRole {
-                client: aws_sdk_sts::Client::from_conf(sts.build()),
-                role: role.clone(),
-            };
-            let provider = SharedCredentialsProvider::new(assumed);
-            config = config.into_builder().credentials_provider(provider).build();
-        }
-        Ok(self.clients_of(&config, region))
-    }
-
-    fn clients_of(&self, config: &SdkConfig, region: &str) -> Clients {
-        macro_rules! client {
+        /// The config of an API, with its endpoint if the file gives one.
+        macro_rules! config_of {
             ($sdk:ident, $service:ident) => {{
-                let mut builder = $sdk::config::Builder::from(config);
-                if let Some(endpoint) = self.endpoint(Service::$service, region) {
-                    builder = builder
+                let builder = $sdk::config::Builder::from(&config);
+                match self.endpoint(Service::$service, region) {
+                    Some(endpoint) => builder
                         .endpoint_url(&endpoint.url)
-                        .interceptor(Signing::of(endpoint));
+                        .interceptor(BeforeSigning::Signature(endpoint.clone())),
+                    None => builder,
                 }
-                $sdk::Client::from_conf(builder.build())
             }};
         }
-        Clients {
-            ec2: client!(aws_sdk_ec2, Ec2),
-            elb: client!(aws_sdk_elasticloadbalancing, Elb),
-            elbv2: client!(aws_sdk_elasticloadbalancingv2, ElbV2),
-            sts: client!(aws_sdk_sts, Sts),
+        if let Some(role) = &self.role {
+            // The gate does not see this call.
+            let sts = config_of!(aws_sdk_sts, Sts).retry_config(RetryConfig::standard());
+            let sts = sts.interceptor(BeforeSigning::ConfusedDeputy(role.clone()));
+            let role = Arc::new((aws_sdk_sts::Client::from_conf(sts.build()), role.arn.clone()));
+            let provider = provide_credentials_fn(move || assume(Arc::clone(&role)));
+            let provider = SharedCredentialsProvider::new(provider);
+            config = config.into_builder().credentials_provider(provider).build();
         }
+        Ok(Clients {
+            ec2: aws_sdk_ec2::Client::from_conf(config_of!(aws_sdk_ec2, Ec2).build()),
+            elb: aws_sdk_elasticloadbalancing::Client::from_conf(
+                config_of!(aws_sdk_elasticloadbalancing, Elb).build(),
+            ),
+            elbv2: aws_sdk_elasticloadbalancingv2::Client::from_conf(
+                config_of!(aws_sdk_elasticloadbalancingv2, ElbV2).build(),
+            ),
+            sts: aws_sdk_sts::Client::from_conf(config_of!(aws_sdk_sts, Sts).build()),
+        })
     }
 }
 
@@ -302,108 +299,69 @@ pub(super) struct Clients {
     pub(super) sts: aws_sdk_sts::Client,
 }
 
-/// Sets region and service name of signatures.
+/// What is set in requests before they are signed.
 #[derive(Debug)]
-struct Signing(Option<(String, Option<String>)>);
-
-impl Signing {
-    fn of(endpoint: &Endpoint) -> Self {
-        Self(endpoint.signing.clone())
-    }
+enum BeforeSigning {
+    /// Region and service name of the signature.
+    Signature(Endpoint),
+    /// For whom a role is assumed, so that a policy can refuse others.
+    ConfusedDeputy(Role),
 }
 
-impl Intercept for Signing {
+impl Intercept for BeforeSigning {
     fn name(&self) -> &'static str {
-        "Signing"
-    }
-
-    fn modify_before_signing(
-        &self,
-        _: &mut BeforeTransmitInterceptorContextMut<'_>,
-        _: &RuntimeComponents,
-        config: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        if let Some((region, name)) = &self.0 {
-            let state = config.interceptor_state();
-            state.store_put(SigningRegion::from(Region::new(region.clone())));
-            if let Some(name) = name {
-                state.store_put(SigningName::from(name.clone()));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Says for whom a role is assumed, so that a policy can refuse others.
-#[derive(Debug)]
-struct ConfusedDeputy(Role);
-
-impl Intercept for ConfusedDeputy {
-    fn name(&self) -> &'static str {
-        "ConfusedDeputy"
+        "BeforeSigning"
     }
 
     fn modify_before_signing(
         &self,
         context: &mut BeforeTransmitInterceptorContextMut<'_>,
         _: &RuntimeComponents,
-        _: &mut ConfigBag,
+        config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let headers = context.request_mut().headers_mut();
-        headers.try_insert("x-amz-source-account", self.0.account.clone())?;
-        if let Some(arn) = &self.0.source_arn {
-            headers.try_insert("x-amz-source-arn", arn.clone())?;
+        match self {
+            Self::Signature(endpoint) => {
+                let state = config.interceptor_state();
+                state.store_put(SigningRegion::from(Region::new(endpoint.signing_region.clone())));
+                let name = endpoint.signing_name.clone();
+                name.map(|name| state.store_put(SigningName::from(name)));
+            }
+            Self::ConfusedDeputy(role) => {
+                let headers = context.request_mut().headers_mut();
+                headers.try_insert("x-amz-source-account", role.account.clone())?;
+                if let Some(arn) = &role.source_arn {
+                    headers.try_insert("x-amz-source-arn", arn.clone())?;
+                }
+            }
         }
         Ok(())
     }
 }
 
 /// The credentials of a role that is assumed.
-#[derive(Debug)]
-struct AssumedRole {
-    client: aws_sdk_sts::Client,
-    role: Role,
-}
-
-impl AssumedRole {
-    async fn assume(&self) -> provider::Result {
-        let request = self
-            .client
-            .assume_role()
-            .role_arn(&self.role.arn)
-            .role_session_name(SESSION);
-        let reply = Box::pin(request.send()).await.map_err(|error| {
-            let error = super::failure(&error).with_operation("sts:AssumeRole");
-            let error = error.with_context("role", &self.role.arn);
-            CredentialsError::provider_error(match error.kind() {
-                // For whoever needs the role: there are no credentials.
-                ErrorKind::PermissionDenied => {
-                    Error::new(ErrorKind::Unauthenticated, "the role may not be assumed").with_source(error)
-                }
-                _ => error,
-            })
-        })?;
-        let Some(given) = reply.credentials else {
-            return Err(CredentialsError::provider_error(
-                "STS answered without credentials",
-            ));
-        };
-        let expiry = SystemTime::try_from(given.expiration).map_err(CredentialsError::provider_error)?;
-        Ok(Credentials::new(
-            given.access_key_id,
-            given.secret_access_key,
-            Some(given.session_token),
-            Some(expiry),
-            "AssumedRole",
-        ))
-    }
-}
-
-impl ProvideCredentials for AssumedRole {
-    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
-    where
-        Self: 'a,
-    {
-        future::ProvideCredentials::new(self.assume())
-    }
+async fn assume(role: Arc<(aws_sdk_sts::Client, String)>) -> provider::Result {
+    let (client, arn) = &*role;
+    let request = client.assume_role().role_arn(arn).role_session_name(SESSION);
+    let reply = Box::pin(request.send()).await.map_err(|error| {
+        let error = super::failure(&error)
+            .with_operation("sts:AssumeRole")
+            .with_context("role", arn);
+        CredentialsError::provider_error(match error.kind() {
+            // For whoever needs the role: there are no credentials.
+            ErrorKind::PermissionDenied => {
+                Error::new(ErrorKind::Unauthenticated, "the role may not be assumed").with_source(error)
+            }
+            _ => error,
+        })
+    })?;
+    let given = reply.credentials;
+    let given = given.ok_or_else(|| CredentialsError::provider_error("STS answered without credentials"))?;
+    let expiry = SystemTime::try_from(given.expiration).map_err(CredentialsError::provider_error)?;
+    Ok(Credentials::new(
+        given.access_key_id,
+        given.secret_access_key,
+        Some(given.session_token),
+        Some(expiry),
+        "AssumedRole",
+    ))
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use aws_sdk_ec2::types::{self as sdk, AttributeBooleanValue, NetworkInterfaceStatus, RouteState};
 use ccm_core::{Error, ErrorKind, Result, client::Page};
+use futures_util::future::try_join_all;
 use ipnet::IpNet;
 
-use super::{Client, Op};
+use super::Client;
 use crate::cluster::Tags;
 
 /// The most results on a page.
@@ -70,15 +71,6 @@ pub(crate) struct Interface {
     pub(crate) source_dest_check: bool,
 }
 
-/// An availability zone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Zone {
-    /// The name, which differs between accounts, such as `us-east-1a`.
-    pub(crate) name: String,
-    /// The id, which is the same in all accounts, such as `use1-az6`.
-    pub(crate) id: String,
-}
-
 /// A subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subnet {
@@ -126,15 +118,6 @@ pub(crate) struct Route {
     pub(crate) blackhole: bool,
 }
 
-/// What a route leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RouteTarget {
-    /// An instance with one network interface.
-    Instance(String),
-    /// A network interface.
-    Interface(String),
-}
-
 /// A filter: all conditions must hold, each for one of its values.
 pub(crate) type Filter<'a> = (&'a str, Vec<String>);
 
@@ -147,9 +130,9 @@ pub(super) fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
 }
 
 fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
-    let tags = given.unwrap_or_default().into_iter();
-    tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())))
-        .collect()
+    let tags = given.into_iter().flatten();
+    let tags = tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())));
+    tags.collect()
 }
 
 /// The tags as the SDK wants them.
@@ -167,15 +150,26 @@ fn unreadable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
 }
 
-/// A call about the route of a table with a destination.
+/// A call that leads a route of a table to a target.
 macro_rules! route {
-    ($client:expr, $op:ident, $method:ident => $table:expr, $destination:expr $(, $target:expr)?) => {{
-        let (v4, v6) = destinations($destination);
-        send!($client, $op, ec2.$method => .route_table_id($table).set_destination_cidr_block(v4.clone())
-            .set_destination_ipv6_cidr_block(v6.clone())
-            $(.set_instance_id($target.instance()).set_network_interface_id($target.interface()))?)
-        .map(drop)
+    ($client:expr, $op:ident, $table:expr, $to:expr, $target:expr) => {{
+        let [v4, v6] = one_of(&$to, $to.addr().is_ipv4());
+        let [instance, interface] = one_of(&$target, is_instance($target));
+        done!($client, $op, .route_table_id($table).set_destination_cidr_block(v4.clone())
+            .set_destination_ipv6_cidr_block(v6.clone()).set_instance_id(instance.clone())
+            .set_network_interface_id(interface.clone()))
     }};
+}
+
+/// A value as that of the first or of the second of two fields.
+fn one_of(value: &impl ToString, is_first: bool) -> [Option<String>; 2] {
+    let value = Some(value.to_string());
+    if is_first { [value, None] } else { [None, value] }
+}
+
+/// Whether a route leads to an instance, not to a network interface.
+fn is_instance(target: &str) -> bool {
+    target.starts_with("i-")
 }
 
 /// Errors are those of the table in [`crate::error`].
@@ -186,8 +180,8 @@ impl Client {
         filter: &[Filter<'_>],
         token: Option<String>,
     ) -> Result<Page<Instance, String>> {
-        let reply = send!(self, Instances, ec2.describe_instances => .max_results(PAGE)
-            .set_filters(filters(filter)).set_next_token(token.clone()))?;
+        let reply = send!(self, Instances, .max_results(PAGE).set_filters(filters(filter))
+            .set_next_token(token.clone()))?;
         Ok(Page {
             items: instances(reply.reservations)?,
             next: reply.next_token,
@@ -199,10 +193,18 @@ impl Client {
         ccm_core::client::collect(None, |token| self.instance_page(filter, token)).await
     }
 
+    /// The instances with these ids that a filter finds.
+    pub(crate) async fn instances_among(&self, ids: &[String]) -> Result<Vec<Instance>> {
+        let reads = ids.chunks(FILTER_VALUES).map(|chunk| async move {
+            let filter = [("instance-id", chunk.to_vec())];
+            self.instances(&filter).await
+        });
+        Ok(try_join_all(reads).await?.concat())
+    }
+
     /// The instances with these ids. If one does not exist: [`ErrorKind::NotFound`], and the message names those that do not.
-    pub(crate) async fn instances_by_id(&self, ids: &[&str]) -> Result<Vec<Instance>> {
-        let ids = || Some(ids.iter().map(ToString::to_string).collect());
-        let reply = send!(self, InstancesById, ec2.describe_instances => .set_instance_ids(ids()))?;
+    pub(crate) async fn instances_by_id(&self, ids: &[String]) -> Result<Vec<Instance>> {
+        let reply = send!(self, InstancesById, .set_instance_ids(Some(ids.to_vec())))?;
         if reply.next_token.is_some_and(|token| !token.is_empty()) {
             return Err(unreadable("a page where all instances were requested"));
         }
@@ -217,123 +219,89 @@ impl Client {
     ) -> Result<Vec<Instance>> {
         let vpc = ("vpc-id", vec![vpc.to_owned()]);
         let filter = &[vpc, ("private-ip-address", addresses)];
-        list!(self, NetworkInterfaces, ec2.describe_network_interfaces(set_next_token, next_token) =>
-            network_interfaces.filter_map(fargate), .max_results(PAGE).set_filters(filters(filter)))
+        list!(self, NetworkInterfaces(set_next_token, next_token), network_interfaces.filter_map(fargate),
+            .max_results(PAGE).set_filters(filters(filter)))
     }
 
-    /// All availability zones of the region, local and wavelength zones included.
-    pub(crate) async fn zones(&self) -> Result<Vec<Zone>> {
-        let reply = send!(self, Zones, ec2.describe_availability_zones =>)?;
-        let zones = reply.availability_zones.unwrap_or_default().into_iter();
-        let zone = |zone: sdk::AvailabilityZone| {
-            Some(Zone {
-                name: zone.zone_name?,
-                id: zone.zone_id.unwrap_or_default(),
-            })
-        };
+    /// All availability zones of the region, local and wavelength zones included: their names, which differ between accounts,
+    /// such as `us-east-1a`, with their ids, which do not, such as `use1-az6`.
+    pub(crate) async fn zones(&self) -> Result<BTreeMap<String, String>> {
+        let zones = send!(self, Zones)?.availability_zones.into_iter().flatten();
+        let zone = |zone: sdk::AvailabilityZone| Some((zone.zone_name?, zone.zone_id.unwrap_or_default()));
         Ok(zones.filter_map(zone).collect())
     }
 
     /// The network nodes above each of at most [`TOPOLOGY_INSTANCES`] instances, from the top. Instances without a topology
     /// are left out. [`ErrorKind::Unsupported`] in a region without it.
     pub(crate) async fn topology(&self, ids: &[String]) -> Result<BTreeMap<String, Vec<String>>> {
-        let reply = send!(self, InstanceTopology, ec2.describe_instance_topology =>
-            .set_instance_ids(Some(ids.to_vec())))?;
-        let found = reply.instances.unwrap_or_default().into_iter();
-        Ok(found
-            .filter_map(|one| Some((one.instance_id?, one.network_nodes?)))
-            .collect())
+        let reply = send!(self, InstanceTopology, .set_instance_ids(Some(ids.to_vec())))?;
+        let found = reply.instances.into_iter().flatten();
+        let found = found.filter_map(|one| Some((one.instance_id?, one.network_nodes?)));
+        Ok(found.collect())
     }
 
     /// Reads a VPC. [`ErrorKind::NotFound`] if it does not exist.
     pub(crate) async fn check_vpc(&self, id: &str) -> Result<()> {
-        send!(self, Vpcs, ec2.describe_vpcs => .vpc_ids(id)).map(drop)
+        done!(self, Vpcs, .vpc_ids(id))
     }
 
     /// The subnets that fit the filters.
     pub(crate) async fn subnets(&self, filter: &[Filter<'_>]) -> Result<Vec<Subnet>> {
-        list!(self, Subnets, ec2.describe_subnets(set_next_token, next_token) =>
-            subnets.filter_map(subnet), .max_results(PAGE).set_filters(filters(filter)))
+        list!(self, Subnets(set_next_token, next_token), subnets.filter_map(subnet),
+            .max_results(PAGE).set_filters(filters(filter)))
     }
 
     /// The route tables that fit the filters, with all of their routes.
     pub(crate) async fn route_tables(&self, filter: &[Filter<'_>]) -> Result<Vec<RouteTable>> {
-        list!(self, RouteTables, ec2.describe_route_tables(set_next_token, next_token) =>
-            route_tables.filter_map(route_table), .max_results(TABLES_PAGE).set_filters(filters(filter)))
+        list!(self, RouteTables(set_next_token, next_token), route_tables.filter_map(route_table),
+            .max_results(TABLES_PAGE).set_filters(filters(filter)))
     }
 
-    /// Creates a route in a table. [`ErrorKind::AlreadyExists`] if there is a route with this destination;
-    /// [`ErrorKind::QuotaExceeded`] if the table is full.
-    pub(crate) async fn create_route(&self, table: &str, to: IpNet, target: &RouteTarget) -> Result<()> {
-        route!(self, RouteCreate, create_route => table, to, target)
+    /// Creates a route in a table to an instance or a network interface. [`ErrorKind::AlreadyExists`] if there is a route with
+    /// this destination; [`ErrorKind::QuotaExceeded`] if the table is full.
+    pub(crate) async fn create_route(&self, table: &str, to: IpNet, target: &str) -> Result<()> {
+        route!(self, RouteCreate, table, to, target)
     }
 
     /// Gives the route with this destination another target. [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if there
     /// is none.
-    pub(crate) async fn replace_route(&self, table: &str, to: IpNet, target: &RouteTarget) -> Result<()> {
-        route!(self, RouteReplace, replace_route => table, to, target)
+    pub(crate) async fn replace_route(&self, table: &str, to: IpNet, target: &str) -> Result<()> {
+        route!(self, RouteReplace, table, to, target)
     }
 
     /// Deletes the route with this destination. [`ErrorKind::NotFound`] if there is none.
     pub(crate) async fn delete_route(&self, table: &str, to: IpNet) -> Result<()> {
-        route!(self, RouteDelete, delete_route => table, to)
+        let [v4, v6] = one_of(&to, to.addr().is_ipv4());
+        done!(self, RouteDelete, .route_table_id(table).set_destination_cidr_block(v4.clone())
+            .set_destination_ipv6_cidr_block(v6.clone()))
     }
 
-    /// Lets packets for Pods pass: switches the source/destination check off. [`ErrorKind::InvalidSpec`] for an instance with
-    /// several network interfaces.
-    pub(crate) async fn disable_source_dest_check(&self, target: &RouteTarget) -> Result<()> {
+    /// Lets packets for Pods pass: switches the source/destination check of an instance or a network interface off.
+    /// [`ErrorKind::InvalidSpec`] for an instance with several network interfaces.
+    pub(crate) async fn disable_source_dest_check(&self, target: &str) -> Result<()> {
         let off = AttributeBooleanValue::builder().value(false).build();
-        match target {
-            RouteTarget::Instance(id) => send!(self, InstanceAttribute, ec2.modify_instance_attribute =>
-                .instance_id(id).source_dest_check(off.clone()))
-            .map(drop),
-            RouteTarget::Interface(id) => {
-                send!(self, InterfaceAttribute, ec2.modify_network_interface_attribute =>
-                .network_interface_id(id).source_dest_check(off.clone()))
-                .map(drop)
-            }
+        if is_instance(target) {
+            return done!(self, InstanceAttribute, .instance_id(target).source_dest_check(off.clone()));
         }
+        done!(self, InterfaceAttribute, .network_interface_id(target).source_dest_check(off.clone()))
     }
 
     /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values. [`ErrorKind::NotFound`] if one resource
     /// does not exist; then none is changed.
     pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        send!(self, TagsCreate, ec2.create_tags => .set_resources(Some(ids.to_vec()))
-            .set_tags(sdk_tags(pairs(tags))))
-        .map(drop)
+        done!(self, TagsCreate, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(pairs(tags))))
     }
 
     /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources. Errors as of
     /// [`Self::create_tags`].
     pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        send!(self, TagsDelete, ec2.delete_tags => .set_resources(Some(ids.to_vec()))
-            .set_tags(sdk_tags(pairs(tags))))
-        .map(drop)
+        done!(self, TagsDelete, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(pairs(tags))))
     }
 }
 
-impl RouteTarget {
-    fn instance(&self) -> Option<String> {
-        match self {
-            Self::Instance(id) => Some(id.clone()),
-            Self::Interface(_) => None,
-        }
-    }
-
-    fn interface(&self) -> Option<String> {
-        match self {
-            Self::Interface(id) => Some(id.clone()),
-            Self::Instance(_) => None,
-        }
-    }
-}
-
-/// The destination as one of IPv4, or as one of IPv6.
-fn destinations(destination: IpNet) -> (Option<String>, Option<String>) {
-    match destination {
-        IpNet::V4(net) => (Some(net.to_string()), None),
-        IpNet::V6(net) => (None, Some(net.to_string())),
-    }
+/// The text of a value, empty if there is none.
+fn text(value: Option<impl AsRef<str>>) -> String {
+    value.map_or_else(String::new, |value| value.as_ref().to_owned())
 }
 
 fn instances(reservations: Option<Vec<sdk::Reservation>>) -> Result<Vec<Instance>> {
@@ -346,25 +314,18 @@ fn instance(given: sdk::Instance) -> Result<Instance> {
     let Some(id) = given.instance_id else {
         return Err(unreadable("an instance without an id"));
     };
-    let state = given.state.and_then(|state| state.name);
     let groups = given.security_groups.unwrap_or_default().into_iter();
     let interfaces = given.network_interfaces.unwrap_or_default().into_iter();
     Ok(Instance {
         id,
-        state: state.map(|state| state.as_str().to_owned()).unwrap_or_default(),
-        instance_type: given
-            .instance_type
-            .map(|kind| kind.as_str().to_owned())
-            .unwrap_or_default(),
-        zone: given
-            .placement
-            .and_then(|placement| placement.availability_zone)
-            .unwrap_or_default(),
-        vpc: given.vpc_id.unwrap_or_default(),
-        subnet: given.subnet_id.unwrap_or_default(),
-        private_dns: given.private_dns_name.unwrap_or_default(),
-        public_dns: given.public_dns_name.unwrap_or_default(),
-        public_ip: given.public_ip_address.unwrap_or_default(),
+        state: text(given.state.and_then(|state| state.name)),
+        instance_type: text(given.instance_type),
+        zone: text(given.placement.and_then(|place| place.availability_zone)),
+        vpc: text(given.vpc_id),
+        subnet: text(given.subnet_id),
+        private_dns: text(given.private_dns_name),
+        public_dns: text(given.public_dns_name),
+        public_ip: text(given.public_ip_address),
         interfaces: interfaces.map(interface).collect(),
         security_groups: groups.filter_map(|group| group.group_id).collect(),
         source_dest_check: given.source_dest_check.unwrap_or(true),
@@ -377,7 +338,7 @@ fn interface(given: sdk::InstanceNetworkInterface) -> Interface {
     let ips = given.private_ip_addresses.unwrap_or_default().into_iter();
     let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
     Interface {
-        id: given.network_interface_id.unwrap_or_default(),
+        id: text(given.network_interface_id),
         device_index: given.attachment.and_then(|attachment| attachment.device_index),
         in_use: given.status == Some(NetworkInterfaceStatus::InUse),
         addresses: ips.filter_map(|ip| ip.private_ip_address).collect(),
@@ -391,12 +352,12 @@ fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
     let status = given.attachment.and_then(|attachment| attachment.status);
     let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
     (status == Some(sdk::AttachmentStatus::Attached)).then(|| Instance {
-        zone: given.availability_zone.unwrap_or_default(),
-        vpc: given.vpc_id.unwrap_or_default(),
-        subnet: given.subnet_id.unwrap_or_default(),
-        private_dns: given.private_dns_name.unwrap_or_default(),
+        zone: text(given.availability_zone),
+        vpc: text(given.vpc_id),
+        subnet: text(given.subnet_id),
+        private_dns: text(given.private_dns_name),
         interfaces: vec![Interface {
-            id: given.network_interface_id.unwrap_or_default(),
+            id: text(given.network_interface_id),
             device_index: Some(0),
             in_use: true,
             addresses: given.private_ip_address.into_iter().collect(),
@@ -409,15 +370,12 @@ fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
 }
 
 fn subnet(given: sdk::Subnet) -> Option<Subnet> {
-    let ipv6 = given
-        .ipv6_cidr_block_association_set
-        .unwrap_or_default()
-        .into_iter();
+    let ipv6 = given.ipv6_cidr_block_association_set.into_iter().flatten();
     Some(Subnet {
         id: given.subnet_id?,
-        vpc: given.vpc_id.unwrap_or_default(),
-        zone: given.availability_zone.unwrap_or_default(),
-        cidr: given.cidr_block.unwrap_or_default(),
+        vpc: text(given.vpc_id),
+        zone: text(given.availability_zone),
+        cidr: text(given.cidr_block),
         ipv6_cidrs: ipv6.filter_map(|one| one.ipv6_cidr_block).collect(),
         tags: tags(given.tags),
     })
@@ -425,21 +383,12 @@ fn subnet(given: sdk::Subnet) -> Option<Subnet> {
 
 fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
     let associations = given.associations.unwrap_or_default();
+    let routes = given.routes.into_iter().flatten();
     Some(RouteTable {
         id: given.route_table_id?,
-        is_main: associations
-            .iter()
-            .any(|association| association.main == Some(true)),
-        subnets: associations
-            .into_iter()
-            .filter_map(|association| association.subnet_id)
-            .collect(),
-        routes: given
-            .routes
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(route)
-            .collect(),
+        is_main: associations.iter().any(|one| one.main == Some(true)),
+        subnets: associations.into_iter().filter_map(|one| one.subnet_id).collect(),
+        routes: routes.filter_map(route).collect(),
         tags: tags(given.tags),
     })
 }

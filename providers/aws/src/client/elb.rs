@@ -12,7 +12,7 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use super::{Client, Op};
+use super::Client;
 use crate::load_balancer::{
     kinds::{Entry, Kind},
     spec::transports,
@@ -26,39 +26,42 @@ const TAGGED: usize = 20;
 impl Client {
     /// All load balancers of the v2 API, without tags and attributes.
     pub(crate) async fn network_balancers(&self) -> Result<Vec<Object<Kind>>> {
-        list!(self, LoadBalancers, elbv2.describe_load_balancers(set_marker, next_marker) =>
-            load_balancers.filter_map(|one| balancer(&one)), .page_size(PAGE))
+        list!(self, LoadBalancers(set_marker, next_marker), load_balancers.filter_map(|one| balancer(&one)), .page_size(PAGE))
     }
 
     /// All target groups, without tags, attributes and targets.
     pub(crate) async fn target_groups(&self) -> Result<Vec<Object<Kind>>> {
-        list!(self, TargetGroups, elbv2.describe_target_groups(set_marker, next_marker) =>
-            target_groups.filter_map(|one| target_group(&one)), .page_size(PAGE))
+        list!(self, TargetGroups(set_marker, next_marker), target_groups.filter_map(|one| target_group(&one)), .page_size(PAGE))
     }
 
     /// The listeners of a load balancer. `target_group` is an ARN.
     pub(crate) async fn listeners(&self, balancer: &str) -> Result<Vec<Object<Kind>>> {
-        list!(self, Listeners, elbv2.describe_listeners(set_marker, next_marker) =>
-            listeners.filter_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
+        list!(self, Listeners(set_marker, next_marker), listeners.filter_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
     }
 
-    /// The attributes of a load balancer or of a target group.
+    /// The attributes of a load balancer or of a target group that are known.
     pub(crate) async fn attributes(&self, kind: Kind, arn: &str) -> Result<Attributes> {
-        if kind == Kind::TargetGroup {
-            let reply = send!(self, TargetGroupAttributes, elbv2.describe_target_group_attributes =>
-                .target_group_arn(arn))?;
-            let pairs = reply.attributes.into_iter().flatten();
-            return Ok(known(kind, pairs.map(|one| (one.key, one.value))));
+        /// The attributes of a reply as pairs.
+        macro_rules! pairs {
+            ($reply:expr) => {{
+                let attributes = $reply?.attributes.into_iter().flatten();
+                attributes
+                    .filter_map(|one| Some((one.key?, one.value.unwrap_or_default())))
+                    .collect()
+            }};
         }
-        let reply = send!(self, LoadBalancerAttributes, elbv2.describe_load_balancer_attributes =>
-            .load_balancer_arn(arn))?;
-        let pairs = reply.attributes.into_iter().flatten();
-        Ok(known(kind, pairs.map(|one| (one.key, one.value))))
+        let mut pairs: HashMap<String, String> = match kind {
+            Kind::TargetGroup => pairs!(send!(self, TargetGroupAttributes, .target_group_arn(arn))),
+            _ => pairs!(send!(self, LoadBalancerAttributes, .load_balancer_arn(arn))),
+        };
+        let known = kind.schema().attributes.iter();
+        let known = known.filter_map(|known| Some((known.name, pairs.remove(known.name)?.into())));
+        Ok(known.collect())
     }
 
     /// The targets of a target group, without those that are leaving.
     pub(crate) async fn targets(&self, arn: &str) -> Result<Vec<Entry>> {
-        let reply = send!(self, TargetHealth, elbv2.describe_target_health => .target_group_arn(arn))?;
+        let reply = send!(self, TargetHealth, .target_group_arn(arn))?;
         let all = reply.target_health_descriptions.into_iter().flatten();
         let targets = all.filter_map(|description| {
             let reason = description.target_health.and_then(|health| health.reason);
@@ -72,8 +75,7 @@ impl Client {
 
     /// The certificates of a TLS listener beside the default one.
     pub(crate) async fn certificates(&self, arn: &str) -> Result<Vec<Entry>> {
-        let reply =
-            send!(self, ListenerCertificates, elbv2.describe_listener_certificates => .listener_arn(arn))?;
+        let reply = send!(self, ListenerCertificates, .listener_arn(arn))?;
         let all = reply.certificates.into_iter().flatten();
         let further = all.filter(|one| one.is_default != Some(true));
         Ok(further
@@ -85,7 +87,7 @@ impl Client {
     pub(crate) async fn load_balancer_tags(&self, arns: &[String]) -> Result<HashMap<String, Vec<Entry>>> {
         let mut all = HashMap::new();
         for chunk in arns.chunks(TAGGED) {
-            let reply = send!(self, LoadBalancerTags, elbv2.describe_tags => .set_resource_arns(Some(chunk.to_vec())))?;
+            let reply = send!(self, LoadBalancerTags, .set_resource_arns(Some(chunk.to_vec())))?;
             let tag = |tag: Tag| Entry::tag(&tag.key.unwrap_or_default(), &tag.value.unwrap_or_default());
             all.extend(reply.tag_descriptions.into_iter().flatten().filter_map(|one| {
                 let tags = one.tags.into_iter().flatten().map(tag);
@@ -94,17 +96,6 @@ impl Client {
         }
         Ok(all)
     }
-}
-
-/// The attributes that are known.
-fn known(kind: Kind, pairs: impl Iterator<Item = (Option<String>, Option<String>)>) -> Attributes {
-    let attributes = kind.schema().attributes;
-    let pairs = pairs.filter_map(|(key, value)| {
-        let mut attributes = attributes.iter();
-        let attribute = attributes.find(|attribute| Some(attribute.name) == key.as_deref())?;
-        Some((attribute.name, Value::from(value.unwrap_or_default())))
-    });
-    pairs.collect()
 }
 
 pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object<Kind>> {

@@ -4,7 +4,7 @@ use aws_sdk_ec2::types::{IpPermission, IpRange, Ipv6Range, PrefixListId, Securit
 use ccm_core::{Result, plan::objects::Object};
 
 use super::{
-    Client, Op,
+    Client,
     ec2::{FILTER_VALUES, Filter, PAGE, filters},
 };
 use crate::load_balancer::kinds::{Entry, Kind, RULES, Rule, TAGS};
@@ -33,34 +33,18 @@ impl Client {
     }
 
     async fn security_groups_by(&self, filter: &[Filter<'_>]) -> Result<Vec<Object<Kind>>> {
-        list!(self, SecurityGroups, ec2.describe_security_groups(set_next_token, next_token) =>
-            security_groups.filter_map(|one| group(&one)), .max_results(PAGE).set_filters(filters(filter)))
-    }
-
-    /// Adds ingress rules.
-    pub(super) async fn authorize(&self, group: &str, rules: &[&Rule]) -> Result<()> {
-        send!(self, IngressAuthorize, ec2.authorize_security_group_ingress => .group_id(group)
-            .set_ip_permissions(permissions(rules)))
-        .map(drop)
+        list!(self, SecurityGroups(set_next_token, next_token), security_groups.filter_map(|one| group(&one)),
+            .max_results(PAGE).set_filters(filters(filter)))
     }
 
     /// Removes ingress rules.
     pub(crate) async fn revoke(&self, group: &str, rules: &[&Rule]) -> Result<()> {
-        send!(self, IngressRevoke, ec2.revoke_security_group_ingress => .group_id(group)
-            .set_ip_permissions(permissions(rules)))
-        .map(drop)
-    }
-
-    /// Gives ingress rules other descriptions.
-    pub(super) async fn describe_rules(&self, group: &str, rules: &[&Rule]) -> Result<()> {
-        send!(self, IngressDescriptions, ec2.update_security_group_rule_descriptions_ingress =>
-            .group_id(group).set_ip_permissions(permissions(rules)))
-        .map(drop)
+        done!(self, IngressRevoke, .group_id(group).set_ip_permissions(permissions(rules)))
     }
 }
 
 /// One permission for each rule.
-fn permissions(rules: &[&Rule]) -> Option<Vec<IpPermission>> {
+pub(super) fn permissions(rules: &[&Rule]) -> Option<Vec<IpPermission>> {
     /// The source of a rule with its description.
     macro_rules! source {
         ($permission:ident.$set:ident, $kind:ident.$field:ident, $rule:ident) => {{
@@ -99,18 +83,26 @@ fn group(group: &SecurityGroup) -> Option<Object<Kind>> {
             permission.from_port().unwrap_or(-1),
             permission.to_port().unwrap_or(-1),
         );
-        let mut add = |source: Option<&str>, description: Option<&str>| {
-            let rule = |source| Rule::new(protocol, ports, source, description.unwrap_or_default());
-            rules.extend(source.map(rule).map(Entry::Rule));
-        };
-        let ranges = permission.ip_ranges().iter();
-        ranges.for_each(|range| add(range.cidr_ip(), range.description()));
-        let ranges = permission.ipv6_ranges().iter();
-        ranges.for_each(|range| add(range.cidr_ipv6(), range.description()));
-        let lists = permission.prefix_list_ids().iter();
-        lists.for_each(|list| add(list.prefix_list_id(), list.description()));
-        let pairs = permission.user_id_group_pairs().iter();
-        pairs.for_each(|pair| add(pair.group_id(), pair.description()));
+        /// Adds the rules of one kind of sources.
+        macro_rules! add {
+            ($sources:ident.$id:ident) => {
+                for one in permission.$sources() {
+                    let rule = |source| {
+                        Rule::new(
+                            protocol,
+                            ports,
+                            source,
+                            one.description().unwrap_or_default(),
+                        )
+                    };
+                    rules.extend(one.$id().map(rule).map(Entry::Rule));
+                }
+            };
+        }
+        add!(ip_ranges.cidr_ip);
+        add!(ipv6_ranges.cidr_ipv6);
+        add!(prefix_list_ids.prefix_list_id);
+        add!(user_id_group_pairs.group_id);
     }
     let tags = group.tags().iter();
     let tags = tags.map(|tag| Entry::tag(tag.key().unwrap_or_default(), tag.value().unwrap_or_default()));

@@ -3,7 +3,7 @@
 use aws_config::{imds::client::Client, provider_config::ProviderConfig};
 use ccm_core::{Error, ErrorKind, Result};
 
-use super::{Connection, Service};
+use super::Connection;
 
 /// Reads the metadata of the instance that this program runs on.
 #[derive(Clone, Debug)]
@@ -25,12 +25,9 @@ impl Metadata {
         }
         let config = ProviderConfig::empty().with_http_client(connection.http_client()?);
         let mut builder = Client::builder().configure(&config).max_attempts(2);
-        if let Some(endpoint) = connection.endpoint(Service::Metadata, "") {
-            builder = builder.endpoint(&endpoint.url).map_err(|error| {
-                let text = format!(
-                    "endpoint {:?} of the instance metadata service: {error}",
-                    endpoint.url
-                );
+        if let Some(url) = connection.metadata_endpoint() {
+            builder = builder.endpoint(url).map_err(|error| {
+                let text = format!("endpoint {url:?} of the instance metadata service: {error}");
                 Error::new(ErrorKind::InvalidConfig, text)
             })?;
         }

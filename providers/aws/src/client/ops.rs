@@ -1,24 +1,11 @@
 //! The API calls, for metrics, quotas and retries.
 
-use ccm_core::client::{Operation, Quota, operations};
-use ccm_core::config::quota_section;
+use std::collections::BTreeMap;
 
-/// EC2 reads with a filter or pages: 100 requests and 20/s for each action.
-const EC2_READ: &str = "ec2-read";
-/// EC2 reads by id alone: 50 requests and 10/s for each action.
-const EC2_UNFILTERED: &str = "ec2-unfiltered";
-/// EC2 writes: 50 requests and 5/s for each action.
-const EC2_WRITE: &str = "ec2-write";
-/// CreateTags and DeleteTags: 100 requests and 10/s each.
-const EC2_TAGS: &str = "ec2-tags";
-/// DescribeInstanceTopology: 1 request and 1/s.
-const EC2_TOPOLOGY: &str = "ec2-topology";
-/// Reads of load balancers. All actions of one API share a bucket of 40 requests and 10/s.
-const ELB_READ: &str = "elb-read";
-/// `Modify..` of load balancers. All actions of one API share a bucket of 20 requests and 3/s.
-const ELB_MODIFY: &str = "elb-modify";
-/// Other writes of load balancers. AWS publishes nothing: 20 requests and 4/s for each action.
-const ELB_WRITE: &str = "elb-write";
+use ccm_core::{
+    client::{Operation, Quota, operations},
+    config::quota_section,
+};
 
 quota_section! {
     /// How much is requested from AWS at most. The defaults are the limits that AWS publishes for an account and region. Each
@@ -26,14 +13,15 @@ quota_section! {
     /// use the same limits: lower these values if such programs are throttled, and raise them if AWS raised the limits. A
     /// request to slow down is always obeyed. The Go cloud controller does not know this section.
     pub(crate) struct Quotas {
-        "ec2-read" => pub(crate) ec2_read: EC2_READ, "each EC2 read with a filter or pages", quota(20.0, 100);
-        "ec2-unfiltered" => pub(crate) ec2_unfiltered: EC2_UNFILTERED, "each EC2 read by ids alone", quota(10.0, 50);
-        "ec2-write" => pub(crate) ec2_write: EC2_WRITE, "each EC2 write", quota(5.0, 50);
-        "ec2-tags" => pub(crate) ec2_tags: EC2_TAGS, "CreateTags and DeleteTags, each", quota(10.0, 100);
-        "ec2-topology" => pub(crate) ec2_topology: EC2_TOPOLOGY, "DescribeInstanceTopology", quota(1.0, 1);
-        "elb-read" => pub(crate) elb_read: ELB_READ, "all reads of one Elastic Load Balancing API together", quota(10.0, 40);
-        "elb-modify" => pub(crate) elb_modify: ELB_MODIFY, "all Modify actions of one Elastic Load Balancing API together", quota(3.0, 20);
-        "elb-write" => pub(crate) elb_write: ELB_WRITE, "each other Elastic Load Balancing write", quota(4.0, 20);
+        "ec2-read" => pub(crate) ec2_read: "ec2-read", "each EC2 read with a filter or pages", quota(20.0, 100);
+        "ec2-unfiltered" => pub(crate) ec2_unfiltered: "ec2-unfiltered", "each EC2 read by ids alone", quota(10.0, 50);
+        "ec2-write" => pub(crate) ec2_write: "ec2-write", "each EC2 write", quota(5.0, 50);
+        "ec2-tags" => pub(crate) ec2_tags: "ec2-tags", "CreateTags and DeleteTags, each", quota(10.0, 100);
+        "ec2-topology" => pub(crate) ec2_topology: "ec2-topology", "DescribeInstanceTopology", quota(1.0, 1);
+        "elb-read" => pub(crate) elb_read: "elb-read", "all reads of one Elastic Load Balancing API together", quota(10.0, 40);
+        "elb-modify" => pub(crate) elb_modify: "elb-modify", "all Modify actions of one Elastic Load Balancing API together", quota(3.0, 20);
+        // AWS publishes nothing for them.
+        "elb-write" => pub(crate) elb_write: "elb-write", "each other Elastic Load Balancing write", quota(4.0, 20);
     }
 }
 
@@ -45,40 +33,7 @@ const fn quota(rate: f64, burst: u32) -> Quota {
     }
 }
 
-impl Quotas {
-    /// The buckets of all operations.
-    pub(crate) fn all_buckets(&self) -> Vec<(&'static str, Quota)> {
-        let classes = self.buckets();
-        let quota = |op: Op| {
-            let class = classes.iter().find(|(class, _)| *class == op.quota_class());
-            (op.bucket(), class.map(|(_, quota)| *quota).unwrap_or_default())
-        };
-        let mut buckets: Vec<_> = Op::ALL.iter().map(|op| quota(*op)).collect();
-        buckets.sort_by_key(|(bucket, _)| *bucket);
-        buckets.dedup_by_key(|(bucket, _)| *bucket);
-        buckets
-    }
-}
-
 impl Op {
-    /// The key of `[Quota]` that sets the quota of this operation.
-    fn quota_class(self) -> &'static str {
-        let Some((api, action)) = self.name().split_once(':') else {
-            return EC2_READ;
-        };
-        let reads = action.starts_with("Describe");
-        match (api, self) {
-            (_, Self::InstancesById) => EC2_UNFILTERED,
-            (_, Self::InstanceTopology) => EC2_TOPOLOGY,
-            (_, Self::TagsCreate | Self::TagsDelete) => EC2_TAGS,
-            ("ec2" | "sts", _) if reads => EC2_READ,
-            ("ec2" | "sts", _) => EC2_WRITE,
-            _ if reads => ELB_READ,
-            _ if action.starts_with("Modify") => ELB_MODIFY,
-            _ => ELB_WRITE,
-        }
-    }
-
     /// The IAM action that allows this operation.
     pub(crate) fn iam_action(self) -> String {
         let name = self.name();
@@ -89,154 +44,182 @@ impl Op {
     }
 }
 
-/// The bucket that all reads of ELBv2 share.
-const V2_READ: &str = "elbv2:Describe";
-/// The bucket that all `Modify` actions of ELBv2 share.
-const V2_MODIFY: &str = "elbv2:Modify";
-/// The bucket that all reads of classic load balancers share.
-const V1_READ: &str = "elb:Describe";
+/// Makes [`Op`], the quotas of its buckets and the SDK's requests of a table. A line of it names an operation, the method of
+/// the SDK's client, the action, its effect, the field of [`Quotas`] with its quota, and its bucket if it shares one.
+macro_rules! actions {
+    (@bucket $api:ident $action:literal) => { concat!(stringify!($api), ":", $action) };
+    (@bucket $api:ident $action:literal $shared:literal) => { $shared };
+    (
+        $dollar:tt
+        $(
+            $(#[$meaning:meta])*
+            $op:ident = $api:ident.$method:ident $action:literal, $effect:ident, $quota:ident $(in $shared:literal)?;
+        )+
+    ) => {
+        operations! {
+            /// An API call: the API and the action, as IAM policies and CloudTrail name them.
+            pub(crate) enum Op {
+                $(
+                    $(#[$meaning])*
+                    $op = concat!(stringify!($api), ":", $action), actions!(@bucket $api $action $($shared)?), $effect;
+                )+
+                /// A write that EC2 is asked not to do, but whether it would be allowed; or the smallest read.
+                DryRun = "ec2:DryRun", "ec2:DryRun", Read;
+            }
+        }
+
+        impl Quotas {
+            /// The buckets of all operations.
+            pub(crate) fn all_buckets(&self) -> BTreeMap<&'static str, Quota> {
+                let buckets = [(Op::DryRun.bucket(), self.ec2_write), $((Op::$op.bucket(), self.$quota)),+];
+                buckets.into_iter().collect()
+            }
+        }
+
+        /// The SDK's request of an operation: `request!(clients, Op)`.
+        macro_rules! request {
+            $(($dollar clients:expr, $op) => { $dollar clients.$api.$method() };)+
+        }
+        pub(crate) use request;
+    };
+}
 
 // A second delete, a second registration of a target and a second setting of the same value change nothing. Whatever creates
 // something under a name or rule that must be unique is refused the second time; the caller reads before it writes again.
-operations! {
-    /// An API call: the API and the action, as IAM policies and CloudTrail name them.
-    pub(crate) enum Op {
-        /// Instances by a filter, or a page of them.
-        Instances = "ec2:DescribeInstances", "ec2:DescribeInstances", Read;
-        /// Instances by id alone.
-        InstancesById = "ec2:DescribeInstances", "ec2:DescribeInstances by id", Read;
-        /// The network topology of instances.
-        InstanceTopology = "ec2:DescribeInstanceTopology", "ec2:DescribeInstanceTopology", Read;
-        /// Network interfaces.
-        NetworkInterfaces = "ec2:DescribeNetworkInterfaces", "ec2:DescribeNetworkInterfaces", Read;
-        /// Availability zones.
-        Zones = "ec2:DescribeAvailabilityZones", "ec2:DescribeAvailabilityZones", Read;
-        /// VPCs.
-        Vpcs = "ec2:DescribeVpcs", "ec2:DescribeVpcs", Read;
-        /// Subnets.
-        Subnets = "ec2:DescribeSubnets", "ec2:DescribeSubnets", Read;
-        /// Route tables with their routes.
-        RouteTables = "ec2:DescribeRouteTables", "ec2:DescribeRouteTables", Read;
-        /// A new route.
-        RouteCreate = "ec2:CreateRoute", "ec2:CreateRoute", Write;
-        /// Another target for a route.
-        RouteReplace = "ec2:ReplaceRoute", "ec2:ReplaceRoute", IdempotentWrite;
-        /// Deletion of a route.
-        RouteDelete = "ec2:DeleteRoute", "ec2:DeleteRoute", IdempotentWrite;
-        /// The source/destination check of an instance.
-        InstanceAttribute = "ec2:ModifyInstanceAttribute", "ec2:ModifyInstanceAttribute", IdempotentWrite;
-        /// The source/destination check of a network interface.
-        InterfaceAttribute = "ec2:ModifyNetworkInterfaceAttribute", "ec2:ModifyNetworkInterfaceAttribute", IdempotentWrite;
-        /// Tags for resources.
-        TagsCreate = "ec2:CreateTags", "ec2:CreateTags", IdempotentWrite;
-        /// Removal of tags from resources.
-        TagsDelete = "ec2:DeleteTags", "ec2:DeleteTags", IdempotentWrite;
-        /// Security groups with their rules.
-        SecurityGroups = "ec2:DescribeSecurityGroups", "ec2:DescribeSecurityGroups", Read;
-        /// A new security group.
-        SecurityGroupCreate = "ec2:CreateSecurityGroup", "ec2:CreateSecurityGroup", Write;
-        /// Deletion of a security group.
-        SecurityGroupDelete = "ec2:DeleteSecurityGroup", "ec2:DeleteSecurityGroup", IdempotentWrite;
-        /// New ingress rules. One that exists refuses the whole request.
-        IngressAuthorize = "ec2:AuthorizeSecurityGroupIngress", "ec2:AuthorizeSecurityGroupIngress", Write;
-        /// Deletion of ingress rules. One that does not exist refuses the whole request.
-        IngressRevoke = "ec2:RevokeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress", Write;
-        /// Other descriptions for ingress rules.
-        IngressDescriptions = "ec2:UpdateSecurityGroupRuleDescriptionsIngress", "ec2:UpdateSecurityGroupRuleDescriptionsIngress", IdempotentWrite;
+actions! { $
+    /// Instances by a filter, or a page of them.
+    Instances = ec2.describe_instances "DescribeInstances", Read, ec2_read;
+    /// Instances by id alone.
+    InstancesById = ec2.describe_instances "DescribeInstances", Read, ec2_unfiltered in "ec2:DescribeInstances by id";
+    /// The network topology of instances.
+    InstanceTopology = ec2.describe_instance_topology "DescribeInstanceTopology", Read, ec2_topology;
+    /// Network interfaces.
+    NetworkInterfaces = ec2.describe_network_interfaces "DescribeNetworkInterfaces", Read, ec2_read;
+    /// Availability zones.
+    Zones = ec2.describe_availability_zones "DescribeAvailabilityZones", Read, ec2_read;
+    /// VPCs.
+    Vpcs = ec2.describe_vpcs "DescribeVpcs", Read, ec2_read;
+    /// Subnets.
+    Subnets = ec2.describe_subnets "DescribeSubnets", Read, ec2_read;
+    /// Route tables with their routes.
+    RouteTables = ec2.describe_route_tables "DescribeRouteTables", Read, ec2_read;
+    /// A new route.
+    RouteCreate = ec2.create_route "CreateRoute", Write, ec2_write;
+    /// Another target for a route.
+    RouteReplace = ec2.replace_route "ReplaceRoute", IdempotentWrite, ec2_write;
+    /// Deletion of a route.
+    RouteDelete = ec2.delete_route "DeleteRoute", IdempotentWrite, ec2_write;
+    /// The source/destination check of an instance.
+    InstanceAttribute = ec2.modify_instance_attribute "ModifyInstanceAttribute", IdempotentWrite, ec2_write;
+    /// The source/destination check of a network interface.
+    InterfaceAttribute = ec2.modify_network_interface_attribute "ModifyNetworkInterfaceAttribute", IdempotentWrite, ec2_write;
+    /// Tags for resources.
+    TagsCreate = ec2.create_tags "CreateTags", IdempotentWrite, ec2_tags;
+    /// Removal of tags from resources.
+    TagsDelete = ec2.delete_tags "DeleteTags", IdempotentWrite, ec2_tags;
+    /// Security groups with their rules.
+    SecurityGroups = ec2.describe_security_groups "DescribeSecurityGroups", Read, ec2_read;
+    /// A new security group.
+    SecurityGroupCreate = ec2.create_security_group "CreateSecurityGroup", Write, ec2_write;
+    /// Deletion of a security group.
+    SecurityGroupDelete = ec2.delete_security_group "DeleteSecurityGroup", IdempotentWrite, ec2_write;
+    /// New ingress rules. One that exists refuses the whole request.
+    IngressAuthorize = ec2.authorize_security_group_ingress "AuthorizeSecurityGroupIngress", Write, ec2_write;
+    /// Deletion of ingress rules. One that does not exist refuses the whole request.
+    IngressRevoke = ec2.revoke_security_group_ingress "RevokeSecurityGroupIngress", Write, ec2_write;
+    /// Other descriptions for ingress rules.
+    IngressDescriptions = ec2.update_security_group_rule_descriptions_ingress "UpdateSecurityGroupRuleDescriptionsIngress", IdempotentWrite, ec2_write;
 
-        /// Network load balancers.
-        LoadBalancers = "elbv2:DescribeLoadBalancers", V2_READ, Read;
-        /// Attributes of a load balancer.
-        LoadBalancerAttributes = "elbv2:DescribeLoadBalancerAttributes", V2_READ, Read;
-        /// Listeners.
-        Listeners = "elbv2:DescribeListeners", V2_READ, Read;
-        /// Certificates of a listener.
-        ListenerCertificates = "elbv2:DescribeListenerCertificates", V2_READ, Read;
-        /// Target groups.
-        TargetGroups = "elbv2:DescribeTargetGroups", V2_READ, Read;
-        /// Attributes of a target group.
-        TargetGroupAttributes = "elbv2:DescribeTargetGroupAttributes", V2_READ, Read;
-        /// Targets of a target group and their health.
-        TargetHealth = "elbv2:DescribeTargetHealth", V2_READ, Read;
-        /// Tags of load balancers, listeners and target groups.
-        LoadBalancerTags = "elbv2:DescribeTags", V2_READ, Read;
-        /// A new load balancer.
-        LoadBalancerCreate = "elbv2:CreateLoadBalancer", "elbv2:CreateLoadBalancer", Write;
-        /// Deletion of a load balancer.
-        LoadBalancerDelete = "elbv2:DeleteLoadBalancer", "elbv2:DeleteLoadBalancer", IdempotentWrite;
-        /// Attributes for a load balancer.
-        LoadBalancerAttributesModify = "elbv2:ModifyLoadBalancerAttributes", V2_MODIFY, IdempotentWrite;
-        /// Other security groups for a load balancer.
-        SecurityGroupsSet = "elbv2:SetSecurityGroups", "elbv2:SetSecurityGroups", IdempotentWrite;
-        /// Other subnets for a load balancer.
-        SubnetsSet = "elbv2:SetSubnets", "elbv2:SetSubnets", IdempotentWrite;
-        /// A new listener.
-        ListenerCreate = "elbv2:CreateListener", "elbv2:CreateListener", Write;
-        /// Other properties for a listener.
-        ListenerModify = "elbv2:ModifyListener", V2_MODIFY, IdempotentWrite;
-        /// Deletion of a listener.
-        ListenerDelete = "elbv2:DeleteListener", "elbv2:DeleteListener", IdempotentWrite;
-        /// More certificates for a listener.
-        ListenerCertificatesAdd = "elbv2:AddListenerCertificates", "elbv2:AddListenerCertificates", IdempotentWrite;
-        /// Fewer certificates for a listener.
-        ListenerCertificatesRemove = "elbv2:RemoveListenerCertificates", "elbv2:RemoveListenerCertificates", IdempotentWrite;
-        /// A new target group.
-        TargetGroupCreate = "elbv2:CreateTargetGroup", "elbv2:CreateTargetGroup", Write;
-        /// Another health check for a target group.
-        TargetGroupModify = "elbv2:ModifyTargetGroup", V2_MODIFY, IdempotentWrite;
-        /// Attributes for a target group.
-        TargetGroupAttributesModify = "elbv2:ModifyTargetGroupAttributes", V2_MODIFY, IdempotentWrite;
-        /// Deletion of a target group.
-        TargetGroupDelete = "elbv2:DeleteTargetGroup", "elbv2:DeleteTargetGroup", IdempotentWrite;
-        /// More targets for a target group.
-        TargetsRegister = "elbv2:RegisterTargets", "elbv2:RegisterTargets", IdempotentWrite;
-        /// Fewer targets for a target group.
-        TargetsDeregister = "elbv2:DeregisterTargets", "elbv2:DeregisterTargets", IdempotentWrite;
-        /// Tags for load balancers, listeners and target groups.
-        LoadBalancerTagsAdd = "elbv2:AddTags", "elbv2:AddTags", IdempotentWrite;
+    /// Network load balancers.
+    LoadBalancers = elbv2.describe_load_balancers "DescribeLoadBalancers", Read, elb_read in "elbv2:Describe";
+    /// Attributes of a load balancer.
+    LoadBalancerAttributes = elbv2.describe_load_balancer_attributes "DescribeLoadBalancerAttributes", Read, elb_read in "elbv2:Describe";
+    /// Listeners.
+    Listeners = elbv2.describe_listeners "DescribeListeners", Read, elb_read in "elbv2:Describe";
+    /// Certificates of a listener.
+    ListenerCertificates = elbv2.describe_listener_certificates "DescribeListenerCertificates", Read, elb_read in "elbv2:Describe";
+    /// Target groups.
+    TargetGroups = elbv2.describe_target_groups "DescribeTargetGroups", Read, elb_read in "elbv2:Describe";
+    /// Attributes of a target group.
+    TargetGroupAttributes = elbv2.describe_target_group_attributes "DescribeTargetGroupAttributes", Read, elb_read in "elbv2:Describe";
+    /// Targets of a target group and their health.
+    TargetHealth = elbv2.describe_target_health "DescribeTargetHealth", Read, elb_read in "elbv2:Describe";
+    /// Tags of load balancers, listeners and target groups.
+    LoadBalancerTags = elbv2.describe_tags "DescribeTags", Read, elb_read in "elbv2:Describe";
+    /// A new load balancer.
+    LoadBalancerCreate = elbv2.create_load_balancer "CreateLoadBalancer", Write, elb_write;
+    /// Deletion of a load balancer.
+    LoadBalancerDelete = elbv2.delete_load_balancer "DeleteLoadBalancer", IdempotentWrite, elb_write;
+    /// Attributes for a load balancer.
+    LoadBalancerAttributesModify = elbv2.modify_load_balancer_attributes "ModifyLoadBalancerAttributes", IdempotentWrite, elb_modify in "elbv2:Modify";
+    /// Other security groups for a load balancer.
+    SecurityGroupsSet = elbv2.set_security_groups "SetSecurityGroups", IdempotentWrite, elb_write;
+    /// Other subnets for a load balancer.
+    SubnetsSet = elbv2.set_subnets "SetSubnets", IdempotentWrite, elb_write;
+    /// A new listener.
+    ListenerCreate = elbv2.create_listener "CreateListener", Write, elb_write;
+    /// Other properties for a listener.
+    ListenerModify = elbv2.modify_listener "ModifyListener", IdempotentWrite, elb_modify in "elbv2:Modify";
+    /// Deletion of a listener.
+    ListenerDelete = elbv2.delete_listener "DeleteListener", IdempotentWrite, elb_write;
+    /// More certificates for a listener.
+    ListenerCertificatesAdd = elbv2.add_listener_certificates "AddListenerCertificates", IdempotentWrite, elb_write;
+    /// Fewer certificates for a listener.
+    ListenerCertificatesRemove = elbv2.remove_listener_certificates "RemoveListenerCertificates", IdempotentWrite, elb_write;
+    /// A new target group.
+    TargetGroupCreate = elbv2.create_target_group "CreateTargetGroup", Write, elb_write;
+    /// Another health check for a target group.
+    TargetGroupModify = elbv2.modify_target_group "ModifyTargetGroup", IdempotentWrite, elb_modify in "elbv2:Modify";
+    /// Attributes for a target group.
+    TargetGroupAttributesModify = elbv2.modify_target_group_attributes "ModifyTargetGroupAttributes", IdempotentWrite, elb_modify in "elbv2:Modify";
+    /// Deletion of a target group.
+    TargetGroupDelete = elbv2.delete_target_group "DeleteTargetGroup", IdempotentWrite, elb_write;
+    /// More targets for a target group.
+    TargetsRegister = elbv2.register_targets "RegisterTargets", IdempotentWrite, elb_write;
+    /// Fewer targets for a target group.
+    TargetsDeregister = elbv2.deregister_targets "DeregisterTargets", IdempotentWrite, elb_write;
+    /// Tags for load balancers, listeners and target groups.
+    LoadBalancerTagsAdd = elbv2.add_tags "AddTags", IdempotentWrite, elb_write;
 
-        /// Classic load balancers.
-        ClassicLoadBalancers = "elb:DescribeLoadBalancers", V1_READ, Read;
-        /// Attributes of a classic load balancer.
-        ClassicAttributes = "elb:DescribeLoadBalancerAttributes", V1_READ, Read;
-        /// Tags of classic load balancers.
-        ClassicTags = "elb:DescribeTags", V1_READ, Read;
-        /// A new classic load balancer. The same one a second time is no error.
-        ClassicCreate = "elb:CreateLoadBalancer", "elb:CreateLoadBalancer", Write;
-        /// Deletion of a classic load balancer. One that does not exist is no error.
-        ClassicDelete = "elb:DeleteLoadBalancer", "elb:DeleteLoadBalancer", IdempotentWrite;
-        /// Attributes for a classic load balancer.
-        ClassicAttributesModify = "elb:ModifyLoadBalancerAttributes", "elb:ModifyLoadBalancerAttributes", IdempotentWrite;
-        /// More tags for a classic load balancer.
-        ClassicTagsAdd = "elb:AddTags", "elb:AddTags", IdempotentWrite;
-        /// More instances for a classic load balancer.
-        ClassicInstancesRegister = "elb:RegisterInstancesWithLoadBalancer", "elb:RegisterInstancesWithLoadBalancer", IdempotentWrite;
-        /// Fewer instances for a classic load balancer.
-        ClassicInstancesDeregister = "elb:DeregisterInstancesFromLoadBalancer", "elb:DeregisterInstancesFromLoadBalancer", IdempotentWrite;
-        /// New listeners for a classic load balancer.
-        ClassicListenersCreate = "elb:CreateLoadBalancerListeners", "elb:CreateLoadBalancerListeners", Write;
-        /// Deletion of listeners of a classic load balancer.
-        ClassicListenersDelete = "elb:DeleteLoadBalancerListeners", "elb:DeleteLoadBalancerListeners", IdempotentWrite;
-        /// A new policy for a classic load balancer.
-        ClassicPolicyCreate = "elb:CreateLoadBalancerPolicy", "elb:CreateLoadBalancerPolicy", Write;
-        /// Policies for the backend of a classic load balancer.
-        ClassicBackendPoliciesSet = "elb:SetLoadBalancerPoliciesForBackendServer", "elb:SetLoadBalancerPoliciesForBackendServer", IdempotentWrite;
-        /// Policies for a listener of a classic load balancer.
-        ClassicListenerPoliciesSet = "elb:SetLoadBalancerPoliciesOfListener", "elb:SetLoadBalancerPoliciesOfListener", IdempotentWrite;
-        /// More subnets for a classic load balancer.
-        ClassicSubnetsAttach = "elb:AttachLoadBalancerToSubnets", "elb:AttachLoadBalancerToSubnets", IdempotentWrite;
-        /// Fewer subnets for a classic load balancer.
-        ClassicSubnetsDetach = "elb:DetachLoadBalancerFromSubnets", "elb:DetachLoadBalancerFromSubnets", IdempotentWrite;
-        /// Other security groups for a classic load balancer.
-        ClassicSecurityGroupsSet = "elb:ApplySecurityGroupsToLoadBalancer", "elb:ApplySecurityGroupsToLoadBalancer", IdempotentWrite;
-        /// The health check of a classic load balancer.
-        ClassicHealthCheck = "elb:ConfigureHealthCheck", "elb:ConfigureHealthCheck", IdempotentWrite;
+    /// Classic load balancers.
+    ClassicLoadBalancers = elb.describe_load_balancers "DescribeLoadBalancers", Read, elb_read in "elb:Describe";
+    /// Attributes of a classic load balancer.
+    ClassicAttributes = elb.describe_load_balancer_attributes "DescribeLoadBalancerAttributes", Read, elb_read in "elb:Describe";
+    /// Tags of classic load balancers.
+    ClassicTags = elb.describe_tags "DescribeTags", Read, elb_read in "elb:Describe";
+    /// A new classic load balancer. The same one a second time is no error.
+    ClassicCreate = elb.create_load_balancer "CreateLoadBalancer", Write, elb_write;
+    /// Deletion of a classic load balancer. One that does not exist is no error.
+    ClassicDelete = elb.delete_load_balancer "DeleteLoadBalancer", IdempotentWrite, elb_write;
+    /// Attributes for a classic load balancer.
+    ClassicAttributesModify = elb.modify_load_balancer_attributes "ModifyLoadBalancerAttributes", IdempotentWrite, elb_modify;
+    /// More tags for a classic load balancer.
+    ClassicTagsAdd = elb.add_tags "AddTags", IdempotentWrite, elb_write;
+    /// More instances for a classic load balancer.
+    ClassicInstancesRegister = elb.register_instances_with_load_balancer "RegisterInstancesWithLoadBalancer", IdempotentWrite, elb_write;
+    /// Fewer instances for a classic load balancer.
+    ClassicInstancesDeregister = elb.deregister_instances_from_load_balancer "DeregisterInstancesFromLoadBalancer", IdempotentWrite, elb_write;
+    /// New listeners for a classic load balancer.
+    ClassicListenersCreate = elb.create_load_balancer_listeners "CreateLoadBalancerListeners", Write, elb_write;
+    /// Deletion of listeners of a classic load balancer.
+    ClassicListenersDelete = elb.delete_load_balancer_listeners "DeleteLoadBalancerListeners", IdempotentWrite, elb_write;
+    /// A new policy for a classic load balancer.
+    ClassicPolicyCreate = elb.create_load_balancer_policy "CreateLoadBalancerPolicy", Write, elb_write;
+    /// Policies for the backend of a classic load balancer.
+    ClassicBackendPoliciesSet = elb.set_load_balancer_policies_for_backend_server "SetLoadBalancerPoliciesForBackendServer", IdempotentWrite, elb_write;
+    /// Policies for a listener of a classic load balancer.
+    ClassicListenerPoliciesSet = elb.set_load_balancer_policies_of_listener "SetLoadBalancerPoliciesOfListener", IdempotentWrite, elb_write;
+    /// More subnets for a classic load balancer.
+    ClassicSubnetsAttach = elb.attach_load_balancer_to_subnets "AttachLoadBalancerToSubnets", IdempotentWrite, elb_write;
+    /// Fewer subnets for a classic load balancer.
+    ClassicSubnetsDetach = elb.detach_load_balancer_from_subnets "DetachLoadBalancerFromSubnets", IdempotentWrite, elb_write;
+    /// Other security groups for a classic load balancer.
+    ClassicSecurityGroupsSet = elb.apply_security_groups_to_load_balancer "ApplySecurityGroupsToLoadBalancer", IdempotentWrite, elb_write;
+    /// The health check of a classic load balancer.
+    ClassicHealthCheck = elb.configure_health_check "ConfigureHealthCheck", IdempotentWrite, elb_write;
 
-        /// A write that EC2 is asked not to do, but whether it would be allowed; or the smallest read.
-        DryRun = "ec2:DryRun", "ec2:DryRun", Read;
-        /// Who we are: credentials are checked, and nothing needs to be allowed.
-        CallerIdentity = "sts:GetCallerIdentity", "sts:GetCallerIdentity", Read;
-    }
+    /// Who we are: credentials are checked, and nothing needs to be allowed.
+    CallerIdentity = sts.get_caller_identity "GetCallerIdentity", Read, ec2_write;
 }
 
 #[cfg(test)]
@@ -275,15 +258,10 @@ mod tests {
             ("elbv2:RegisterTargets", 4.0, 20),
             ("elb:RegisterInstancesWithLoadBalancer", 4.0, 20),
         ] {
-            let found = buckets.iter().find(|(name, _)| *name == bucket);
-            assert_eq!(found, Some(&(bucket, quota(rate, burst))));
+            assert_eq!(buckets.get(bucket), Some(&quota(rate, burst)), "{bucket}");
         }
         for op in Op::ALL {
-            assert!(
-                buckets.iter().any(|(bucket, _)| *bucket == op.bucket()),
-                "{}",
-                op.name()
-            );
+            assert!(buckets.contains_key(op.bucket()), "{}", op.name());
         }
     }
 

@@ -2,18 +2,22 @@
 //! observed.
 
 use aws_sdk_ec2::types::{ResourceType, TagSpecification};
+use aws_sdk_elasticloadbalancing::types as classic;
 use aws_sdk_elasticloadbalancingv2::types::{
     Action, ActionTypeEnum, Certificate, LoadBalancerAttribute, LoadBalancerSchemeEnum, LoadBalancerTypeEnum,
     Matcher, ProtocolEnum, SubnetMapping, Tag, TargetDescription, TargetGroupAttribute, TargetTypeEnum,
 };
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
-    plan::objects::{Attributes, Object, ObjectCalls, Objects, Reply},
+    plan::objects::{Attributes, Object, ObjectCalls, Objects, Reply, unsupported},
 };
 use serde_json::Value;
 
-use super::{Client, Op, ec2::sdk_tags, elb};
-use crate::load_balancer::kinds::{CERTIFICATES, Entry, Kind, RULES, Rule, TAGS, TARGETS, group_id};
+use super::{Client, classic::PROXY_POLICY, ec2::sdk_tags, elb, groups::permissions};
+use crate::load_balancer::{
+    classic::SSL_POLICY_PREFIX,
+    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, PROXY_PORTS, RULES, Rule, TAGS, TARGETS, group_id},
+};
 
 /// Makes changes.
 pub(crate) struct Sender<'a> {
@@ -24,8 +28,8 @@ pub(crate) struct Sender<'a> {
 
 /// Creates or modifies a target group; both requests have the fields of the health check.
 macro_rules! target_group {
-    ($client:expr, $op:ident, $method:ident, $object:ident => $($fields:tt)*) => {
-        send!($client, $op, elbv2.$method => $($fields)*
+    ($client:expr, $op:ident, $object:ident, $($fields:tt)*) => {
+        send!($client, $op, $($fields)*
             .set_health_check_protocol(protocol($object, "health_check_protocol"))
             .set_health_check_port(text($object, "health_check_port"))
             .set_health_check_path(text($object, "health_check_path"))
@@ -39,10 +43,10 @@ macro_rules! target_group {
 
 /// Creates or modifies a listener; both requests have the fields of its protocol.
 macro_rules! listener {
-    ($client:expr, $op:ident, $method:ident, $object:ident => $($fields:tt)*) => {
-        send!($client, $op, elbv2.$method => $($fields)*
+    ($client:expr, $op:ident, $object:ident, $($fields:tt)*) => {
+        send!($client, $op, $($fields)*
             .set_protocol(protocol($object, "protocol"))
-            .set_certificates(text($object, "certificate").map(|arn| vec![certificate(&arn)]))
+            .set_certificates(text($object, "certificate").map(|arn| vec![certificate(arn)]))
             .set_ssl_policy(text($object, "ssl_policy"))
             .set_alpn_policy(text($object, "alpn_policy").map(|policy| vec![policy])))
     };
@@ -56,57 +60,56 @@ impl ObjectCalls<Kind> for Sender<'_> {
         children: &[Object<Kind>],
         observed: &Objects<Kind>,
     ) -> Result<Reply<Kind>> {
-        let client = &self.client;
+        let (client, key) = (&self.client, object.key.as_str());
+        let internal = object.text("scheme") == "internal";
+        let groups = || groups(object, observed);
         let mut created = match object.kind {
             Kind::Group => {
-                let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
-                let with_tags = TagSpecification::builder().set_tags(sdk_tags(tags));
-                let with_tags = with_tags.resource_type(ResourceType::SecurityGroup).build();
-                let reply = send!(client, SecurityGroupCreate, ec2.create_security_group => .group_name(&object.key)
-                    .vpc_id(self.vpc).description(object.text("description")).tag_specifications(with_tags.clone()))?;
-                Object {
-                    id: reply.group_id.unwrap_or_default(),
-                    ..Object::new(object.kind, "")
-                }
+                let with_tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
+                let with_tags = with_tags.set_tags(sdk_tags(pairs(object.set(TAGS)))).build();
+                let reply = send!(client, SecurityGroupCreate, .group_name(key).vpc_id(self.vpc)
+                    .description(object.text("description")).tag_specifications(with_tags.clone()))?;
+                object!(object.kind, key, &reply.group_id.unwrap_or_default(), {})
             }
             Kind::TargetGroup => {
-                let reply = target_group!(client, TargetGroupCreate, create_target_group, object => .name(&object.key)
-                    .vpc_id(self.vpc).target_type(TargetTypeEnum::Instance)
-                    .set_protocol(protocol(object, "protocol")).set_port(number(object, "port"))
-                    .set_tags(tags(object.set(TAGS))))?;
+                let reply = target_group!(client, TargetGroupCreate, object, .name(key).vpc_id(self.vpc)
+                    .target_type(TargetTypeEnum::Instance).set_protocol(protocol(object, "protocol"))
+                    .set_port(number(object, "port")).set_tags(tags(object.set(TAGS))))?;
                 answered(reply.target_groups, elb::target_group)
             }
             Kind::Balancer => {
-                let scheme =
-                    (object.text("scheme") == "internal").then_some(LoadBalancerSchemeEnum::Internal);
-                let groups = groups(object, observed);
-                let reply = send!(client, LoadBalancerCreate, elbv2.create_load_balancer => .name(&object.key)
-                    .r#type(LoadBalancerTypeEnum::Network).set_scheme(scheme.clone())
+                let scheme = || internal.then_some(LoadBalancerSchemeEnum::Internal);
+                let reply = send!(client, LoadBalancerCreate, .name(key).r#type(LoadBalancerTypeEnum::Network)
+                    .set_scheme(scheme()).set_subnet_mappings(Some(mappings(object))).set_security_groups(groups())
                     .set_ip_address_type(text(object, "ip_address_type").map(|text| text.as_str().into()))
-                    .set_subnet_mappings(Some(mappings(object))).set_security_groups(groups.clone())
                     .set_tags(tags(object.set(TAGS))))?;
                 let mut created = answered(reply.load_balancers, elb::balancer);
                 let names = object.attributes.get_key_value("security_groups");
-                created
-                    .attributes
-                    .extend(names.map(|(name, value)| (*name, value.clone())));
+                let names = names.map(|(name, value)| (*name, value.clone()));
+                created.attributes.extend(names);
                 created
             }
             Kind::Listener => {
                 let balancer = observed.id(Kind::Balancer, object.parent.as_deref().unwrap_or_default())?;
                 let group = object.text("target_group");
                 let action = forward(observed.id(Kind::TargetGroup, group)?);
-                let reply = listener!(client, ListenerCreate, create_listener, object => .load_balancer_arn(balancer)
-                    .set_port(object.key.parse().ok()).default_actions(action.clone())
-                    .set_tags(tags(object.set(TAGS))))?;
+                let reply = listener!(client, ListenerCreate, object, .load_balancer_arn(balancer)
+                    .set_port(key.parse().ok()).default_actions(action.clone()).set_tags(tags(object.set(TAGS))))?;
                 answered(reply.listeners, elb::listener).with("target_group", group)
             }
             Kind::Classic => {
-                let groups = groups(object, observed);
-                self.create_classic(object, children, groups).await?
+                let listeners = || children.iter().filter_map(classic_listener).collect();
+                let reply = send!(client, ClassicCreate, .load_balancer_name(key).set_listeners(Some(listeners()))
+                    .set_subnets(Some(texts(object, "subnets"))).set_security_groups(groups())
+                    .set_scheme(internal.then(|| "internal".to_owned())).set_tags(classic_tags(object.set(TAGS))))?;
+                object!(object.kind, key, key, { "dns_name" => reply.dns_name, })
             }
-            Kind::ClassicListener => self.create_classic_listener(object).await?,
-            Kind::NodeGroup => return Err(bug(object, "existence")),
+            Kind::ClassicListener => {
+                send!(client, ClassicListenersCreate, .set_load_balancer_name(object.parent.clone())
+                    .set_listeners(classic_listener(object).map(|listener| vec![listener])))?;
+                object!(object.kind, key, key, {})
+            }
+            Kind::NodeGroup => return Err(unsupported(object, "existence")),
         };
         if created.id.is_empty() {
             let text = format!("the answer does not have {}", object.title());
@@ -114,10 +117,9 @@ impl ObjectCalls<Kind> for Sender<'_> {
         }
         created.key.clone_from(&object.key);
         let mut reply = Reply::object(created);
-        reply.objects.extend(children.iter().map(|child| Object {
-            id: child.key.clone(),
-            ..Object::new(child.kind, child.key.clone())
-        }));
+        let children = children.iter();
+        let children = children.map(|child| object!(child.kind, child.key.clone(), &child.key, {}));
+        reply.objects.extend(children);
         Ok(reply)
     }
 
@@ -133,47 +135,69 @@ impl ObjectCalls<Kind> for Sender<'_> {
             attributes: changes.clone(),
             ..Object::new(object.kind, object.key.clone())
         };
-        let pairs = || {
-            let values = changes.iter();
-            values.map(|(key, value)| (*key, value.as_str().unwrap_or_default()))
-        };
+        // Classic load balancers get unchanged values, too.
+        let mut all = object.clone();
+        all.attributes.extend(changes.clone());
+        let all = &all;
+        let groups = || groups(desired, observed);
+        /// The attributes as the SDK wants them.
+        macro_rules! attributes {
+            ($attribute:ident) => {{
+                let values = changes.iter();
+                let values = values.map(|(key, value)| (*key, value.as_str().unwrap_or_default()));
+                let attributes =
+                    values.map(|(key, value)| $attribute::builder().key(key).value(value).build());
+                Some(attributes.collect())
+            }};
+        }
         match call {
             "ModifyTargetGroup" => {
-                target_group!(client, TargetGroupModify, modify_target_group, desired => .target_group_arn(id))
-                    .map(drop)
+                target_group!(client, TargetGroupModify, desired, .target_group_arn(id)).map(drop)
             }
-            "ModifyTargetGroupAttributes" => {
-                let attribute = |(key, value)| TargetGroupAttribute::builder().key(key).value(value).build();
-                send!(client, TargetGroupAttributesModify, elbv2.modify_target_group_attributes =>
-                    .target_group_arn(id).set_attributes(Some(pairs().map(attribute).collect())))
-                .map(drop)
-            }
+            "ModifyTargetGroupAttributes" => done!(client, TargetGroupAttributesModify, .target_group_arn(id)
+                .set_attributes(attributes!(TargetGroupAttribute))),
             "ModifyLoadBalancerAttributes" => {
-                let attribute = |(key, value)| LoadBalancerAttribute::builder().key(key).value(value).build();
-                send!(client, LoadBalancerAttributesModify, elbv2.modify_load_balancer_attributes =>
-                    .load_balancer_arn(id).set_attributes(Some(pairs().map(attribute).collect())))
-                .map(drop)
+                done!(client, LoadBalancerAttributesModify, .load_balancer_arn(id)
+                .set_attributes(attributes!(LoadBalancerAttribute)))
             }
-            "SetSecurityGroups" => send!(client, SecurityGroupsSet, elbv2.set_security_groups =>
-                .load_balancer_arn(id).set_security_groups(groups(desired, observed)))
-            .map(drop),
-            "SetSubnets" => send!(client, SubnetsSet, elbv2.set_subnets => .load_balancer_arn(id)
-                .set_subnets(Some(desired.texts("subnets").into_iter().map(str::to_owned).collect())))
-            .map(drop),
+            "SetSecurityGroups" => done!(client, SecurityGroupsSet, .load_balancer_arn(id)
+                .set_security_groups(groups())),
+            "SetSubnets" => done!(client, SubnetsSet, .load_balancer_arn(id)
+                .set_subnets(Some(texts(desired, "subnets")))),
             "ModifyListener" => {
                 let group = text(desired, "target_group");
                 let group = group
                     .map(|name| observed.id(Kind::TargetGroup, &name))
                     .transpose()?;
-                listener!(client, ListenerModify, modify_listener, desired => .listener_arn(id)
+                listener!(client, ListenerModify, desired, .listener_arn(id)
                     .set_default_actions(group.map(|arn| vec![forward(arn)])))
                 .map(drop)
             }
-            _ if matches!(object.kind, Kind::Classic | Kind::ClassicListener) => {
-                let groups = groups(desired, observed);
-                self.update_classic(object, call, desired, groups).await
+            "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, desired).await,
+            "ApplySecurityGroupsToLoadBalancer" => {
+                done!(client, ClassicSecurityGroupsSet, .load_balancer_name(id)
+                .set_security_groups(groups()))
             }
-            _ => Err(bug(object, call)),
+            "ConfigureHealthCheck" => {
+                let check = health_check(all)?;
+                done!(client, ClassicHealthCheck, .load_balancer_name(id).health_check(check.clone()))
+            }
+            "SetLoadBalancerPoliciesOfListener" => {
+                let balancer = object.parent.as_deref().unwrap_or_default();
+                let policy = all.text("policy");
+                let reference = policy.strip_prefix(SSL_POLICY_PREFIX).unwrap_or(policy);
+                let attribute = ("Reference-Security-Policy", reference);
+                self.create_policy(balancer, policy, "SSLNegotiationPolicyType", attribute)
+                    .await?;
+                done!(client, ClassicListenerPoliciesSet, .load_balancer_name(balancer)
+                    .load_balancer_port(port(id)).policy_names(policy))
+            }
+            "ClassicModifyLoadBalancerAttributes" => {
+                let attributes = classic_attributes(all)?;
+                done!(client, ClassicAttributesModify, .load_balancer_name(id)
+                    .load_balancer_attributes(attributes.clone()))
+            }
+            _ => Err(unsupported(object, call)),
         }
         .map(|()| Reply::default())
     }
@@ -181,20 +205,14 @@ impl ObjectCalls<Kind> for Sender<'_> {
     async fn delete(&self, object: &Object<Kind>, _: bool) -> Result<()> {
         let (client, id) = (&self.client, object.id.as_str());
         let deleted = match object.kind {
-            Kind::Group => {
-                send!(client, SecurityGroupDelete, ec2.delete_security_group => .group_id(id)).map(drop)
-            }
-            Kind::TargetGroup => send!(client, TargetGroupDelete, elbv2.delete_target_group =>
-                .target_group_arn(id))
-            .map(drop),
-            Kind::Listener => {
-                send!(client, ListenerDelete, elbv2.delete_listener => .listener_arn(id)).map(drop)
-            }
-            Kind::Balancer => send!(client, LoadBalancerDelete, elbv2.delete_load_balancer =>
-                .load_balancer_arn(id))
-            .map(drop),
-            Kind::Classic | Kind::ClassicListener => self.delete_classic(object).await,
-            Kind::NodeGroup => Err(bug(object, "existence")),
+            Kind::Group => done!(client, SecurityGroupDelete, .group_id(id)),
+            Kind::TargetGroup => done!(client, TargetGroupDelete, .target_group_arn(id)),
+            Kind::Listener => done!(client, ListenerDelete, .listener_arn(id)),
+            Kind::Balancer => done!(client, LoadBalancerDelete, .load_balancer_arn(id)),
+            Kind::Classic => done!(client, ClassicDelete, .load_balancer_name(id)),
+            Kind::ClassicListener => done!(client, ClassicListenersDelete,
+                .set_load_balancer_name(object.parent.clone()).load_balancer_ports(port(id))),
+            Kind::NodeGroup => Err(unsupported(object, "existence")),
         };
         match deleted {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -212,45 +230,48 @@ impl ObjectCalls<Kind> for Sender<'_> {
     async fn add(&self, object: &Object<Kind>, set: &'static str, entries: &[Entry]) -> Result<Reply<Kind>> {
         let (client, id) = (&self.client, object.id.as_str());
         match (set, object.kind) {
-            (TARGETS, _) => send!(client, TargetsRegister, elbv2.register_targets => .target_group_arn(id)
-                .set_targets(targets(entries)))
-            .map(drop),
+            (TARGETS, _) => {
+                done!(client, TargetsRegister, .target_group_arn(id).set_targets(targets(entries)))
+            }
             (RULES, _) => self.add_rules(object, entries).await,
-            (CERTIFICATES, _) => send!(client, ListenerCertificatesAdd, elbv2.add_listener_certificates =>
-                .listener_arn(id).set_certificates(certificates(entries)))
-            .map(drop),
-            (TAGS, Kind::Group) => send!(client, TagsCreate, ec2.create_tags => .resources(id)
-                .set_tags(sdk_tags(entries.iter().filter_map(Entry::as_tag))))
-            .map(drop),
-            (_, Kind::Classic) => self.change_classic_set(object, set, entries, true).await,
-            (TAGS, _) => send!(client, LoadBalancerTagsAdd, elbv2.add_tags => .resource_arns(id)
-                .set_tags(tags(entries)))
-            .map(drop),
-            _ => Err(bug(object, set)),
+            (CERTIFICATES, _) => done!(client, ListenerCertificatesAdd, .listener_arn(id)
+                .set_certificates(certificates(entries))),
+            (INSTANCES, _) => done!(client, ClassicInstancesRegister, .load_balancer_name(id)
+                .set_instances(instances(entries))),
+            (PROXY_PORTS, _) => {
+                let attribute = ("ProxyProtocol", "true");
+                self.create_policy(id, PROXY_POLICY, "ProxyProtocolPolicyType", attribute)
+                    .await?;
+                self.set_proxy_policies(id, entries, &[PROXY_POLICY]).await
+            }
+            (TAGS, Kind::Group) => {
+                done!(client, TagsCreate, .resources(id).set_tags(sdk_tags(pairs(entries))))
+            }
+            (TAGS, Kind::Classic) => done!(client, ClassicTagsAdd, .load_balancer_names(id)
+                .set_tags(classic_tags(entries))),
+            (TAGS, _) => done!(client, LoadBalancerTagsAdd, .resource_arns(id).set_tags(tags(entries))),
+            _ => Err(unsupported(object, set)),
         }
         .map(|()| Reply::default())
     }
 
     async fn remove(&self, object: &Object<Kind>, set: &'static str, entries: &[Entry]) -> Result<()> {
         let (client, id) = (&self.client, object.id.as_str());
-        match (set, object.kind) {
-            (TARGETS, _) => {
-                match send!(client, TargetsDeregister, elbv2.deregister_targets => .target_group_arn(id)
-                    .set_targets(targets(entries)))
-                {
+        match set {
+            TARGETS => {
+                match done!(client, TargetsDeregister, .target_group_arn(id).set_targets(targets(entries))) {
                     // An instance that does not exist is no target.
                     Err(error) if error.kind() == ErrorKind::InvalidSpec && entries.len() == 1 => Ok(()),
-                    result => result.map(drop),
+                    result => result,
                 }
             }
-            (RULES, _) => client.revoke(id, &rules(entries)).await,
-            (CERTIFICATES, _) => {
-                send!(client, ListenerCertificatesRemove, elbv2.remove_listener_certificates =>
-                .listener_arn(id).set_certificates(certificates(entries)))
-                .map(drop)
-            }
-            (_, Kind::Classic) => self.change_classic_set(object, set, entries, false).await,
-            _ => Err(bug(object, set)),
+            RULES => client.revoke(id, &rules(entries)).await,
+            CERTIFICATES => done!(client, ListenerCertificatesRemove, .listener_arn(id)
+                .set_certificates(certificates(entries))),
+            INSTANCES => done!(client, ClassicInstancesDeregister, .load_balancer_name(id)
+                .set_instances(instances(entries))),
+            PROXY_PORTS => self.set_proxy_policies(id, entries, &[]).await,
+            _ => Err(unsupported(object, set)),
         }
     }
 }
@@ -264,11 +285,12 @@ impl Sender<'_> {
         let (described, new): (Vec<&Rule>, Vec<&Rule>) = rules(entries).into_iter().partition(is_known);
         let (client, id) = (&self.client, group.id.as_str());
         if !described.is_empty() {
-            match client.describe_rules(id, &described).await {
+            let permissions = || permissions(&described);
+            match done!(client, IngressDescriptions, .group_id(id).set_ip_permissions(permissions())) {
                 // Upstream may not call it either: traffic stops for a moment.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     client.revoke(id, &described).await?;
-                    client.authorize(id, &described).await?;
+                    send!(client, IngressAuthorize, .group_id(id).set_ip_permissions(permissions()))?;
                 }
                 result => result?,
             }
@@ -276,20 +298,61 @@ impl Sender<'_> {
         if new.is_empty() {
             return Ok(());
         }
-        client.authorize(id, &new).await
+        done!(client, IngressAuthorize, .group_id(id).set_ip_permissions(permissions(&new)))
     }
-}
 
-pub(super) fn bug(object: &Object<Kind>, what: &str) -> Error {
-    let text = format!(
-        "{} has no call to change its {what}; this is a bug",
-        object.title()
-    );
-    Error::new(ErrorKind::Unexpected, text)
+    async fn set_classic_subnets(&self, object: &Object<Kind>, desired: &Object<Kind>) -> Result<()> {
+        let (have, want) = (texts(object, "subnets"), texts(desired, "subnets"));
+        let without = |all: &[String], others: &[String]| -> Vec<String> {
+            all.iter().filter(|id| !others.contains(id)).cloned().collect()
+        };
+        let (gone, new) = (without(&have, &want), without(&want, &have));
+        let (client, name) = (&self.client, object.key.as_str());
+        if !gone.is_empty() {
+            send!(client, ClassicSubnetsDetach, .load_balancer_name(name).set_subnets(Some(gone.clone())))?;
+        }
+        if !new.is_empty() {
+            send!(client, ClassicSubnetsAttach, .load_balancer_name(name).set_subnets(Some(new.clone())))?;
+        }
+        Ok(())
+    }
+
+    /// Creates a policy of a classic load balancer, if it does not exist.
+    async fn create_policy(
+        &self,
+        balancer: &str,
+        name: &str,
+        kind: &str,
+        (key, value): (&str, &str),
+    ) -> Result<()> {
+        let attribute = classic::PolicyAttribute::builder().attribute_name(key);
+        let attribute = attribute.attribute_value(value).build();
+        match done!(self.client, ClassicPolicyCreate, .load_balancer_name(balancer).policy_name(name)
+            .policy_type_name(kind).policy_attributes(attribute.clone()))
+        {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Gives ports of a classic load balancer's instances these policies and no others.
+    async fn set_proxy_policies(&self, balancer: &str, ports: &[Entry], policies: &[&str]) -> Result<()> {
+        let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();
+        for entry in ports {
+            send!(self.client, ClassicBackendPoliciesSet, .load_balancer_name(balancer)
+                .instance_port(port(&entry.to_string())).set_policy_names(Some(policies.clone())))?;
+        }
+        Ok(())
+    }
 }
 
 fn rules(entries: &[Entry]) -> Vec<&Rule> {
     entries.iter().filter_map(Entry::rule).collect()
+}
+
+/// The keys and values of tags.
+fn pairs(entries: &[Entry]) -> impl Iterator<Item = (&str, &str)> {
+    entries.iter().filter_map(Entry::as_tag)
 }
 
 /// The IDs of the security groups in an attribute, which knows our own by name. `None`: there are none.
@@ -310,32 +373,43 @@ fn text(object: &Object<Kind>, name: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-pub(super) fn number(object: &Object<Kind>, name: &str) -> Option<i32> {
+fn texts(object: &Object<Kind>, name: &str) -> Vec<String> {
+    object.texts(name).into_iter().map(str::to_owned).collect()
+}
+
+fn number(object: &Object<Kind>, name: &str) -> Option<i32> {
     let number = object.attributes.get(name).and_then(Value::as_i64)?;
     i32::try_from(number).ok()
+}
+
+fn port(text: &str) -> i32 {
+    text.parse().unwrap_or_default()
 }
 
 fn protocol(object: &Object<Kind>, name: &str) -> Option<ProtocolEnum> {
     text(object, name).map(|text| ProtocolEnum::from(text.as_str()))
 }
 
-fn certificate(arn: &str) -> Certificate {
+fn certificate(arn: String) -> Certificate {
     Certificate::builder().certificate_arn(arn).build()
 }
 
 fn certificates(entries: &[Entry]) -> Option<Vec<Certificate>> {
     let names = entries.iter().map(ToString::to_string);
-    Some(names.map(|arn| certificate(&arn)).collect())
+    Some(names.map(certificate).collect())
 }
 
 /// The subnets of a new load balancer with the addresses in them.
 fn mappings(object: &Object<Kind>) -> Vec<SubnetMapping> {
-    let (allocations, addresses) = (object.texts("eip_allocations"), object.texts("private_addresses"));
+    let (allocations, addresses) = (
+        texts(object, "eip_allocations"),
+        texts(object, "private_addresses"),
+    );
     let mapping = |(at, subnet): (usize, &str)| {
         let mapping = SubnetMapping::builder().subnet_id(subnet);
-        let mapping = mapping.set_allocation_id(allocations.get(at).map(ToString::to_string));
+        let mapping = mapping.set_allocation_id(allocations.get(at).cloned());
         mapping
-            .set_private_ipv4_address(addresses.get(at).map(ToString::to_string))
+            .set_private_ipv4_address(addresses.get(at).cloned())
             .build()
     };
     let subnets = object.texts("subnets").into_iter().enumerate();
@@ -358,9 +432,70 @@ fn targets(entries: &[Entry]) -> Option<Vec<TargetDescription>> {
     Some(entries.iter().filter_map(target).collect())
 }
 
+fn instances(entries: &[Entry]) -> Option<Vec<classic::Instance>> {
+    let instance = |entry: &Entry| {
+        classic::Instance::builder()
+            .instance_id(entry.to_string())
+            .build()
+    };
+    Some(entries.iter().map(instance).collect())
+}
+
 fn tags(entries: &[Entry]) -> Option<Vec<Tag>> {
-    let tags = entries.iter().filter_map(Entry::as_tag);
-    let tags = tags.map(|(key, value)| Tag::builder().key(key).value(value).build());
+    let tags = pairs(entries).map(|(key, value)| Tag::builder().key(key).value(value).build());
     let tags: Vec<_> = tags.collect();
     (!tags.is_empty()).then_some(tags)
+}
+
+fn classic_tags(entries: &[Entry]) -> Option<Vec<classic::Tag>> {
+    let tag = |(key, value)| classic::Tag::builder().key(key).value(value).build().ok();
+    Some(pairs(entries).filter_map(tag).collect())
+}
+
+fn incomplete(error: impl std::fmt::Display) -> Error {
+    let text = format!("the request is not complete; this is a bug: {error}");
+    Error::new(ErrorKind::Unexpected, text)
+}
+
+fn classic_listener(object: &Object<Kind>) -> Option<classic::Listener> {
+    classic::Listener::builder()
+        .protocol(object.text("protocol"))
+        .load_balancer_port(object.key.parse().ok()?)
+        .instance_protocol(object.text("instance_protocol"))
+        .instance_port(number(object, "instance_port")?)
+        .set_ssl_certificate_id(text(object, "certificate"))
+        .build()
+        .ok()
+}
+
+fn health_check(object: &Object<Kind>) -> Result<classic::HealthCheck> {
+    classic::HealthCheck::builder()
+        .target(object.text("health_check"))
+        .set_interval(number(object, "health_check_interval"))
+        .set_timeout(number(object, "health_check_timeout"))
+        .set_healthy_threshold(number(object, "healthy_threshold"))
+        .set_unhealthy_threshold(number(object, "unhealthy_threshold"))
+        .build()
+        .map_err(incomplete)
+}
+
+fn classic_attributes(object: &Object<Kind>) -> Result<classic::LoadBalancerAttributes> {
+    let flag = |name: &str| object.attributes.get(name).and_then(Value::as_bool) == Some(true);
+    let mut log = classic::AccessLog::builder().enabled(flag("access_log"));
+    if flag("access_log") {
+        log = log
+            .set_s3_bucket_name(text(object, "access_log_bucket"))
+            .set_s3_bucket_prefix(text(object, "access_log_prefix"))
+            .set_emit_interval(number(object, "access_log_interval"));
+    }
+    let timeout = number(object, "draining_timeout").filter(|_| flag("draining"));
+    let draining = classic::ConnectionDraining::builder().enabled(flag("draining"));
+    let cross_zone = classic::CrossZoneLoadBalancing::builder().enabled(flag("cross_zone"));
+    let idle = classic::ConnectionSettings::builder().set_idle_timeout(number(object, "idle_timeout"));
+    let attributes = classic::LoadBalancerAttributes::builder()
+        .access_log(log.build())
+        .connection_draining(draining.set_timeout(timeout).build())
+        .cross_zone_load_balancing(cross_zone.build())
+        .connection_settings(idle.build().map_err(incomplete)?);
+    Ok(attributes.build())
 }

@@ -16,7 +16,12 @@ fn file(text: &str) -> (TempDir, PathBuf) {
 
 fn loaded(text: &str, env: &Environment) -> Result<(Config, Vec<Problem>)> {
     let (_directory, path) = file(text);
-    let parsed = load(Some(&path), env, &mut ConfigFiles::default())?;
+    let context = BuildContext {
+        cloud_config: Some(path),
+        environment: env.clone(),
+        ..BuildContext::default()
+    };
+    let parsed = load(&context, &mut ConfigFiles::default())?;
     Ok((parsed.value, parsed.warnings))
 }
 
@@ -86,7 +91,8 @@ ec2-read-burst = 7
         service: Service::Ec2,
         region: Some("us-west-2".into()),
         url: "https://ec2.example".into(),
-        signing: Some(("us-east-1".into(), Some("other".into()))),
+        signing_region: "us-east-1".into(),
+        signing_name: Some("other".into()),
     };
     assert_eq!(connection.endpoints, [endpoint]);
     let site = &settings.site;
@@ -112,8 +118,11 @@ ec2-read-burst = 7
 
 #[test]
 fn without_a_file_everything_has_its_default() {
-    let env = Environment::default().with("AWS_DEFAULT_REGION", "eu-west-1");
-    let parsed = load(None, &env, &mut ConfigFiles::default()).unwrap();
+    let context = BuildContext {
+        environment: Environment::default().with("AWS_DEFAULT_REGION", "eu-west-1"),
+        ..BuildContext::default()
+    };
+    let parsed = load(&context, &mut ConfigFiles::default()).unwrap();
     let settings = parsed.value.settings;
     assert_eq!(settings.connection.region.as_deref(), Some("eu-west-1"));
     assert_eq!(settings.instances.families, [IpFamily::V4]);
@@ -226,10 +235,7 @@ fn endpoints_are_chosen_by_api_and_region() {
         ("EC2", "two"),
         ("ec2imds", "anywhere"),
     ]);
-    let env = Environment::default()
-        .with("AWS_ENDPOINT_URL", "http://common")
-        .with("AWS_ENDPOINT_URL_EC2", "http://ec2");
-    let (config, _) = loaded(&text, &env).unwrap();
+    let (config, _) = loaded(&text, &Environment::default()).unwrap();
     let connection = config.settings.connection;
     let url = |service, region| {
         connection
@@ -238,15 +244,23 @@ fn endpoints_are_chosen_by_api_and_region() {
     };
     assert_eq!(url(Service::Ec2, "one"), Some("http://1"));
     assert_eq!(url(Service::Ec2, "two"), Some("http://2"));
-    assert_eq!(url(Service::Ec2, "three"), Some("http://ec2"));
+    assert_eq!(url(Service::Ec2, "three"), None);
     // Both generations have one endpoint.
     assert_eq!(url(Service::ElbV2, "one"), Some("http://0"));
-    assert_eq!(url(Service::ElbV2, "two"), Some("http://common"));
+    assert_eq!(url(Service::ElbV2, "two"), None);
     assert_eq!(url(Service::Metadata, "one"), Some("http://3"));
     let twice = errors(&overrides(&[("ec2", "one"), ("EC2", "one")]));
     assert!(
         twice[0].contains("a second entry for EC2 in this region"),
         "{twice:?}"
+    );
+    let wrong = Environment::default().with("AWS_ENDPOINT_URL_EC2", "ec2");
+    let error = loaded("", &wrong).map(drop).unwrap_err();
+    assert!(
+        error
+            .message()
+            .contains("AWS_ENDPOINT_URL_EC2: \"ec2\" is not a URL"),
+        "{error}"
     );
 }
 

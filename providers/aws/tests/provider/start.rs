@@ -43,9 +43,15 @@ async fn a_role_is_assumed_and_says_for_whom() {
          [ServiceOverride \"1\"]\nService=ec2\nRegion=us-east-1\nURL={}\nSigningRegion=eu-west-1\nSigningName=other\n",
         server.url()
     );
-    build(&conf, &variables(&[("AWS_ENDPOINT_URL_STS", &server.url())]))
-        .await
-        .unwrap();
+    // The file wins over the environment, and the variable of an API over that of all.
+    let nobody = "http://127.0.0.1:9";
+    let given = [
+        ("AWS_ENDPOINT_URL_STS", server.url()),
+        ("AWS_ENDPOINT_URL", nobody.to_owned()),
+        ("AWS_ENDPOINT_URL_EC2", nobody.to_owned()),
+    ];
+    let given = given.each_ref().map(|(name, url)| (*name, url.as_str()));
+    build(&conf, &variables(&given)).await.unwrap();
     let requests = server.requests();
     let [assume, zones] = requests.as_slice() else {
         panic!("{requests:#?}")

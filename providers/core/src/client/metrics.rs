@@ -33,7 +33,7 @@ use prometheus_client::{
         gauge::ConstGauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 
 use super::{
@@ -142,7 +142,7 @@ impl ClientMetrics {
 
     /// Shows a provider's own metrics beside these. `name` is the provider's; what was published under it before is
     /// replaced, so that a provider that is built again after a failure is not seen twice.
-    pub fn publish(&self, name: &'static str, metrics: Arc<dyn ProviderMetrics>) {
+    pub fn publish(&self, name: &'static str, metrics: Vec<ProviderMetric>) {
         self.0.published.0.lock().insert(name, metrics);
     }
 
@@ -268,31 +268,71 @@ fn label(priority: Priority) -> &'static str {
     }
 }
 
-/// Metrics that a provider has beside those of the client kit.
-pub trait ProviderMetrics: Send + Sync + 'static {
-    /// Writes them, as [`Collector::encode`] does.
-    ///
-    /// # Errors
-    /// What the encoder returns.
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result;
+/// The upper bounds of the buckets of the Prometheus clients, in seconds: those of the programs that a provider takes the place
+/// of.
+pub const PROMETHEUS_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// A metric that a provider has beside those of the client kit: its name, without what the format appends, its help and itself.
+pub type ProviderMetric = (&'static str, &'static str, Box<dyn Metric>);
+
+/// Makes a struct of the metrics that a provider has beside those of the client kit. A line is a field: its name, its type, the
+/// metric's name without what the format appends, and its help. The value of a field is its default, or what follows its type.
+/// `publish` makes the metrics and publishes them ([`ClientMetrics::publish`](crate::client::ClientMetrics::publish)). A clone
+/// counts in the same place.
+///
+/// ```
+/// use ccm_core::client::{ClientMetrics, provider_metrics};
+/// use prometheus_client::metrics::counter::Counter;
+///
+/// provider_metrics! {
+///     /// What is counted.
+///     struct Metrics {
+///         requests: Counter, "acme_requests" => "Requests";
+///     }
+/// }
+///
+/// Metrics::publish("acme", &ClientMetrics::default()).requests.inc();
+/// ```
+#[macro_export]
+macro_rules! provider_metrics {
+    (
+        $(#[$about:meta])*
+        $vis:vis struct $name:ident {
+            $($field:ident : $type:ty $(= $value:expr)?, $metric:literal => $help:literal;)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug)]
+        $vis struct $name {
+            $($field: $type,)+
+        }
+
+        impl $name {
+            /// Makes the metrics and publishes them under the name of a provider.
+            $vis fn publish(provider: &'static str, client: &$crate::client::ClientMetrics) -> Self {
+                let metrics = Self {
+                    $($field: $crate::config_section!(@default $($value)?),)+
+                };
+                let published: ::std::vec::Vec<$crate::client::ProviderMetric> = ::std::vec![
+                    $(($metric, $help, ::std::boxed::Box::new(metrics.$field.clone())),)+
+                ];
+                client.publish(provider, published);
+                metrics
+            }
+        }
+    };
 }
 
 /// What providers published, by their names.
-#[derive(Clone, Default)]
-struct Publications(Arc<Mutex<BTreeMap<&'static str, Arc<dyn ProviderMetrics>>>>);
-
-impl fmt::Debug for Publications {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.lock().keys()).finish()
-    }
-}
+#[derive(Clone, Debug, Default)]
+struct Publications(Arc<Mutex<BTreeMap<&'static str, Vec<ProviderMetric>>>>);
 
 impl Collector for Publications {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let published: Vec<_> = self.0.lock().values().cloned().collect();
-        published
-            .iter()
-            .try_for_each(|metrics| metrics.encode(&mut encoder))
+        for (name, help, metric) in self.0.lock().values().flatten() {
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,19 +1,15 @@
 //! How often something was done, how long it took and how often it failed, under the names that a cloud's earlier controller
 //! gave to its metrics.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder},
-    metrics::{
-        MetricType,
-        counter::Counter,
-        family::{Family, MetricConstructor},
-        histogram::Histogram,
-    },
+use prometheus_client::metrics::{
+    counter::Counter,
+    family::{Family, MetricConstructor},
+    histogram::Histogram,
 };
 
-use super::ProviderMetrics;
+use super::ClientMetrics;
 
 type Labels = [(&'static str, &'static str); 1];
 
@@ -32,12 +28,9 @@ pub struct TimedConfig {
     pub buckets: &'static [f64],
 }
 
-/// Where something is counted. A clone counts in the same place. For [`ClientMetrics::publish`](super::ClientMetrics::publish).
+/// Where something is counted. A clone counts in the same place.
 #[derive(Clone, Debug)]
-pub struct TimedMetrics(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct TimedMetrics {
     config: &'static TimedConfig,
     duration: Family<Labels, Histogram, Buckets>,
     total: Family<Labels, Counter>,
@@ -54,46 +47,33 @@ impl MetricConstructor<Histogram> for Buckets {
 }
 
 impl TimedMetrics {
-    /// Metrics that count from zero.
+    /// Metrics that count from zero, published under this name ([`ClientMetrics::publish`]).
     #[must_use]
-    pub fn new(config: &'static TimedConfig) -> Self {
-        Self(Arc::new(Inner {
+    pub fn publish(name: &'static str, config: &'static TimedConfig, client: &ClientMetrics) -> Self {
+        let metrics = Self {
             config,
             duration: Family::new_with_constructor(Buckets(config.buckets)),
             total: Family::default(),
             errors: Family::default(),
-        }))
+        };
+        client.publish(
+            name,
+            vec![
+                (config.duration.0, config.duration.1, Box::new(metrics.duration.clone())),
+                (config.total.0, config.total.1, Box::new(metrics.total.clone())),
+                (config.errors.0, config.errors.1, Box::new(metrics.errors.clone())),
+            ],
+        );
+        metrics
     }
 
     /// Counts what was done once. `what`: the value of the label.
     pub fn observe(&self, what: &'static str, took: Duration, is_ok: bool) {
-        let labels = [(self.0.config.label, what)];
-        self.0.total.get_or_create(&labels).inc();
-        self.0.duration.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = [(self.config.label, what)];
+        self.total.get_or_create(&labels).inc();
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
         if !is_ok {
-            self.0.errors.get_or_create(&labels).inc();
+            self.errors.get_or_create(&labels).inc();
         }
     }
-}
-
-impl ProviderMetrics for TimedMetrics {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Inner {
-            config,
-            duration,
-            total,
-            errors,
-        } = &*self.0;
-        duration.encode(descriptor(encoder, config.duration, MetricType::Histogram)?)?;
-        total.encode(descriptor(encoder, config.total, MetricType::Counter)?)?;
-        errors.encode(descriptor(encoder, config.errors, MetricType::Counter)?)
-    }
-}
-
-fn descriptor<'a>(
-    encoder: &'a mut DescriptorEncoder<'_>,
-    (name, help): (&'a str, &'a str),
-    kind: MetricType,
-) -> Result<MetricEncoder<'a>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, kind)
 }

@@ -104,6 +104,7 @@ macro_rules! quota_section {
 
         impl $name {
             /// The buckets of the gate with their quotas, for [`GateConfig`]($crate::client::GateConfig).
+            #[allow(dead_code, reason = "a provider may have several buckets of one quota")]
             $vis fn buckets(&self) -> ::std::vec::Vec<(&'static str, $crate::client::Quota)> {
                 ::std::vec![$( ($bucket, self.$field) ),+]
             }

@@ -254,6 +254,11 @@ impl<S: InstanceSource> Finder<S> {
         }))
     }
 
+    /// Forgets the listings, also those under way: they were read with other credentials.
+    pub fn forget(&self) {
+        self.0.listings.invalidate_all();
+    }
+
     /// Answers each question, in their order.
     async fn find(
         &self,

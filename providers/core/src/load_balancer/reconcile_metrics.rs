@@ -4,7 +4,7 @@
 //! following changed nodes (*update*), deleting it (*delete*). Here that is the work on the part that is the load balancer,
 //! from its first pass to the one that ends it, waits for the cloud included.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -66,12 +66,10 @@ impl<L> MeasuredLoadBalancers<L> {
         name: &'static str,
         metrics: &ClientMetrics,
     ) -> Self {
-        let timed = TimedMetrics::new(&config.metrics);
-        metrics.publish(name, Arc::new(timed.clone()));
         Self {
             inner,
             config,
-            metrics: timed,
+            metrics: TimedMetrics::publish(name, &config.metrics, metrics),
             under_way: Mutex::default(),
         }
     }

@@ -37,7 +37,7 @@ use serde_json::Value;
 
 pub use self::{
     diff::{Desired, SetDifference},
-    send::{ObjectCalls, send},
+    send::{ObjectCalls, send, unsupported},
 };
 use super::{Step, model};
 use crate::{

@@ -68,10 +68,8 @@ impl Gates {
         // Not for tokens: a standby needs one, too. Routes have a fence of their own; all other writes are for load
         // balancers.
         config.fence = context.fences.load_balancers.clone();
-        let requests = TimedMetrics::new(&REQUEST_METRICS);
-        context.metrics.publish(crate::NAME, Arc::new(requests.clone()));
         Self {
-            requests,
+            requests: TimedMetrics::publish(crate::NAME, &REQUEST_METRICS, &context.metrics),
             proxies: Proxies::of(&context.environment),
             calls: Gate::new(config, &context.metrics),
             logins: Gate::new(once, &context.metrics),

@@ -1,7 +1,7 @@
 //! The metrics of calls that the Go cloud controller has, under its names: each request by itself, as dashboards know
 //! them. `ccm_cloud_*` counts whole calls.
 
-use ccm_core::client::TimedConfig;
+use ccm_core::client::{PROMETHEUS_BUCKETS, TimedConfig};
 
 /// Their names, label and buckets. The format appends `_total`.
 pub(crate) static REQUEST_METRICS: TimedConfig = TimedConfig {
@@ -15,14 +15,13 @@ pub(crate) static REQUEST_METRICS: TimedConfig = TimedConfig {
         "openstack_api_request_errors",
         "Total number of errors for an OpenStack API call",
     ),
-    // Those of the Prometheus clients.
-    buckets: &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+    buckets: &PROMETHEUS_BUCKETS,
 };
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use ccm_core::client::{ClientMetrics, TimedMetrics};
     use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -33,11 +32,9 @@ mod tests {
     fn names_and_labels_are_those_of_the_go_cloud_controller() {
         let mut registry = Registry::default();
         let client = ClientMetrics::register(&mut registry);
-        let lost = TimedMetrics::new(&REQUEST_METRICS);
+        let lost = TimedMetrics::publish("openstack", &REQUEST_METRICS, &client);
         lost.observe("never_seen", Duration::ZERO, true);
-        client.publish("openstack", Arc::new(lost));
-        let metrics = TimedMetrics::new(&REQUEST_METRICS);
-        client.publish("openstack", Arc::new(metrics.clone()));
+        let metrics = TimedMetrics::publish("openstack", &REQUEST_METRICS, &client);
         metrics.observe("loadbalancer_get", Duration::from_millis(30), true);
         metrics.observe("loadbalancer_get", Duration::from_millis(30), false);
         let mut text = String::new();

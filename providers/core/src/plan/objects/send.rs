@@ -46,7 +46,8 @@ pub trait ObjectCalls<K: Kind>: Sync {
     }
 }
 
-fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
+/// The error for a change that no call makes: a bug.
+pub fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
     let text = format!(
         "{} has no call to change its {what}; this is a bug",
         object.title()
