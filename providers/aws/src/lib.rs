@@ -94,7 +94,7 @@ impl Cloud for Nodes {
 #[derive(Debug)]
 pub(crate) struct Aws {
     nodes: Nodes,
-    load_balancers: Engine<Model, Calls<Nodes>>,
+    load_balancers: Engine<Model, Calls>,
     routes: TableRoutes,
     context: BuildContext,
     configs: Reloader<Config>,
@@ -181,13 +181,7 @@ pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Resu
         site,
     };
     let balancing = Arc::new(settings.load_balancing.clone());
-    let calls = Calls::new(
-        &nodes.api,
-        &nodes.site,
-        Arc::clone(&balancing),
-        nodes.clone(),
-        &context.metrics,
-    );
+    let calls = Calls::new(&nodes, Arc::clone(&balancing), &context.metrics);
     let model = Model {
         settings: balancing,
         cluster: nodes.site.cluster.clone(),

@@ -39,7 +39,7 @@ mod service;
 mod source_ranges;
 
 pub use annotations::{AnnotationDoc, AnnotationReader, AnnotationTable, IgnoredValue, InvalidField};
-pub use names::truncated;
+pub use names::{default_load_balancer_name, truncated};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use reconcile_metrics::{

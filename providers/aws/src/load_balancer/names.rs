@@ -1,15 +1,8 @@
 //! Names, equal to those of the Go cloud controller.
 
 use aws_lc_rs::digest::{self, Algorithm};
+pub(crate) use ccm_core::load_balancer::default_load_balancer_name as balancer;
 use ccm_core::load_balancer::{ServiceId, truncated};
-
-/// The longest name of a load balancer.
-const LONGEST: usize = 32;
-
-/// The name of a Service's load balancer.
-pub(crate) fn balancer(service: &ServiceId) -> String {
-    truncated(format!("a{}", service.uid.replace('-', "")), LONGEST)
-}
 
 /// The value of the tag with the Service.
 pub(crate) fn service_tag(service: &ServiceId) -> String {

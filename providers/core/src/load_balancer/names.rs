@@ -1,5 +1,14 @@
 //! Names of objects in the cloud.
 
+use super::ServiceId;
+
+/// The name of a Service's load balancer that Kubernetes recommends to all clouds: `a` and the UID without dashes, 32
+/// characters in all. Upstream: `cloudprovider.DefaultLoadBalancerName`.
+#[must_use]
+pub fn default_load_balancer_name(service: &ServiceId) -> String {
+    truncated(format!("a{}", service.uid.replace('-', "")), 32)
+}
+
 /// The text, cut after `max` bytes, or after somewhat fewer so that no character is cut.
 #[must_use]
 pub fn truncated(mut text: String, max: usize) -> String {

@@ -27,11 +27,9 @@ impl SourceRanges {
     pub fn of(service: &ServiceView) -> Result<Self, InvalidField> {
         let mut ranges = BTreeSet::new();
         for text in service.source_ranges.iter().flatten() {
-            let range = text.trim().parse::<IpNet>().map_err(|_| InvalidField {
-                field: Field::Spec("loadBalancerSourceRanges"),
-                message: format!(
-                    "spec.loadBalancerSourceRanges: {text:?} is no CIDR; a valid one is 10.0.0.0/24"
-                ),
+            let range = text.trim().parse::<IpNet>().map_err(|_| {
+                let problem = format!("{text:?} is no CIDR; a valid one is 10.0.0.0/24");
+                InvalidField::spec("loadBalancerSourceRanges", problem)
             });
             ranges.insert(range?.trunc());
         }

@@ -8,10 +8,9 @@ use std::{
 
 use ccm_core::{
     AddressType,
-    check::Field,
     load_balancer::{
         AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServicePort,
-        ServiceView,
+        ServiceView, default_load_balancer_name,
     },
 };
 use ipnet::IpNet;
@@ -77,16 +76,10 @@ pub(crate) struct Reading {
     pub(crate) invalid: Vec<InvalidField>,
 }
 
-/// The default name: `a` and the Service's UID without dashes, 32 characters in all.
-pub(crate) fn default_name(service: &ServiceView) -> String {
-    let uid: String = service.id.uid.chars().filter(|c| *c != '-').collect();
-    format!("a{uid}").chars().take(32).collect()
-}
-
 /// The name that the load balancer gets.
 pub(crate) fn name(service: &ServiceView) -> String {
     let custom = service.annotation(a::NAME).filter(|name| !name.is_empty());
-    custom.map_or_else(|| default_name(service), str::to_owned)
+    custom.map_or_else(|| default_load_balancer_name(&service.id), str::to_owned)
 }
 
 /// Whether the load balancer is to be left unchanged.
@@ -220,11 +213,8 @@ impl<'a> Reader<'a> {
 
     /// One of these values. An empty text counts as none.
     fn choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
-        self.reader.get(key).filter(|text| !text.is_empty())?;
-        self.reader.strict(key, |text| {
-            let found = values.iter().copied().find(|value| *value == text);
-            found.ok_or_else(|| format!("{text:?} is none of {}", values.join(", ")))
-        })
+        self.reader.given(key)?;
+        self.reader.strict_choice(key, values)
     }
 
     /// A text that is `what`, without surrounding space. An empty text counts as none.
@@ -271,10 +261,8 @@ impl<'a> Reader<'a> {
     }
 
     fn refuse_port(&mut self, port: u16, problem: &str) {
-        self.reader.refuse_field(InvalidField {
-            field: Field::Spec("ports"),
-            message: format!("spec.ports: port {port} {problem}"),
-        });
+        self.reader
+            .refuse_spec("ports", format_args!("port {port} {problem}"));
     }
 
     /// The ports that a load balancer can have.
@@ -515,10 +503,7 @@ impl<'a> Reader<'a> {
         let ranges: Vec<_> = ranges.map(|range| range.trim()).collect();
         for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
             let text = format!("{range:?} is no CIDR; a valid one is 10.0.0.0/24");
-            self.reader.refuse_field(InvalidField {
-                field: Field::Spec("loadBalancerSourceRanges"),
-                message: format!("spec.loadBalancerSourceRanges: {text}"),
-            });
+            self.reader.refuse_spec("loadBalancerSourceRanges", text);
         }
         if !ranges.is_empty() {
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();

@@ -14,7 +14,7 @@ use ccm_core::{
     client::{Indexed, Listing, Operation as _},
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode,
-        ServiceEvent, ServiceId, ServiceView, StepDescription,
+        ServiceEvent, ServiceId, ServiceView, StepDescription, default_load_balancer_name,
     },
     plan::{
         Change as PlanChange, CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan,
@@ -231,7 +231,7 @@ impl PartModel for Model {
         let by_name = |name: String| directory.by_key(&name).find(|found| found.name() == name);
         let found = by_id
             .or_else(|| by_name(desired::name(service)))
-            .or_else(|| by_name(desired::default_name(service)));
+            .or_else(|| by_name(default_load_balancer_name(&service.id)));
         let key = found.map_or_else(
             || Key::New(desired::name(service)),
             |found| Key::Balancer(found.id().to_owned()),
@@ -247,7 +247,9 @@ impl PartModel for Model {
         let services = || world.services.iter();
         let parts = |service| self.parts(service, &world.cluster, directory).named;
         let used: BTreeSet<Key> = services().flat_map(|service| parts(service)).collect();
-        let waiting: BTreeSet<String> = services().map(|service| desired::default_name(service)).collect();
+        let waiting: BTreeSet<String> = services()
+            .map(|service| default_load_balancer_name(&service.id))
+            .collect();
         let owned = directory.all().filter(|balancer| tags.owns(balancer));
         let orphans = owned.map(|balancer| Orphan {
             key: Key::Balancer(balancer.id().to_owned()),
@@ -322,7 +324,8 @@ impl PartModel for Model {
             DesiredState::Frozen(droplets.into_iter().collect())
         } else {
             let had = |service: &ServiceView| {
-                let is_its = |found| names(service, found) || found.name() == desired::default_name(service);
+                let is_its =
+                    |found| names(service, found) || found.name() == default_load_balancer_name(&service.id);
                 !service.ingress.is_empty() || existing.is_some_and(is_its)
             };
             let known = members.iter().any(|member| had(&member.service));
