@@ -94,7 +94,12 @@ impl Sender<'_> {
         send!(self.client, ClassicListenersCreate, elb.create_load_balancer_listeners =>
             .set_load_balancer_name(object.parent.clone())
             .set_listeners(listener(object).map(|listener| vec![listener])))?;
-        Ok(object!(Kind::ClassicListener, &object.key, &object.key, {}))
+        Ok(object!(
+            Kind::ClassicListener,
+            &object.key,
+            listener_id(object),
+            {}
+        ))
     }
 
     /// Deletes a load balancer with its listeners, or a listener.
@@ -263,6 +268,12 @@ fn text(object: &Object<Kind>, name: &str) -> Option<String> {
     Some(object.text(name).to_owned()).filter(|text| !text.is_empty())
 }
 
+/// The ID of a listener, since AWS has none: load balancer and port.
+pub(super) fn listener_id(listener: &Object<Kind>) -> String {
+    let balancer = listener.parent.as_deref().unwrap_or_default();
+    format!("{balancer}:{}", listener.key)
+}
+
 fn listener(object: &Object<Kind>) -> Option<Listener> {
     Listener::builder()
         .protocol(object.text("protocol"))
@@ -311,6 +322,7 @@ fn balancer(balancer: &LoadBalancerDescription) -> Option<(Object<Kind>, Vec<Obj
             "policy" => policies.find(|name| name.starts_with(SSL_POLICY_PREFIX)).map(String::as_str),
         });
         object.parent = Some(name.to_owned());
+        object.id = listener_id(&object);
         Some(object)
     });
     let check = balancer.health_check();

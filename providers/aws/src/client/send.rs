@@ -12,7 +12,7 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use super::{Client, Op, ec2::sdk_tags, elb};
+use super::{Client, Op, classic, ec2::sdk_tags, elb};
 use crate::load_balancer::kinds::{CERTIFICATES, Entry, Kind, RULES, Rule, TAGS, TARGETS, group_id};
 
 /// Makes changes.
@@ -115,7 +115,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         created.key.clone_from(&object.key);
         let mut reply = Reply::object(created);
         reply.objects.extend(children.iter().map(|child| Object {
-            id: child.key.clone(),
+            id: classic::listener_id(child),
             ..Object::new(child.kind, child.key.clone())
         }));
         Ok(reply)

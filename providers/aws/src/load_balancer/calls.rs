@@ -1,7 +1,7 @@
 //! The calls of the plan: reading how parts are, and making one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -11,7 +11,7 @@ use ccm_core::{
     client::ClientMetrics,
     load_balancer::{ClusterView, ReadOptions, ServiceId, ServiceView},
     plan::{
-        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, ScopeCheck, Wait,
+        Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck, Wait,
         objects::{self, Action, Change, Object, Refused},
     },
 };
@@ -61,6 +61,8 @@ struct State {
     parts: HashMap<Key, Known>,
     /// Services as this process first saw them, and whether they changed since.
     seen: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
+    /// The security groups of nodes that get rules.
+    node_groups: BTreeSet<String>,
     /// Rules that a full security group refused, and since when.
     refused: Option<(Instant, Vec<Refused<Kind>>)>,
 }
@@ -76,15 +78,8 @@ pub(crate) struct Calls {
     state: Mutex<State>,
 }
 
-fn stays(members: &[PartMember]) -> bool {
-    let mut members = members.iter();
-    members.any(|member| member.membership != Membership::Leaving)
-}
-
 fn active(members: &[PartMember]) -> impl Iterator<Item = &Arc<ServiceView>> {
-    let active = members
-        .iter()
-        .filter(|member| member.membership == Membership::Active);
+    let active = members.iter().filter(|member| member.is_active());
     active.map(|member| &member.service)
 }
 
@@ -104,7 +99,7 @@ impl Calls {
     async fn balancer(&self, name: &str, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let client = self.nodes.api.at(read.priority);
         let listings = self.listings.get(read).await?;
-        let stays = stays(members);
+        let stays = members.iter().any(PartMember::stays);
         let roots = listings.named(Kind::Balancer, name);
         let roots: Vec<_> = roots.chain(listings.named(Kind::Classic, name)).collect();
         let groups: Vec<_> = self.target_groups(name, &roots, members, &listings).collect();
@@ -124,7 +119,7 @@ impl Calls {
                     Kind::Balancer => client.attributes(root.kind, &root.id).await?,
                     _ => client.classic_attributes(&root.key).await?,
                 });
-                objects.extend(listings.children(&root.id).cloned());
+                objects.extend(listings.named(Kind::ClassicListener, name).cloned());
             }
             objects.push(root);
         }
@@ -227,12 +222,10 @@ impl Calls {
         objects: &mut Vec<Object<Kind>>,
     ) {
         let cluster = self.listings.cluster().name;
-        let mut names = vec![names::classic_group(balancer), balancer.to_owned()];
-        names.extend(
-            members
-                .iter()
-                .map(|member| names::group(&cluster, &member.service.id)),
-        );
+        let names = members.iter().map(|member| &member.service.id);
+        let names = names.map(|service| names::group(&cluster, service));
+        let own = [names::classic_group(balancer), balancer.to_owned()];
+        let names: Vec<_> = names.chain(own).collect();
         let groups = names.iter().flat_map(|name| listings.named(Kind::Group, name));
         let groups = groups.filter(|group| self.nodes.site.cluster.owns(&tag_map(group)));
         let groups: Vec<_> = groups.map(|group| self.listings.tagged(group)).collect();
@@ -250,34 +243,11 @@ impl Calls {
         objects.extend(groups);
     }
 
-    /// The security group of each instance behind the members.
-    async fn node_groups(
-        &self,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        read: ReadOptions,
-    ) -> Result<BTreeMap<String, Result<NodeGroup, String>>> {
-        let instances =
-            active(members).flat_map(|service| spec::instances(service, cluster).unwrap_or_default());
-        let groups = self
-            .listings
-            .groups_of(instances.collect(), read.priority)
-            .await?;
-        let listings = self.listings.get(read).await?;
-        let is_tagged = |id: &String| listings.by_id(id).is_some();
-        let tag = self.nodes.site.cluster.key().unwrap_or_default();
-        let chosen = groups.into_iter();
-        let chosen = chosen.map(|(instance, groups)| (instance, NodeGroup::choose(groups, is_tagged, &tag)));
-        Ok(chosen.collect())
-    }
-
     /// Reads the rules of the cluster's security groups, and of those that nodes have without the cluster's tag.
-    async fn node_rules(&self, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
+    async fn node_rules(&self, read: ReadOptions) -> Result<Observed> {
         let listings = self.listings.get(read).await?;
-        let needed = self.node_groups(members, &self.listings.cluster(), read).await?;
-        let needed = needed.into_values().flatten().map(|group| group.id);
-        let others: BTreeSet<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
-        let others: Vec<_> = others.into_iter().collect();
+        let needed = self.state.lock().node_groups.clone().into_iter();
+        let others: Vec<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
         let client = self.nodes.api.at(read.priority);
         let others = client.security_groups_by_id(&others).await?;
         let groups = listings.all(Kind::Group).chain(&others).map(|group| Object {
@@ -298,7 +268,7 @@ impl Calls {
         if reply.denied.is_none() {
             after.fold(change, Some(&reply.objects));
         }
-        self.listings.apply(change, &observed.objects, &after);
+        self.listings.apply(&observed.objects, &after);
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
             // What leaves makes room.
@@ -318,17 +288,15 @@ impl Calls {
         let freshness = Freshness::AtMost(NETWORK_AGE);
         let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
         for group in listings.all(Kind::Group).filter(|group| group.id != id) {
-            let is_reference = |entry: &&Entry| entry.rule().is_some_and(|rule| rule.source == id);
-            let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().partition(is_reference);
-            let gone: Vec<_> = gone.into_iter().filter_map(Entry::rule).collect();
+            let is_reference = |entry: &Entry| entry.rule().is_some_and(|rule| rule.source == id);
+            let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
+            let gone: Vec<_> = gone.iter().filter_map(Entry::rule).collect();
             if gone.is_empty() {
                 continue;
             }
             match self.nodes.api.at(priority).revoke(&group.id, &gone).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => self
-                    .listings
-                    .set_rules(&group.id, rest.into_iter().cloned().collect()),
+                _ => self.listings.set_rules(&group.id, rest.into()),
             }
         }
         Ok(())
@@ -338,7 +306,7 @@ impl Calls {
     fn has_changed(&self, member: &PartMember) -> bool {
         let PartMember { service, .. } = member;
         let seen = &mut self.state.lock().seen;
-        if member.membership == Membership::Leaving {
+        if !member.stays() {
             seen.remove(&service.id);
             return false;
         }
@@ -395,7 +363,21 @@ impl PartCloud<Model> for Calls {
         });
         let inputs = &mut gathered.inputs;
         if *key == Key::NodeGroups {
-            inputs.groups = self.node_groups(members, cluster, read).await?;
+            let instances =
+                active(members).flat_map(|service| spec::instances(service, cluster).unwrap_or_default());
+            let listings = self.listings.get(read).await?;
+            let is_tagged = |id: &String| listings.by_id(id).is_some();
+            let tag = self.nodes.site.cluster.key().unwrap_or_default();
+            for (instance, groups) in self
+                .listings
+                .groups_of(instances.collect(), read.priority)
+                .await?
+            {
+                let chosen = NodeGroup::choose(groups, is_tagged, &tag);
+                inputs.groups.insert(instance, chosen);
+            }
+            let chosen = inputs.groups.values().flatten();
+            self.state.lock().node_groups = chosen.map(|group| group.id.clone()).collect();
             let network = self.listings.network(NETWORK_AGE, read.priority).await?;
             let cidrs = network.subnets.iter().map(|subnet| {
                 let cidrs = std::iter::once(&subnet.cidr).chain(&subnet.ipv6_cidrs);
@@ -420,7 +402,7 @@ impl PartCloud<Model> for Calls {
 
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let Key::Balancer(name) = key else {
-            return self.node_rules(members, read).await;
+            return self.node_rules(read).await;
         };
         let began = Instant::now();
         if let Some(known) = self.state.lock().parts.get(key)
@@ -430,7 +412,7 @@ impl PartCloud<Model> for Calls {
         }
         let observed = self.balancer(name, members, read).await?;
         // The engine writes no part that it reads.
-        if stays(members) {
+        if members.iter().any(PartMember::stays) {
             let observed = observed.clone();
             let known = Known { began, observed };
             self.state.lock().parts.insert(key.clone(), known);
@@ -449,12 +431,7 @@ impl PartCloud<Model> for Calls {
             client: self.nodes.api.at(priority),
             vpc: &self.nodes.site.vpc,
         };
-        let label = match &change.action {
-            Action::Update(label, _) => label,
-            Action::Add(set, _) | Action::Set(set, _) => set.add,
-            Action::Remove(set, _) => set.remove,
-            Action::Create(..) | Action::Delete(_) => "",
-        };
+        let label = change.describe().label;
         let reply = match objects::send(&sender, change, &observed.objects).await {
             Ok(Some(objects)) => Reply {
                 objects,

@@ -36,6 +36,12 @@ impl Spec {
         }
         self.extra_groups = reader.texts(a::EXTRA_SECURITY_GROUPS);
         self.ports = self.classic_ports(service, reader);
+        let policy = reader.given(a::SSL_POLICY);
+        let policy = policy.map(|policy| format!("{SSL_POLICY_PREFIX}{policy}"));
+        self.listener
+            .insert("certificate", self.certificates.first().cloned().into());
+        self.listener
+            .extend(policy.map(|policy| ("policy", policy.into())));
         self.balancer = balancer_attributes(reader);
         let check = self.health_check(service, settings, reader);
         self.balancer.extend(check);
@@ -152,24 +158,11 @@ impl Builder<'_> {
         let ports: BTreeSet<_> = ports.map(|port| port.node_port).collect();
         let ports = ports.iter().map(|port| Entry::Name(port.to_string()));
         let balancer = balancer.entries(PROXY_PORTS, ports);
-        let listeners = spec.ports.iter().map(|port| self.classic_listener(&name, port));
+        let listeners = spec.ports.iter().map(|port| {
+            self.listener(Kind::ClassicListener, port)
+                .with("instance_protocol", port.target_protocol)
+                .with("instance_port", port.node_port)
+        });
         group.into_iter().chain([balancer]).chain(listeners).collect()
-    }
-
-    fn classic_listener(&self, balancer: &str, port: &PortSpec) -> Object<Kind> {
-        let certificate = self.spec.certificates.first().filter(|_| port.is_secure());
-        let mut listener = Object::new(Kind::ClassicListener, port.port.to_string())
-            .with("protocol", port.protocol)
-            .with("instance_protocol", port.target_protocol)
-            .with("instance_port", port.node_port)
-            .with("certificate", certificate.cloned());
-        if let Some(policy) = self.spec.ssl_policy.as_ref().filter(|_| port.is_secure()) {
-            listener = listener.with("policy", format!("{SSL_POLICY_PREFIX}{policy}"));
-        }
-        Object {
-            parent: Some(balancer.to_owned()),
-            service: Some(self.service.id.clone()),
-            ..listener
-        }
     }
 }

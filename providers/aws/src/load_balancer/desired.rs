@@ -144,19 +144,32 @@ impl Builder<'_> {
         group.entries(RULES, rules.map(Entry::Rule))
     }
 
+    /// A listener, as far as it is the same for both kinds.
+    pub(super) fn listener(&self, kind: Kind, port: &PortSpec) -> Object<Kind> {
+        let mut listener = self
+            .object(kind, &port.port.to_string())
+            .with("protocol", port.protocol)
+            .with("certificate", Value::Null);
+        if port.is_secure() {
+            listener.attributes.extend(self.spec.listener.clone());
+        }
+        listener.parent = Some(names::balancer(&self.service.id));
+        listener
+    }
+
     /// All objects of a network load balancer.
     pub(crate) fn network(&self) -> Vec<Object<Kind>> {
         let id = &self.service.id;
         let group = names::group(&self.cluster.name, id);
         let (balancer, group) = self.balancer(Kind::Balancer, group, names::MANAGED);
         let targets = self.spec.target_group_names(&self.model.cluster.id, id);
-        let ports = self.spec.ports.iter().zip(&targets).flat_map(|(port, group)| {
+        let ports = self.spec.ports.iter().zip(targets);
+        let ports = ports.flat_map(|(port, group)| {
             [
-                self.target_group(group, port),
-                self.listener(&balancer.key, group, port),
+                self.target_group(&group, port),
+                self.network_listener(group, port),
             ]
         });
-        let ports: Vec<_> = ports.collect();
         group.into_iter().chain([balancer]).chain(ports).collect()
     }
 
@@ -172,28 +185,19 @@ impl Builder<'_> {
         }
     }
 
-    fn listener(&self, balancer: &str, group: &str, port: &PortSpec) -> Object<Kind> {
-        let spec = self.spec;
-        let mut certificates = spec.certificates.iter().filter(|_| port.is_secure()).cloned();
-        let mut listener = self
-            .object(Kind::Listener, &port.port.to_string())
+    fn network_listener(&self, group: String, port: &PortSpec) -> Object<Kind> {
+        let listener = self
+            .listener(Kind::Listener, port)
             .with("transport", port.transports().join("+"))
-            .with("protocol", port.protocol)
-            .with("target_group", group)
-            .with("certificate", certificates.next());
-        if port.is_secure() {
-            listener = listener.with("alpn_policy", spec.alpn_policy);
-            if let Some(policy) = &spec.ssl_policy {
-                listener = listener.with("ssl_policy", policy.as_str());
-            }
-            let further: Vec<_> = certificates.map(Entry::Name).collect();
-            // Certificates that people add by hand stay while the Service names only one.
-            if !further.is_empty() {
-                listener = listener.entries(CERTIFICATES, further);
-            }
+            .with("target_group", group);
+        let further = self.spec.certificates.iter().skip(1).cloned();
+        let further: Vec<_> = further.map(Entry::Name).collect();
+        // Certificates that people add by hand stay while the Service names only one.
+        if port.is_secure() && !further.is_empty() {
+            listener.entries(CERTIFICATES, further)
+        } else {
+            listener
         }
-        listener.parent = Some(balancer.to_owned());
-        listener
     }
 }
 
@@ -424,31 +428,5 @@ pub(super) fn diff(objects: Vec<Object<Kind>>, observed: &Observed, adopt: bool)
             field: format!("step \"{step}\""),
         })
     }));
-    plan.blocked = together(plan.blocked);
     plan
-}
-
-/// One difference for all that stay for the same reason: 300 rules that do not fit are reported once.
-fn together(blocked: Vec<Blocked>) -> Vec<Blocked> {
-    let mut all: Vec<(Blocked, usize)> = Vec::new();
-    for mut one in blocked {
-        // Each call has another id.
-        if let Some((text, _)) = one.have.split_once(", request_id=") {
-            one.have = format!("{text})");
-        }
-        let same = |(known, _): &&mut (Blocked, usize)| {
-            (&known.have, &known.want, &known.service) == (&one.have, &one.want, &one.service)
-        };
-        match all.iter_mut().find(same) {
-            Some((_, more)) => *more += 1,
-            None => all.push((one, 0)),
-        }
-    }
-    let named = all.into_iter().map(|(mut one, more)| {
-        if more > 0 {
-            one.field = format!("{} (and {more} more)", one.field);
-        }
-        one
-    });
-    named.collect()
 }

@@ -9,9 +9,9 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
-    client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, Indexed, IndexedCache, Listing},
+    client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
     load_balancer::{ClusterView, ReadOptions},
-    plan::objects::{Change, Object, Objects},
+    plan::objects::{Object, Objects},
 };
 use futures_util::future::{try_join, try_join_all, try_join4};
 use parking_lot::Mutex;
@@ -39,31 +39,6 @@ const INSTANCE_AGE: Duration = Duration::from_secs(600);
 /// An action that the credentials may not call is tried again after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 
-/// An object in a listing: a load balancer, a target group, or a security group with the cluster's tag.
-#[derive(Clone, Debug)]
-pub(super) struct Listed {
-    object: Object<Kind>,
-    /// The listeners of a classic load balancer.
-    children: Vec<Object<Kind>>,
-}
-
-impl From<Object<Kind>> for Listed {
-    fn from(object: Object<Kind>) -> Self {
-        let children = Vec::new();
-        Self { object, children }
-    }
-}
-
-impl Indexed for Listed {
-    fn id(&self) -> &str {
-        &self.object.id
-    }
-
-    fn index_keys(&self) -> Vec<&str> {
-        vec![&self.object.key]
-    }
-}
-
 /// The subnets of the VPC, and where their packets go.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -71,32 +46,26 @@ pub(super) struct Network {
     pub(super) route_tables: Vec<RouteTable>,
 }
 
-/// All listed objects at one moment.
+/// Load balancers, target groups, and security groups with the cluster's tag, at one moment.
 #[derive(Debug)]
-pub(super) struct Snapshot(Arc<Listing<Listed>>);
+pub(super) struct Snapshot(Arc<Listing<Object<Kind>>>);
 
 impl Snapshot {
     /// The objects of a kind.
     pub(super) fn all(&self, kind: Kind) -> impl Iterator<Item = &Object<Kind>> {
-        let all = self.0.all().map(|listed| &listed.object);
+        let all = self.0.all().map(|object| &**object);
         all.filter(move |object| object.kind == kind)
     }
 
-    /// The objects of a kind with this name.
+    /// The objects of a kind with this name or with a parent of this name.
     pub(super) fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object<Kind>> {
-        let found = self.0.by_key(name).map(|listed| &listed.object);
+        let found = self.0.by_key(name).map(|object| &**object);
         found.filter(move |object| object.kind == kind)
     }
 
     /// The object with this ID.
     pub(super) fn by_id(&self, id: &str) -> Option<&Object<Kind>> {
-        self.0.by_id(id).map(|listed| &listed.object)
-    }
-
-    /// The listeners of a classic load balancer.
-    pub(super) fn children(&self, name: &str) -> impl Iterator<Item = &Object<Kind>> {
-        let found = self.0.by_id(name).into_iter();
-        found.flat_map(|listed| &listed.children)
+        self.0.by_id(id).map(|object| &**object)
     }
 
     /// Whether no load balancer that exists uses a target group.
@@ -110,7 +79,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub(super) struct Listings {
     nodes: Nodes,
-    objects: IndexedCache<Listed>,
+    objects: IndexedCache<Object<Kind>>,
     network: Cache<(), Network>,
     /// The security groups of instances, in the order of the API.
     instances: Cache<String, Vec<String>>,
@@ -122,7 +91,7 @@ pub(super) struct Listings {
 #[derive(Debug, Default)]
 struct State {
     /// The last directory, and the listing that it is of.
-    directory: Option<(Arc<Listing<Listed>>, Arc<Directory>)>,
+    directory: Option<(Arc<Listing<Object<Kind>>>, Arc<Directory>)>,
     /// The tags of load balancers, listeners and target groups, by ID.
     tags: HashMap<String, Vec<Entry>>,
     /// Actions that the credentials may not call, with the error.
@@ -131,7 +100,7 @@ struct State {
     cluster: ClusterView,
 }
 
-async fn list(api: Api, site: Arc<Site>, priority: Priority) -> Result<Vec<Listed>> {
+async fn list(api: Api, site: Arc<Site>, priority: Priority) -> Result<Vec<Object<Kind>>> {
     let client = api.at(priority);
     let key = site.cluster.key().into_iter();
     let keys = key.flat_map(|key| [key, LEGACY.to_owned()]).collect();
@@ -143,10 +112,13 @@ async fn list(api: Api, site: Arc<Site>, priority: Priority) -> Result<Vec<Liste
     )
     .await?;
     groups.retain(|group| site.cluster.has(&tag_map(group)));
-    let classic = classic.into_iter();
-    let classic = classic.map(|(object, children)| Listed { object, children });
-    let others = groups.into_iter().chain(targets).chain(network);
-    Ok(others.map(Listed::from).chain(classic).collect())
+    groups.extend(targets);
+    groups.extend(network);
+    for (balancer, listeners) in classic {
+        groups.push(balancer);
+        groups.extend(listeners);
+    }
+    Ok(groups)
 }
 
 /// Tags by ID, a result for each. What does not exist fails a call for all, and is found by halving.
@@ -352,39 +324,31 @@ impl Listings {
     /// Takes over the rules that a listed security group has now.
     pub(super) fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
         self.objects
-            .update(id, |listed| drop(listed.object.sets.insert(RULES, rules)));
+            .update(id, |group| drop(group.sets.insert(RULES, rules)));
     }
 
-    /// Takes a change into the listings, by the objects of its part before and after it.
-    pub(super) fn apply(&self, change: &Change<Kind>, before: &Objects<Kind>, after: &Objects<Kind>) {
-        let (kind, key) = match (change.kind, &change.parent) {
-            (Kind::ClassicListener, Some(parent)) => (Kind::Classic, parent),
-            (kind, _) => (kind, &change.key),
-        };
-        match (after.get(kind, key), before.get(kind, key)) {
-            (Some(group), _) if kind == Kind::NodeGroup => self.set_rules(&group.id, group.set(RULES).into()),
-            (Some(object), _) => {
-                let mut object = object.clone();
-                let tags = object.set(TAGS).to_vec();
-                self.state.lock().tags.insert(object.id.clone(), tags);
-                if kind == Kind::Listener {
-                    return;
-                }
-                if object.attributes.contains_key("security_groups") {
-                    let names = object.texts("security_groups").into_iter();
-                    let ids: Vec<_> = names.map(|name| group_id(after, name)).collect();
-                    object.attributes.insert("security_groups", ids.into());
-                }
-                let children = after.of(Kind::ClassicListener);
-                let children = children.filter(|child| child.parent.as_ref() == Some(&object.key));
-                let children = children.cloned().collect();
-                self.objects.insert(Listed { object, children });
+    /// Takes a change into the listings: the objects of a part before and after it.
+    pub(super) fn apply(&self, before: &Objects<Kind>, after: &Objects<Kind>) {
+        let now = |object: &Object<Kind>| after.get(object.kind, &object.key);
+        for gone in before.all.iter().filter(|object| now(object).is_none()) {
+            self.state.lock().tags.remove(&gone.id);
+            self.objects.remove(&gone.id);
+        }
+        let then = |object: &Object<Kind>| before.get(object.kind, &object.key);
+        for object in after.all.iter().filter(|object| then(object) != Some(object)) {
+            if object.kind == Kind::NodeGroup {
+                self.set_rules(&object.id, object.set(RULES).into());
+                continue;
             }
-            (None, Some(gone)) => {
-                self.state.lock().tags.remove(&gone.id);
-                self.objects.remove(&gone.id);
+            let tags = object.set(TAGS).to_vec();
+            self.state.lock().tags.insert(object.id.clone(), tags);
+            let mut object = object.clone();
+            if object.attributes.contains_key("security_groups") {
+                let names = object.texts("security_groups").into_iter();
+                let ids: Vec<_> = names.map(|name| group_id(after, name)).collect();
+                object.attributes.insert("security_groups", ids.into());
             }
-            (None, None) => {}
+            self.objects.insert(object);
         }
     }
 }

@@ -211,11 +211,8 @@ impl PartModel for Model {
         let ids = || world.services.iter().map(|service| &service.id);
         let known: BTreeSet<_> = ids().map(names::balancer).collect();
         let tags: BTreeSet<_> = ids().map(names::service_tag).collect();
-        let classic_groups = known.iter().map(|name| names::classic_group(name));
-        let groups: BTreeSet<_> = ids()
-            .map(|id| names::group(&world.cluster.name, id))
-            .chain(classic_groups)
-            .collect();
+        let mut groups: BTreeSet<_> = known.iter().map(|name| names::classic_group(name)).collect();
+        groups.extend(ids().map(|id| names::group(&world.cluster.name, id)));
         let orphan = |object: &Object<Kind>, what: String| Orphan {
             key: Key::Balancer(object.key.clone()),
             what: format!("{} {}{what}", object.kind.schema().name, object.key),
@@ -236,30 +233,30 @@ impl PartModel for Model {
                 orphans.push(orphan(group, what));
             }
         }
-        let used = directory
-            .balancers
-            .values()
-            .flat_map(|balancer| balancer.texts("security_groups"));
+        let balancers = directory.balancers.values();
+        let used = balancers.flat_map(|balancer| balancer.texts("security_groups"));
         let used: BTreeSet<_> = used.collect();
-        let is_loose = |group: &&Object<Kind>| {
-            let is_used = [&group.id, &group.key]
-                .iter()
-                .any(|name| used.contains(name.as_str()));
-            names::is_own_group(&group.key, group.text("description"))
+        for group in directory.groups.values() {
+            let is_used = used.contains(&*group.id) || used.contains(&*group.key);
+            if names::is_own_group(&group.key, group.text("description"))
                 && !is_used
                 && !groups.contains(&group.key)
-        };
-        let loose = directory.groups.values().filter(is_loose);
-        let loose = loose.filter(|group| self.cluster.owns(&tag_map(group)));
-        orphans.extend(loose.map(|group| orphan(group, ", which no load balancer uses".to_owned())));
-        let ruled = directory.ruled.iter();
-        let ruled =
-            ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
-        orphans.extend(ruled.map(|(name, group)| Orphan {
-            key: Key::Balancer(name.clone()),
-            what: format!("rules in security group {group} for load balancer {name}, which does not exist"),
-            deletable: false,
-        }));
+                && self.cluster.owns(&tag_map(group))
+            {
+                orphans.push(orphan(group, ", which no load balancer uses".to_owned()));
+            }
+        }
+        for (name, group) in &directory.ruled {
+            if !known.contains(name) && !directory.balancers.contains_key(name) {
+                orphans.push(Orphan {
+                    key: Key::Balancer(name.clone()),
+                    what: format!(
+                        "rules in security group {group} for load balancer {name}, which does not exist"
+                    ),
+                    deletable: false,
+                });
+            }
+        }
         orphans
     }
 
@@ -271,10 +268,7 @@ impl PartModel for Model {
         inputs: &Inputs,
     ) -> CheckResult {
         let mut result = CheckResult::default();
-        for member in members
-            .iter()
-            .filter(|member| member.membership == Membership::Active)
-        {
+        for member in members.iter().filter(|member| member.is_active()) {
             let service = &member.service;
             let id = &service.id;
             let Spec { ignored, invalid, .. } = self.review(service, inputs);
@@ -296,30 +290,22 @@ impl PartModel for Model {
                 }
                 Key::NodeGroups => {
                     let instances = spec::instances(service, cluster).unwrap_or_default();
-                    let groups: Vec<_> = instances
-                        .iter()
-                        .filter_map(|id| Some((id, inputs.groups.get(id)?)))
-                        .collect();
-                    let several = groups.iter().find_map(|(id, group)| {
-                        let group = group.as_ref().ok()?;
-                        (!group.others.is_empty()).then_some((id, group))
-                    });
-                    if let Some((instance, NodeGroup { id, others })) = several {
-                        let text = format!(
-                            "instance {instance} has several security groups with the cluster's tag; {id} gets the rules, not {}",
-                            others.join(", ")
-                        );
-                        warn("SeveralNodeSecurityGroups", text);
+                    let mut warnings = BTreeMap::new();
+                    for instance in &instances {
+                        let (reason, text) = match inputs.groups.get(instance) {
+                            Some(Ok(NodeGroup { id, others })) if !others.is_empty() => {
+                                let others = others.join(", ");
+                                let what = "has several security groups with the cluster's tag";
+                                let text = format!("{what}; {id} gets the rules, not {others}");
+                                ("SeveralNodeSecurityGroups", text)
+                            }
+                            Some(Err(why)) => ("NoNodeSecurityGroup", format!("cannot be reached: {why}")),
+                            _ => continue,
+                        };
+                        let text = format!("instance {instance} {text}");
+                        warnings.entry(reason).or_insert(text);
                     }
-                    if let Some((instance, why)) = groups
-                        .iter()
-                        .find_map(|(id, group)| Some((id, group.as_ref().err()?)))
-                    {
-                        warn(
-                            "NoNodeSecurityGroup",
-                            format!("instance {instance} cannot be reached: {why}"),
-                        );
-                    }
+                    warnings.into_iter().for_each(|(reason, text)| warn(reason, text));
                 }
             }
         }
@@ -330,12 +316,8 @@ impl PartModel for Model {
         if *key == Key::NodeGroups {
             return Desired::NodeGroups(DesiredRules::new(self, members, cluster, inputs));
         }
-        let mut staying = members
-            .iter()
-            .filter(|member| member.membership != Membership::Leaving);
-        let desired = staying
-            .next()
-            .map(|member| self.desired_balancer(member, cluster, inputs));
+        let member = members.iter().find(|member| member.stays());
+        let desired = member.map(|member| self.desired_balancer(member, cluster, inputs));
         Desired::Balancer(Box::new(desired.unwrap_or_else(|| DesiredBalancer {
             objects: Some(Vec::new()),
             changed: true,
@@ -350,10 +332,8 @@ impl PartModel for Model {
     }
 
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
-        let staying = members
-            .iter()
-            .any(|member| member.membership != Membership::Leaving);
-        let balancer = observed.objects.of(Kind::Balancer).next().filter(|_| staying)?;
+        let stays = members.iter().any(Member::stays);
+        let balancer = observed.objects.of(Kind::Balancer).next().filter(|_| stays)?;
         let state = balancer.text("state");
         ["failed", "active_impaired"].contains(&state).then(|| {
             let text = format!(
@@ -381,7 +361,7 @@ impl PartModel for Model {
 
     fn facts(&self, key: &Key, member: &PartMember, observed: &Observed) -> Option<PartOutput<Facts>> {
         let mut output = PartOutput::default();
-        if member.membership == Membership::Leaving || *key == Key::NodeGroups {
+        if !member.stays() || *key == Key::NodeGroups {
             return Some(output);
         }
         let root = observed.balancer().filter(|root| root.foreign.is_none())?;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{
     annotations as a,
     kinds::{BALANCER_ATTRIBUTE, Kind, TARGET_GROUP_ATTRIBUTE},
-    names::{self, TargetGroupId},
+    names,
 };
 use crate::{
     cluster::Tags,
@@ -112,8 +112,8 @@ pub(crate) struct Spec {
     pub(crate) ports: Vec<PortSpec>,
     /// Those of all secure listeners, the default one first.
     pub(crate) certificates: Vec<String>,
-    pub(crate) ssl_policy: Option<String>,
-    pub(crate) alpn_policy: Option<&'static str>,
+    /// Attributes of secure listeners.
+    pub(crate) listener: Attributes,
     pub(crate) proxy_protocol: bool,
     /// Attributes of the load balancer. Those of a classic one include the health check.
     pub(crate) balancer: Attributes,
@@ -207,7 +207,6 @@ impl Spec {
             },
             dual_stack,
             certificates: reader.texts(a::CERTIFICATES),
-            ssl_policy: reader.given(a::SSL_POLICY),
             proxy_protocol: proxy_protocol.is_some()
                 && reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
             ..Self::default()
@@ -242,7 +241,13 @@ impl Spec {
             "HTTP2Optional",
             "HTTP2Preferred",
         ];
-        self.alpn_policy = reader.strict_choice(a::ALPN_POLICY, &policies);
+        let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &policies);
+        let ssl_policy = reader.given(a::SSL_POLICY);
+        self.listener
+            .insert("certificate", self.certificates.first().cloned().into());
+        self.listener.insert("alpn_policy", alpn_policy.into());
+        self.listener
+            .extend(ssl_policy.map(|policy| ("ssl_policy", policy.into())));
         self.balancer = balancer_attributes(reader);
         if self.dual_stack {
             self.balancer.insert("ip_address_type", "dualstack".into());
@@ -326,18 +331,11 @@ impl Spec {
         let check = |name: &str| self.target_group.get(name);
         let check_protocol = check("health_check_protocol").and_then(Value::as_str);
         let check_interval = check("health_check_interval").and_then(Value::as_i64);
-        let name = |port: &PortSpec| {
-            let id = TargetGroupId {
-                cluster,
-                service,
-                port: port.port,
-                node_port: port.node_port,
-                protocol: port.target_protocol,
-                check_protocol: check_protocol.unwrap_or_default(),
-                check_interval: check_interval.unwrap_or_default(),
-            };
-            id.name()
-        };
+        let check = (
+            check_protocol.unwrap_or_default(),
+            check_interval.unwrap_or_default(),
+        );
+        let name = |port: &PortSpec| names::target_group(cluster, service, port, "instance", check);
         self.ports.iter().map(name).collect()
     }
 }

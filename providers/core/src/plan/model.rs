@@ -326,6 +326,18 @@ pub struct Member<M: PartModel> {
 }
 
 impl<M: PartModel> Member<M> {
+    /// Whether it gets what it asks for.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.membership == Membership::Active
+    }
+
+    /// Whether it does not leave now.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        self.membership != Membership::Leaving
+    }
+
     /// Whether its objects follow the nodes: also while it is frozen, but not if it wants no load balancer and only waits to
     /// leave.
     #[must_use]
