@@ -106,7 +106,7 @@ impl Cloud for Nodes {
 #[derive(Debug)]
 pub(crate) struct Aws {
     nodes: Nodes,
-    load_balancers: Engine<Model, Calls<Nodes>>,
+    load_balancers: Engine<Model, Calls>,
     routes: TableRoutes,
     context: BuildContext,
     configs: Reloader<Config>,
@@ -182,13 +182,7 @@ pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Resu
         site,
     };
     let balancing = Arc::new(settings.load_balancing.clone());
-    let calls = Calls::new(
-        &nodes.api,
-        &nodes.site,
-        Arc::clone(&balancing),
-        nodes.clone(),
-        &context.metrics,
-    );
+    let calls = Calls::new(&nodes, Arc::clone(&balancing), &context.metrics);
     let model = Model {
         settings: balancing,
         cluster: nodes.site.cluster.clone(),

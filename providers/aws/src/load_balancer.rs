@@ -6,7 +6,8 @@
 //! | [`spec`], [`classic`] | from a Service's fields and annotations to what its load balancer is asked to be |
 //! | [`names`] | names, equal to those of the Go cloud controller |
 //! | [`kinds`] | the kinds of objects and the parts: `lb/<name>`, `node-sg` |
-//! | [`desired`] | the desired state of a part, and the plan from the observed state to it |
+//! | [`desired`] | the desired state of a load balancer, and the plan from the observed state to it |
+//! | [`node_groups`] | the same of the security groups of nodes |
 //! | [`model`] | the `PartModel` of all that |
 //! | [`subnets`] | the subnets of a new load balancer |
 //! | [`listings`] | what the account lists, shared by all parts |
@@ -22,6 +23,7 @@ mod laws;
 mod listings;
 pub(crate) mod model;
 pub(crate) mod names;
+pub(crate) mod node_groups;
 pub(crate) mod spec;
 mod subnets;
 

@@ -237,6 +237,14 @@ impl Error {
     pub fn report(&self) -> String {
         report(self)
     }
+
+    /// The same without the id of the request: equal for all calls that fail in the same way.
+    #[must_use]
+    pub fn report_without_request(&self) -> String {
+        let mut error = self.clone();
+        error.0.context.retain(|(key, _)| *key != "request_id");
+        error.report()
+    }
 }
 
 /// The chain of an error in one line: each cause after a colon, a cause that its parent already prints left out.

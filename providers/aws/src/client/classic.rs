@@ -67,6 +67,12 @@ impl Client {
     }
 }
 
+/// The ID of a listener, since AWS has none: load balancer and port.
+pub(super) fn listener_id(listener: &Object<Kind>) -> String {
+    let balancer = listener.parent.as_deref().unwrap_or_default();
+    format!("{balancer}:{}", listener.key)
+}
+
 /// A load balancer and its listeners.
 fn balancer(balancer: &LoadBalancerDescription) -> Option<(Object<Kind>, Vec<Object<Kind>>)> {
     let name = balancer.load_balancer_name()?;
@@ -83,6 +89,7 @@ fn balancer(balancer: &LoadBalancerDescription) -> Option<(Object<Kind>, Vec<Obj
             "policy" => policies.find(|name| name.starts_with(SSL_POLICY_PREFIX)).map(String::as_str),
         });
         object.parent = Some(name.to_owned());
+        object.id = listener_id(&object);
         Some(object)
     });
     let check = balancer.health_check();

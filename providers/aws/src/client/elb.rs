@@ -21,7 +21,7 @@ use crate::load_balancer::{
 /// Load balancers, target groups and listeners in one page.
 const PAGE: i32 = 400;
 /// Resources in one DescribeTags.
-const TAGGED: usize = 20;
+pub(crate) const TAGGED: usize = 20;
 
 impl Client {
     /// All load balancers of the v2 API, without tags and attributes.

@@ -13,7 +13,13 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use super::{Client, classic::PROXY_POLICY, ec2::sdk_tags, elb, groups::permissions};
+use super::{
+    Client,
+    classic::{PROXY_POLICY, listener_id},
+    ec2::sdk_tags,
+    elb,
+    groups::permissions,
+};
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
     kinds::{CERTIFICATES, Entry, INSTANCES, Kind, PROXY_PORTS, RULES, Rule, TAGS, TARGETS, group_id},
@@ -107,7 +113,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             Kind::ClassicListener => {
                 send!(client, ClassicListenersCreate, .set_load_balancer_name(object.parent.clone())
                     .set_listeners(classic_listener(object).map(|listener| vec![listener])))?;
-                object!(object.kind, key, key, {})
+                object!(object.kind, key, listener_id(object), {})
             }
             Kind::NodeGroup => return Err(unsupported(object, "existence")),
         };
@@ -118,7 +124,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         created.key.clone_from(&object.key);
         let mut reply = Reply::object(created);
         let children = children.iter();
-        let children = children.map(|child| object!(child.kind, child.key.clone(), &child.key, {}));
+        let children = children.map(|child| object!(child.kind, &child.key, listener_id(child), {}));
         reply.objects.extend(children);
         Ok(reply)
     }

@@ -1,18 +1,17 @@
 //! The calls of the plan: reading how parts are, and making one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use ccm_core::{
-    Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
+    Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     client::ClientMetrics,
     load_balancer::{ClusterView, ReadOptions, ServiceId, ServiceView},
     plan::{
-        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, ScopeCheck, Wait,
+        Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck, Wait,
         objects::{self, Action, Change, Object, Refused},
     },
 };
@@ -24,17 +23,13 @@ use super::{
     desired::Observed,
     kinds::{CERTIFICATES, Entry, Key, Kind, RULES, TARGETS, tag_map},
     listings::{Listings, Network, Snapshot},
-    model::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
+    model::{Directory, Inputs, Model, PartMember, Reply},
     names,
-    spec::{self, Flavor, NetworkSpec},
+    node_groups::NodeGroup,
+    spec::{self, Flavor, Spec},
     subnets,
 };
-use crate::{
-    client::{Api, send::Sender},
-    cluster::SERVICE_NAME,
-    config::LoadBalancing,
-    site::Site,
-};
+use crate::{Nodes, client::send::Sender, cluster::SERVICE_NAME, config::LoadBalancing};
 
 /// Subnets and route tables are read again after this.
 const NETWORK_AGE: Duration = Duration::from_secs(300);
@@ -52,7 +47,8 @@ const OPTIONAL: [&str; 5] = [
     "RemoveTags",
 ];
 
-/// A part as it was last read, with the changes since then.
+/// A load balancer as it was last read, with the changes since then.
+#[derive(Debug)]
 struct Known {
     /// When the read began.
     began: Instant,
@@ -60,73 +56,50 @@ struct Known {
 }
 
 /// What the calls keep. All of it can be read again.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     parts: HashMap<Key, Known>,
-    /// Counts writes: a read that began before one is not kept.
-    writes: u64,
     /// Services as this process first saw them, and whether they changed since.
     seen: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
-    /// The cluster as the last pass saw it.
-    cluster: ClusterView,
+    /// The security groups of nodes that get rules.
+    node_groups: BTreeSet<String>,
     /// Rules that a full security group refused, and since when.
     refused: Option<(Instant, Vec<Refused<Kind>>)>,
 }
 
 /// The calls.
-pub(crate) struct Calls<C> {
-    api: Api,
-    site: Arc<Site>,
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// Through which machines are seen.
+    nodes: Nodes,
     settings: Arc<LoadBalancing>,
-    cloud: C,
     credentials: CredentialsCheck,
     listings: Listings,
     state: Mutex<State>,
 }
 
-impl<C> fmt::Debug for Calls<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calls").finish_non_exhaustive()
-    }
-}
-
-fn stays(members: &[PartMember]) -> bool {
-    let mut members = members.iter();
-    members.any(|member| member.membership != Membership::Leaving)
-}
-
 fn active(members: &[PartMember]) -> impl Iterator<Item = &Arc<ServiceView>> {
-    let active = members
-        .iter()
-        .filter(|member| member.membership == Membership::Active);
+    let active = PartMember::active(members);
     active.map(|member| &member.service)
 }
 
-impl<C: Cloud> Calls<C> {
-    /// Calls of this API. `cloud`: through which nodes are seen.
-    pub(crate) fn new(
-        api: &Api,
-        site: &Arc<Site>,
-        settings: Arc<LoadBalancing>,
-        cloud: C,
-        metrics: &ClientMetrics,
-    ) -> Self {
+impl Calls {
+    /// Calls through which these nodes are seen, too.
+    pub(crate) fn new(nodes: &Nodes, settings: Arc<LoadBalancing>, metrics: &ClientMetrics) -> Self {
         Self {
-            api: api.clone(),
-            site: Arc::clone(site),
+            nodes: nodes.clone(),
             settings,
-            cloud,
             credentials: CredentialsCheck::default(),
-            listings: Listings::new(api, site, metrics),
+            listings: Listings::new(nodes, metrics),
             state: Mutex::default(),
         }
     }
 
     /// Reads a load balancer with everything that only it uses. Of one that is deleted, only what there is.
     async fn balancer(&self, name: &str, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let client = self.api.at(read.priority);
+        let client = self.nodes.api.at(read.priority);
         let listings = self.listings.get(read).await?;
-        let stays = stays(members);
+        let stays = PartMember::staying(members).next().is_some();
         let roots = listings.named(Kind::Balancer, name);
         let roots: Vec<_> = roots.chain(listings.named(Kind::Classic, name)).collect();
         let groups: Vec<_> = self.target_groups(name, &roots, members, &listings).collect();
@@ -146,7 +119,7 @@ impl<C: Cloud> Calls<C> {
                     Kind::Balancer => client.attributes(root.kind, &root.id).await?,
                     _ => client.classic_attributes(&root.key).await?,
                 });
-                objects.extend(listings.children(&root.id).cloned());
+                objects.extend(listings.named(Kind::ClassicListener, name).cloned());
             }
             objects.push(root);
         }
@@ -179,25 +152,19 @@ impl<C: Cloud> Calls<C> {
         members: &[PartMember],
         listings: &'a Snapshot,
     ) -> impl Iterator<Item = &'a Object<Kind>> {
+        let cluster = &self.nodes.site.cluster;
         let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
-        let services = members.iter().map(|member| &member.service);
-        let tags: BTreeSet<_> = services
-            .clone()
-            .map(|service| names::service_tag(&service.id))
-            .collect();
-        let names: BTreeSet<_> = services
-            .flat_map(|service| {
-                let spec = NetworkSpec::read(service, &self.settings).spec;
-                spec.target_group_names(&self.site.cluster.id, &service.id)
-            })
-            .chain([name.to_owned()])
-            .collect();
+        let (mut tags, mut names) = (BTreeSet::new(), BTreeSet::from([name.to_owned()]));
+        for service in members.iter().map(|member| &member.service) {
+            let spec = Spec::read(service, &self.settings, Flavor::Network);
+            tags.insert(names::service_tag(&service.id));
+            names.extend(spec.target_group_names(&cluster.id, &service.id));
+        }
         listings.all(Kind::TargetGroup).filter(move |group| {
             let is_used = group.texts("balancers").into_iter().any(|arn| arns.contains(arn));
             let is_ours = || {
                 let of = tag_map(&self.listings.tagged(group));
-                of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service))
-                    && self.site.cluster.owns(&of)
+                of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service)) && cluster.owns(&of)
             };
             is_used || (listings.is_loose(group) && (names.contains(&group.key) || is_ours()))
         })
@@ -209,19 +176,15 @@ impl<C: Cloud> Calls<C> {
         stays: bool,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        const ACTION: &str = "DescribeTargetGroupAttributes";
         let mut group = self.listings.tagged(group);
         if !stays || group.foreign.is_some() {
             return Ok(group);
         }
-        let client = self.api.at(priority);
-        let attributes = async {
-            if self.listings.denied().contains_key(ACTION) {
-                return Ok(objects::Attributes::new());
-            }
-            let read = client.attributes(Kind::TargetGroup, &group.id).await;
-            self.listings.allowed(ACTION, read)
-        };
+        let client = self.nodes.api.at(priority);
+        let attributes = client.attributes(Kind::TargetGroup, &group.id);
+        let attributes = self
+            .listings
+            .optional("DescribeTargetGroupAttributes", attributes);
         let (targets, attributes) = try_join(client.targets(&group.id), attributes).await?;
         group.attributes.extend(attributes);
         Ok(group.entries(TARGETS, targets))
@@ -238,12 +201,14 @@ impl<C: Cloud> Calls<C> {
         const ACTION: &str = "DescribeListenerCertificates";
         let mut listener = self.listings.tagged(listener);
         listener.parent = Some(balancer.to_owned());
-        if let Some(group) = listings.by_id(Kind::TargetGroup, listener.text("target_group")) {
+        if let Some(group) = listings.by_id(listener.text("target_group")) {
             listener = listener.with("target_group", group.key.as_str());
         }
-        if listener.text("protocol") == "TLS" && !self.listings.denied().contains_key(ACTION) {
-            let read = self.api.at(priority).certificates(&listener.id).await;
-            listener = listener.entries(CERTIFICATES, self.listings.allowed(ACTION, read)?);
+        if listener.text("protocol") == "TLS" {
+            let client = self.nodes.api.at(priority);
+            let read = client.certificates(&listener.id);
+            let certificates = self.listings.optional(ACTION, read).await?;
+            listener = listener.entries(CERTIFICATES, certificates);
         }
         Ok(listener)
     }
@@ -256,14 +221,13 @@ impl<C: Cloud> Calls<C> {
         listings: &Snapshot,
         objects: &mut Vec<Object<Kind>>,
     ) {
-        let cluster = self.state.lock().cluster.name.clone();
-        let names = members
-            .iter()
-            .map(|member| names::group(&cluster, &member.service.id));
-        let names = names.chain([names::classic_group(balancer), balancer.to_owned()]);
-        let names: Vec<_> = names.collect();
+        let cluster = self.listings.cluster().name;
+        let names = members.iter().map(|member| &member.service.id);
+        let names = names.map(|service| names::group(&cluster, service));
+        let own = [names::classic_group(balancer), balancer.to_owned()];
+        let names: Vec<_> = names.chain(own).collect();
         let groups = names.iter().flat_map(|name| listings.named(Kind::Group, name));
-        let groups = groups.filter(|group| self.site.cluster.owns(&tag_map(group)));
+        let groups = groups.filter(|group| self.nodes.site.cluster.owns(&tag_map(group)));
         let groups: Vec<_> = groups.map(|group| self.listings.tagged(group)).collect();
         for object in &mut *objects {
             let name = |id| {
@@ -279,37 +243,13 @@ impl<C: Cloud> Calls<C> {
         objects.extend(groups);
     }
 
-    /// The security group of each instance behind the members.
-    async fn node_groups(
-        &self,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        read: ReadOptions,
-    ) -> Result<BTreeMap<String, Result<NodeGroup, String>>> {
-        let instances =
-            active(members).flat_map(|service| spec::instances(service, cluster).unwrap_or_default());
-        let groups = self
-            .listings
-            .groups_of(instances.collect(), read.priority)
-            .await?;
+    /// Reads the rules of the cluster's security groups, and of those that nodes have without the cluster's tag.
+    async fn node_rules(&self, read: ReadOptions) -> Result<Observed> {
         let listings = self.listings.get(read).await?;
-        let is_tagged = |id: &String| listings.by_id(Kind::Group, id).is_some();
-        let tag = self.site.cluster.key().unwrap_or_default();
-        let chosen = groups.into_iter();
-        let chosen = chosen.map(|(instance, groups)| (instance, NodeGroup::choose(groups, is_tagged, &tag)));
-        Ok(chosen.collect())
-    }
-
-    async fn node_rules(&self, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let listings = self.listings.get(read).await?;
-        let cluster = self.state.lock().cluster.clone();
-        let needed = self.node_groups(members, &cluster, read).await?;
-        let needed = needed.into_values().flatten().map(|group| group.id);
-        let others: BTreeSet<_> = needed
-            .filter(|id| listings.by_id(Kind::Group, id).is_none())
-            .collect();
-        let others: Vec<_> = others.into_iter().collect();
-        let others = self.api.at(read.priority).security_groups_by_id(&others).await?;
+        let needed = self.state.lock().node_groups.clone().into_iter();
+        let others: Vec<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
+        let client = self.nodes.api.at(read.priority);
+        let others = client.security_groups_by_id(&others).await?;
         let groups = listings.all(Kind::Group).chain(&others).map(|group| Object {
             id: group.id.clone(),
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
@@ -328,15 +268,16 @@ impl<C: Cloud> Calls<C> {
         if reply.denied.is_none() {
             after.fold(change, Some(&reply.objects));
         }
-        self.listings.apply(change, &observed.objects, &after);
+        self.listings.apply(&observed.objects, &after);
         let mut state = self.state.lock();
-        state.writes += 1;
         if change.kind == Kind::NodeGroup {
             // What leaves makes room.
             let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
             state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
         }
-        if let Some(known) = state.parts.get_mut(key) {
+        if after.all.is_empty() {
+            state.parts.remove(key);
+        } else if let Some(known) = state.parts.get_mut(key) {
             known.observed.objects = after;
             known.observed.denied.extend(reply.denied.clone());
         }
@@ -347,17 +288,15 @@ impl<C: Cloud> Calls<C> {
         let freshness = Freshness::AtMost(NETWORK_AGE);
         let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
         for group in listings.all(Kind::Group).filter(|group| group.id != id) {
-            let is_reference = |entry: &&Entry| entry.rule().is_some_and(|rule| rule.source == id);
-            let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().partition(is_reference);
-            let gone: Vec<_> = gone.into_iter().filter_map(Entry::rule).collect();
+            let is_reference = |entry: &Entry| entry.rule().is_some_and(|rule| rule.source == id);
+            let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
+            let gone: Vec<_> = gone.iter().filter_map(Entry::rule).collect();
             if gone.is_empty() {
                 continue;
             }
-            match self.api.at(priority).revoke(&group.id, &gone).await {
+            match self.nodes.api.at(priority).revoke(&group.id, &gone).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => self
-                    .listings
-                    .set_rules(&group.id, rest.into_iter().cloned().collect()),
+                _ => self.listings.set_rules(&group.id, rest.into()),
             }
         }
         Ok(())
@@ -367,7 +306,7 @@ impl<C: Cloud> Calls<C> {
     fn has_changed(&self, member: &PartMember) -> bool {
         let PartMember { service, .. } = member;
         let seen = &mut self.state.lock().seen;
-        if member.membership == Membership::Leaving {
+        if member.leaves() {
             seen.remove(&service.id);
             return false;
         }
@@ -383,10 +322,10 @@ impl<C: Cloud> Calls<C> {
         service: &ServiceView,
         priority: Priority,
     ) -> Result<Result<Vec<subnets::Place>, String>> {
-        let spec = NetworkSpec::read(service, &self.settings).spec.common;
-        let choose = |network: &Network| match &spec.subnets {
-            Some(names) => subnets::named(names, &network.subnets),
-            None => subnets::discovered(&network.subnets, &network.route_tables, spec.internal, &self.site),
+        let spec = Spec::read(service, &self.settings, Flavor::Network);
+        let choose = |network: &Network| match spec.subnets.as_slice() {
+            [] => subnets::discovered(network, spec.internal, &self.nodes.site),
+            names => subnets::named(names, &network.subnets),
         };
         let found = choose(&*self.listings.network(NETWORK_AGE, priority).await?);
         if found.is_ok() {
@@ -397,7 +336,7 @@ impl<C: Cloud> Calls<C> {
 }
 
 #[async_trait]
-impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
+impl PartCloud<Model> for Calls {
     /// Elastic Load Balancing carries out every change at once.
     type Ticket = ();
 
@@ -412,35 +351,33 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<GatheredInputs<Inputs>> {
-        self.listings.set_owner(&cluster.ownership_tag);
-        self.state.lock().cluster.clone_from(cluster);
-        let listings = self.listings.get(read).await?;
-        let mut gathered = GatheredInputs::from(Inputs::default());
-        let inputs = &mut gathered.inputs;
+        self.listings.set_cluster(cluster);
         let denied = self.listings.denied().into_iter();
         let unread = denied.filter(|(action, _)| action.starts_with("Describe"));
-        inputs.unread = unread.map(|(_, why)| why).collect();
-        for member in members {
-            let service = &member.service;
-            if self.has_changed(member) {
-                inputs.changed.insert(service.id.clone());
-            }
-            let name = names::balancer(&service.id);
-            let own = names::classic_group(&name);
-            let mut source = listings
-                .named(Kind::Group, &own)
-                .next()
-                .map(|group| group.id.clone());
-            if listings.named(Kind::Balancer, &name).next().is_some() {
-                inputs.flavors.insert(service.id.clone(), Flavor::Network);
-            } else if let Some(classic) = listings.named(Kind::Classic, &name).next() {
-                inputs.flavors.insert(service.id.clone(), Flavor::Classic);
-                source = source.or_else(|| classic.texts("security_groups").first().map(ToString::to_string));
-            }
-            inputs.sources.extend(source.map(|group| (name, group)));
-        }
+        let changed = members.iter().filter(|member| self.has_changed(member));
+        let mut gathered = GatheredInputs::from(Inputs {
+            directory: self.listings.directory(read).await?,
+            unread: unread.map(|(_, why)| why).collect(),
+            changed: changed.map(|member| member.service.id.clone()).collect(),
+            ..Inputs::default()
+        });
+        let inputs = &mut gathered.inputs;
         if *key == Key::NodeGroups {
-            inputs.groups = self.node_groups(members, cluster, read).await?;
+            let instances =
+                active(members).flat_map(|service| spec::instances(service, cluster).unwrap_or_default());
+            let listings = self.listings.get(read).await?;
+            let is_tagged = |id: &String| listings.by_id(id).is_some();
+            let tag = self.nodes.site.cluster.key().unwrap_or_default();
+            for (instance, groups) in self
+                .listings
+                .groups_of(instances.collect(), read.priority)
+                .await?
+            {
+                let chosen = NodeGroup::choose(groups, is_tagged, &tag);
+                inputs.groups.insert(instance, chosen);
+            }
+            let chosen = inputs.groups.values().flatten();
+            self.state.lock().node_groups = chosen.map(|group| group.id.clone()).collect();
             let network = self.listings.network(NETWORK_AGE, read.priority).await?;
             let cidrs = network.subnets.iter().map(|subnet| {
                 let cidrs = std::iter::once(&subnet.cidr).chain(&subnet.ipv6_cidrs);
@@ -451,9 +388,9 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         }
         for service in active(members) {
             match self.places(service, read.priority).await? {
-                Ok(places) => drop(gathered.inputs.places.insert(service.id.clone(), places)),
+                Ok(places) => drop(inputs.places.insert(service.id.clone(), places)),
                 // One that exists keeps its subnets.
-                Err(_) if gathered.inputs.flavors.contains_key(&service.id) => {}
+                Err(_) if inputs.directory.flavor(&service.id).is_some() => {}
                 Err(why) => {
                     let error = Error::new(ErrorKind::InvalidSpec, why);
                     gathered.refused.push((service.id.clone(), error));
@@ -464,27 +401,21 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
+        let Key::Balancer(name) = key else {
+            return self.node_rules(read).await;
+        };
         let began = Instant::now();
-        let writes = {
-            let mut state = self.state.lock();
-            if let Some(known) = state.parts.get(key)
-                && read.freshness.allows(known.began)
-                && *key != Key::NodeGroups
-            {
-                return Ok(known.observed.clone());
-            }
-            // Until it is read.
-            state.parts.remove(key);
-            state.writes
-        };
-        let observed = match key {
-            Key::Balancer(name) => self.balancer(name, members, read).await?,
-            Key::NodeGroups => self.node_rules(members, read).await?,
-        };
-        let mut state = self.state.lock();
-        if stays(members) && state.writes == writes {
+        if let Some(known) = self.state.lock().parts.get(key)
+            && read.freshness.allows(known.began)
+        {
+            return Ok(known.observed.clone());
+        }
+        let observed = self.balancer(name, members, read).await?;
+        // The engine writes no part that it reads.
+        if PartMember::staying(members).next().is_some() {
             let observed = observed.clone();
-            state.parts.insert(key.clone(), Known { began, observed });
+            let known = Known { began, observed };
+            self.state.lock().parts.insert(key.clone(), known);
         }
         Ok(observed)
     }
@@ -497,15 +428,10 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         priority: Priority,
     ) -> Result<Outcome<Reply, ()>> {
         let sender = Sender {
-            client: self.api.at(priority),
-            vpc: &self.site.vpc,
+            client: self.nodes.api.at(priority),
+            vpc: &self.nodes.site.vpc,
         };
-        let label = match &change.action {
-            Action::Update(label, _) => label,
-            Action::Add(set, _) | Action::Set(set, _) => set.add,
-            Action::Remove(set, _) => set.remove,
-            Action::Create(..) | Action::Delete(_) => "",
-        };
+        let label = change.describe().label;
         let reply = match objects::send(&sender, change, &observed.objects).await {
             Ok(Some(objects)) => Reply {
                 objects,
@@ -521,11 +447,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 ..Reply::default()
             },
             Err(error) => {
-                {
-                    let mut state = self.state.lock();
-                    state.writes += 1;
-                    state.parts.remove(key);
-                }
+                self.state.lock().parts.remove(key);
                 let is_delete = matches!(change.action, Action::Delete(_));
                 if !is_delete || error.kind() != ErrorKind::Conflict || error.retry() != Retry::Backoff {
                     return Err(error);
@@ -546,6 +468,6 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
-        self.credentials.run(&self.cloud, cluster, read).await
+        self.credentials.run(&self.nodes, cluster, read).await
     }
 }

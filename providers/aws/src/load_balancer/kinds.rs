@@ -241,7 +241,12 @@ const fn later(name: &'static str, policy: Policy, default: Scalar) -> Attribute
 }
 
 const CHECK: Policy = Policy::Update("ModifyTargetGroup");
-const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
+/// How the attributes of a target group are changed that the annotation takes.
+pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
+
+const fn target_group_attribute(name: &'static str, default: &'static str) -> Attribute {
+    later(name, TARGET_GROUP_ATTRIBUTE, Scalar::Text(default))
+}
 
 static TARGET_GROUP: Schema<Kind> = Schema {
     attributes: &[
@@ -255,16 +260,8 @@ static TARGET_GROUP: Schema<Kind> = Schema {
         Attribute::new("health_check_codes", CHECK),
         Attribute::new("healthy_threshold", CHECK),
         Attribute::new("unhealthy_threshold", CHECK),
-        later(
-            "preserve_client_ip.enabled",
-            TARGET_GROUP_ATTRIBUTE,
-            Scalar::Text("true"),
-        ),
-        later(
-            "proxy_protocol_v2.enabled",
-            TARGET_GROUP_ATTRIBUTE,
-            Scalar::Text("false"),
-        ),
+        target_group_attribute("preserve_client_ip.enabled", "true"),
+        target_group_attribute("proxy_protocol_v2.enabled", "false"),
     ],
     sets: &[
         tags("AddTags", "RemoveTags"),

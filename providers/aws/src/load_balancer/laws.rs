@@ -19,9 +19,10 @@ use super::{
     annotations as a,
     desired::{Observed, foreign},
     kinds::{CERTIFICATES, Entry, Key, Kind, OWNER_TAG, RULES, Rule, TAGS, tag_map},
-    model::{Directory, Inputs, Model, NodeGroup, Reply},
+    model::{Directory, Inputs, Model, Reply},
     names,
-    spec::{self, Flavor, NetworkSpec},
+    node_groups::NodeGroup,
+    spec::{self, Flavor, Spec},
     subnets::Place,
 };
 use crate::{
@@ -284,8 +285,8 @@ impl Lawful for Model {
             .map(|(at, subnet)| (subnet.to_owned(), vec![format!("10.0.{at}.0/24")]))
             .collect();
         for Member { service, .. } in members {
-            let named = NetworkSpec::read(service, &self.settings).spec.common.subnets;
-            let named: Vec<_> = named.iter().flatten().map(|subnet| place(subnet)).collect();
+            let named = Spec::read(service, &self.settings, Flavor::Network).subnets;
+            let named: Vec<_> = named.iter().map(|subnet| place(subnet)).collect();
             let all = || subnets[..2].iter().map(|subnet| place(subnet)).collect();
             let places = if named.is_empty() { all() } else { named };
             inputs.places.insert(service.id.clone(), places);
@@ -310,20 +311,7 @@ impl Lawful for Model {
         cluster: &ClusterView,
     ) -> GatheredInputs<Inputs> {
         let mut gathered = self.inputs(key, members, cluster);
-        for Member { service, .. } in members {
-            let name = names::balancer(&service.id);
-            let classic = truth.get(Kind::Classic, &name).map(|_| Flavor::Classic);
-            let flavor = classic.or(truth.get(Kind::Balancer, &name).map(|_| Flavor::Network));
-            let source = truth.get(Kind::Group, &names::classic_group(&name));
-            gathered
-                .inputs
-                .flavors
-                .extend(flavor.map(|flavor| (service.id.clone(), flavor)));
-            gathered
-                .inputs
-                .sources
-                .extend(source.map(|group| (name, group.id.clone())));
-        }
+        gathered.inputs.directory = Arc::new(self.directory(truth));
         gathered
     }
 

@@ -9,11 +9,11 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
-    client::{Cache, CacheConfig, ClientMetrics, Indexed, IndexedCache, Listing},
-    load_balancer::{OwnershipTag, ReadOptions},
-    plan::objects::{Change, Object, Objects},
+    client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
+    load_balancer::{ClusterView, ReadOptions},
+    plan::objects::{Object, Objects},
 };
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::{try_join, try_join_all, try_join4};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
@@ -24,11 +24,13 @@ use super::{
     model::Directory,
 };
 use crate::{
+    Nodes,
     client::{
         Api,
         ec2::{FILTER_VALUES, RouteTable, Subnet},
+        elb::TAGGED,
     },
-    cluster::{LEGACY, SERVICE_NAME, has_any_cluster},
+    cluster::{LEGACY, SERVICE_NAME},
     site::Site,
 };
 
@@ -37,38 +39,6 @@ const INSTANCE_AGE: Duration = Duration::from_secs(600);
 /// An action that the credentials may not call is tried again after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 
-/// The kinds of objects that are listed, and their labels in metrics. The security groups are those with the cluster's tag.
-const LISTED: [(Kind, &str); 4] = [
-    (Kind::Group, "aws_security_groups"),
-    (Kind::TargetGroup, "aws_target_groups"),
-    (Kind::Balancer, "aws_load_balancers"),
-    (Kind::Classic, "aws_classic_load_balancers"),
-];
-
-/// An object in a listing. Classic load balancers are listed with their listeners.
-#[derive(Clone, Debug)]
-pub(super) struct Listed {
-    object: Object<Kind>,
-    children: Vec<Object<Kind>>,
-}
-
-impl From<Object<Kind>> for Listed {
-    fn from(object: Object<Kind>) -> Self {
-        let children = Vec::new();
-        Self { object, children }
-    }
-}
-
-impl Indexed for Listed {
-    fn id(&self) -> &str {
-        &self.object.id
-    }
-
-    fn index_keys(&self) -> Vec<&str> {
-        vec![&self.object.key]
-    }
-}
-
 /// The subnets of the VPC, and where their packets go.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -76,121 +46,146 @@ pub(super) struct Network {
     pub(super) route_tables: Vec<RouteTable>,
 }
 
-/// The listings at one moment, in the order of [`LISTED`].
-#[derive(Clone)]
-pub(super) struct Snapshot(Vec<Arc<Listing<Listed>>>);
+/// Load balancers, target groups, and security groups with the cluster's tag, at one moment.
+#[derive(Debug)]
+pub(super) struct Snapshot(Arc<Listing<Object<Kind>>>);
 
 impl Snapshot {
-    fn of(&self, kind: Kind) -> impl Iterator<Item = &Listing<Listed>> {
-        let listings = LISTED.iter().zip(&self.0);
-        let listings = listings.filter(move |((listed, _), _)| *listed == kind);
-        listings.map(|(_, listing)| &**listing)
-    }
-
     /// The objects of a kind.
     pub(super) fn all(&self, kind: Kind) -> impl Iterator<Item = &Object<Kind>> {
-        let all = self.of(kind).flat_map(Listing::all);
-        all.map(|listed| &listed.object)
+        let all = self.0.all().map(|object| &**object);
+        all.filter(move |object| object.kind == kind)
     }
 
-    /// The objects of a kind with this name.
+    /// The objects of a kind with this name or with a parent of this name.
     pub(super) fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object<Kind>> {
-        let found = self.of(kind).flat_map(|listing| listing.by_key(name));
-        found.map(|listed| &listed.object)
+        let found = self.0.by_key(name).map(|object| &**object);
+        found.filter(move |object| object.kind == kind)
     }
 
-    /// The object of a kind with this ID.
-    pub(super) fn by_id(&self, kind: Kind, id: &str) -> Option<&Object<Kind>> {
-        let found = self.of(kind).find_map(|listing| listing.by_id(id));
-        found.map(|listed| &listed.object)
-    }
-
-    /// The listeners of a classic load balancer.
-    pub(super) fn children(&self, name: &str) -> impl Iterator<Item = &Object<Kind>> {
-        let found = self.of(Kind::Classic).filter_map(|listing| listing.by_id(name));
-        found.flat_map(|listed| &listed.children)
+    /// The object with this ID.
+    pub(super) fn by_id(&self, id: &str) -> Option<&Object<Kind>> {
+        self.0.by_id(id).map(|object| &**object)
     }
 
     /// Whether no load balancer that exists uses a target group.
     pub(super) fn is_loose(&self, group: &Object<Kind>) -> bool {
         let mut balancers = group.texts("balancers").into_iter();
-        balancers.all(|arn| self.by_id(Kind::Balancer, arn).is_none())
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        let mut pairs = self.0.iter().zip(&other.0);
-        pairs.all(|(one, other)| Arc::ptr_eq(one, other))
+        balancers.all(|arn| self.by_id(arn).is_none())
     }
 }
 
 /// The shared listings. All of it can be read again.
+#[derive(Debug)]
 pub(super) struct Listings {
-    api: Api,
-    site: Arc<Site>,
-    /// In the order of [`LISTED`].
-    caches: [IndexedCache<Listed>; 4],
+    nodes: Nodes,
+    objects: IndexedCache<Object<Kind>>,
     network: Cache<(), Network>,
+    /// The security groups of instances, in the order of the API.
+    instances: Cache<String, Vec<String>>,
+    /// Reads of tags by ID. Those of several parts share a call.
+    tag_reads: Batcher<(String, Priority), Vec<Entry>>,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+type ObjectListing = Arc<Listing<Object<Kind>>>;
+
+#[derive(Debug, Default)]
 struct State {
-    /// The last directory, and the listings that it is of.
-    directory: Option<(Snapshot, Arc<Directory>)>,
+    /// The last directory, and the listing that it is of.
+    directory: Option<(ObjectListing, Arc<Directory>)>,
     /// The tags of load balancers, listeners and target groups, by ID.
     tags: HashMap<String, Vec<Entry>>,
-    /// The security groups of instances, and when they were read.
-    instances: HashMap<String, (Instant, Vec<String>)>,
     /// Actions that the credentials may not call, with the error.
     denied: BTreeMap<&'static str, (Instant, String)>,
-    /// The cluster's ownership tag.
-    owner: OwnershipTag,
+    /// The cluster as the last pass saw it.
+    cluster: ClusterView,
 }
 
-async fn list(api: Api, site: Arc<Site>, kind: Kind, priority: Priority) -> Result<Vec<Listed>> {
+async fn list(api: Api, site: Arc<Site>, priority: Priority) -> Result<Vec<Object<Kind>>> {
     let client = api.at(priority);
-    let objects = match kind {
-        Kind::Balancer => client.network_balancers().await?,
-        Kind::TargetGroup => client.target_groups().await?,
-        Kind::Classic => {
-            let all = client.classic_balancers().await?.into_iter();
-            return Ok(all
-                .map(|(object, children)| Listed { object, children })
-                .collect());
+    let key = site.cluster.key().into_iter();
+    let keys = key.flat_map(|key| [key, LEGACY.to_owned()]).collect();
+    let (mut groups, targets, network, classic) = try_join4(
+        client.security_groups(&site.vpc, keys),
+        client.target_groups(),
+        client.network_balancers(),
+        client.classic_balancers(),
+    )
+    .await?;
+    groups.retain(|group| site.cluster.has(&tag_map(group)));
+    groups.extend(targets);
+    groups.extend(network);
+    for (balancer, listeners) in classic {
+        groups.push(balancer);
+        groups.extend(listeners);
+    }
+    Ok(groups)
+}
+
+/// Tags by ID, a result for each. What does not exist fails a call for all, and is found by halving.
+async fn read_tags(api: Api, asked: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
+    let is_urgent = asked.iter().any(|(_, priority)| *priority == Priority::User);
+    let client = api.at(if is_urgent {
+        Priority::User
+    } else {
+        Priority::Background
+    });
+    let ids: BTreeSet<_> = asked.iter().map(|(id, _)| id.clone()).collect();
+    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.starts_with("arn:"));
+    let mut found: HashMap<String, Result<Vec<Entry>>> = HashMap::new();
+    let mut rest = vec![(&*arns, true), (&*names, false)];
+    rest.retain(|(ids, _)| !ids.is_empty());
+    while let Some((ids, is_arn)) = rest.pop() {
+        let read = if is_arn {
+            client.load_balancer_tags(ids).await
+        } else {
+            client.classic_tags(ids).await
+        };
+        match read {
+            Ok(tags) => found.extend(tags.into_iter().map(|(id, tags)| (id, Ok(tags)))),
+            Err(error) if error.kind() == ErrorKind::NotFound && ids.len() > 1 => {
+                let (left, right) = ids.split_at(ids.len() / 2);
+                rest.extend([(left, is_arn), (right, is_arn)]);
+            }
+            Err(error) => found.extend(ids.iter().map(|id| (id.clone(), Err(error.clone())))),
         }
-        _ => {
-            let key = site.cluster.key().into_iter();
-            let keys = key.flat_map(|key| [key, LEGACY.to_owned()]).collect();
-            let mut groups = client.security_groups(&site.vpc, keys).await?;
-            groups.retain(|group| site.cluster.has(&tag_map(group)));
-            groups
-        }
-    };
-    Ok(objects.into_iter().map(Listed::from).collect())
+    }
+    let tags = asked.iter().map(|(id, _)| found.get(id).cloned());
+    tags.map(|tags| tags.unwrap_or_else(|| Ok(Vec::new()))).collect()
 }
 
 impl Listings {
-    pub(super) fn new(api: &Api, site: &Arc<Site>, metrics: &ClientMetrics) -> Self {
+    pub(super) fn new(nodes: &Nodes, metrics: &ClientMetrics) -> Self {
+        let instances = CacheConfig {
+            max_age: Some(INSTANCE_AGE),
+            ..CacheConfig::new("aws_instance_groups")
+        };
+        let batches = BatchConfig {
+            max_items: TAGGED,
+            ..BatchConfig::new("aws_tags")
+        };
+        let api = nodes.api.clone();
         Self {
-            api: api.clone(),
-            site: Arc::clone(site),
-            caches: LISTED.map(|(_, name)| IndexedCache::new(name, metrics)),
+            nodes: nodes.clone(),
+            objects: IndexedCache::new("aws_load_balancers", metrics),
             network: Cache::new(CacheConfig::new("aws_subnets"), metrics),
+            instances: Cache::new(instances, metrics),
+            tag_reads: Batcher::new(batches, metrics, move |asked| read_tags(api.clone(), asked)),
             state: Mutex::default(),
         }
     }
 
+    /// All listed objects.
     pub(super) async fn get(&self, read: ReadOptions) -> Result<Snapshot> {
-        let listings = self.caches.iter().zip(LISTED).map(|(cache, (kind, _))| {
-            let load = move || list(self.api.clone(), Arc::clone(&self.site), kind, read.priority);
-            cache.get(None, read.freshness, load)
-        });
-        try_join_all(listings).await.map(Snapshot)
+        let Nodes { api, site, .. } = &self.nodes;
+        let load = || list(api.clone(), Arc::clone(site), read.priority);
+        self.objects.get(None, read.freshness, load).await.map(Snapshot)
     }
 
     /// Subnets and route tables, not older than this.
     pub(super) async fn network(&self, age: Duration, priority: Priority) -> Result<Arc<Network>> {
-        let (client, vpc) = (self.api.at(priority), self.site.vpc.clone());
+        let (client, vpc) = (self.nodes.api.at(priority), self.nodes.site.vpc.clone());
         let load = || async move {
             let filter = [("vpc-id", vec![vpc])];
             let read = try_join(client.subnets(&filter), client.route_tables(&filter));
@@ -203,14 +198,26 @@ impl Listings {
         self.network.get((), Freshness::AtMost(age), load).await
     }
 
-    /// The cluster's ownership tag, by which [`Self::tagged`] decides who owns an object.
-    pub(super) fn set_owner(&self, owner: &OwnershipTag) {
-        self.state.lock().owner.clone_from(owner);
+    /// The cluster, by whose ownership tag [`Self::tagged`] decides who owns an object.
+    pub(super) fn set_cluster(&self, cluster: &ClusterView) {
+        self.state.lock().cluster.clone_from(cluster);
     }
 
-    /// What the credentials may not do: `action` is remembered, and everything else is an error.
-    pub(super) fn allowed<T: Default>(&self, action: &'static str, result: Result<T>) -> Result<T> {
-        match result {
+    /// The cluster as the last pass saw it.
+    pub(super) fn cluster(&self) -> ClusterView {
+        self.state.lock().cluster.clone()
+    }
+
+    /// What is read by an action, or nothing if the credentials may not call it.
+    pub(super) async fn optional<T: Default>(
+        &self,
+        action: &'static str,
+        read: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        if self.denied().contains_key(action) {
+            return Ok(T::default());
+        }
+        match read.await {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 self.deny(action, &error);
                 Ok(T::default())
@@ -244,16 +251,10 @@ impl Listings {
         fresh: bool,
         priority: Priority,
     ) -> Result<()> {
-        const ACTION: &str = "DescribeTags";
         ids.retain(|id| fresh || !self.state.lock().tags.contains_key(id));
-        if ids.is_empty() || self.denied().contains_key(ACTION) {
-            return Ok(());
-        }
-        let (others, classic): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.starts_with("arn:"));
-        let client = self.api.at(priority);
-        let read = try_join(client.load_balancer_tags(&others), client.classic_tags(&classic));
-        let (tags, classic) = self.allowed(ACTION, read.await)?;
-        self.state.lock().tags.extend(tags.into_iter().chain(classic));
+        let reads = ids.iter().map(|id| self.tag_reads.submit((id.clone(), priority)));
+        let tags = self.optional("DescribeTags", try_join_all(reads)).await?;
+        self.state.lock().tags.extend(ids.into_iter().zip(tags));
         Ok(())
     }
 
@@ -264,7 +265,7 @@ impl Listings {
         if let Some(tags) = state.tags.get(&object.id) {
             object.sets.insert(TAGS, tags.as_slice().into());
         }
-        object.foreign = foreign(&object, &self.site.cluster, &state.owner);
+        object.foreign = foreign(&object, &self.nodes.site.cluster, &state.cluster.ownership_tag);
         object
     }
 
@@ -272,109 +273,84 @@ impl Listings {
     pub(super) async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let listings = self.get(read).await?;
         if let Some((of, directory)) = &self.state.lock().directory
-            && of.is(&listings)
+            && Arc::ptr_eq(of, &listings.0)
         {
             return Ok(Arc::clone(directory));
         }
         let is_named_by_us = |object: &&Object<Kind>| {
             object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
-        let balancers = listings.all(Kind::Balancer).chain(listings.all(Kind::Classic));
+        // Of two with one name, the network load balancer counts.
+        let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
         let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
         let loose = listings.all(Kind::TargetGroup);
         let loose = loose.filter(|group| group.key.starts_with("k8s-") && listings.is_loose(group));
         let loose: Vec<_> = loose.collect();
         let ids = balancers.iter().chain(&loose).map(|object| object.id.clone());
         self.read_tags(ids.collect(), false, read.priority).await?;
-        let cluster = &self.site.cluster;
         let balancers = balancers.into_iter().map(|object| self.tagged(object));
-        let balancers = balancers.filter(|object| {
-            let tags = tag_map(object);
-            cluster.has(&tags) || !has_any_cluster(&tags)
-        });
         let loose = loose.into_iter().map(|group| self.tagged(group));
         let loose = loose.filter(|group| {
             let tags = tag_map(group);
-            tags.contains_key(SERVICE_NAME) && cluster.owns(&tags)
+            tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
         });
         let directory = Directory::new(balancers, listings.all(Kind::Group), loose.collect());
         let directory = Arc::new(directory);
-        self.state.lock().directory = Some((listings, Arc::clone(&directory)));
+        self.state.lock().directory = Some((listings.0, Arc::clone(&directory)));
         Ok(directory)
     }
 
-    /// The security groups of instances, in the order of the API. Missing: the instance does not exist.
+    /// The security groups of instances. Missing: the instance does not exist.
     pub(super) async fn groups_of(
         &self,
         instances: BTreeSet<String>,
         priority: Priority,
     ) -> Result<BTreeMap<String, Vec<String>>> {
-        let is_young = |(read, _): &(Instant, Vec<String>)| read.elapsed() < INSTANCE_AGE;
-        let unknown: Vec<_> = {
-            let known = &self.state.lock().instances;
-            let is_old = |id: &&String| !known.get(*id).is_some_and(is_young);
-            instances.iter().filter(is_old).cloned().collect()
-        };
+        let known = |id: &String| self.instances.peek(id, Freshness::AtMost(INSTANCE_AGE));
+        let unknown = instances.iter().filter(|id| known(id).is_none());
+        let unknown: Vec<_> = unknown.cloned().collect();
         for ids in unknown.chunks(FILTER_VALUES) {
             let began = Instant::now();
             let filter = [("instance-id", ids.to_vec())];
-            let found = self.api.at(priority).instances(&filter).await?.into_iter();
-            let known = &mut self.state.lock().instances;
-            known.retain(|id, known| is_young(known) || instances.contains(id));
-            known.extend(found.map(|one| (one.id, (began, one.security_groups))));
+            for found in self.nodes.api.at(priority).instances(&filter).await? {
+                self.instances.insert(found.id, found.security_groups, began);
+            }
         }
-        let state = self.state.lock();
-        let known = instances.into_iter().filter_map(|id| {
-            let groups = state.instances.get(&id)?.1.clone();
-            Some((id, groups))
+        let found = instances.into_iter().filter_map(|id| {
+            let (groups, _) = known(&id)?;
+            Some((id, groups.to_vec()))
         });
-        Ok(known.collect())
-    }
-
-    fn cache(&self, kind: Kind) -> Option<&IndexedCache<Listed>> {
-        let mut caches = self.caches.iter().zip(LISTED);
-        let found = caches.find(|(_, (listed, _))| *listed == kind);
-        found.map(|(cache, _)| cache)
+        Ok(found.collect())
     }
 
     /// Takes over the rules that a listed security group has now.
     pub(super) fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
-        if let Some(cache) = self.cache(Kind::Group) {
-            cache.update(id, |listed| drop(listed.object.sets.insert(RULES, rules)));
-        }
+        self.objects
+            .update(id, |group| drop(group.sets.insert(RULES, rules)));
     }
 
-    /// Takes a change into the listings, by the objects of its part before and after it.
-    pub(super) fn apply(&self, change: &Change<Kind>, before: &Objects<Kind>, after: &Objects<Kind>) {
-        let (kind, key) = match (change.kind, &change.parent) {
-            (Kind::ClassicListener, Some(parent)) => (Kind::Classic, parent),
-            (kind, _) => (kind, &change.key),
-        };
-        match (after.get(kind, key), before.get(kind, key)) {
-            (Some(group), _) if kind == Kind::NodeGroup => self.set_rules(&group.id, group.set(RULES).into()),
-            (Some(object), _) => {
-                let tags = object.set(TAGS).to_vec();
-                self.state.lock().tags.insert(object.id.clone(), tags);
-                let mut object = object.clone();
-                if object.attributes.contains_key("security_groups") {
-                    let names = object.texts("security_groups").into_iter();
-                    let ids: Vec<_> = names.map(|name| group_id(after, name)).collect();
-                    object.attributes.insert("security_groups", ids.into());
-                }
-                let children = after.of(Kind::ClassicListener);
-                let children = children.filter(|child| child.parent.as_ref() == Some(&object.key));
-                let children = children.cloned().collect();
-                if let Some(cache) = self.cache(kind) {
-                    cache.insert(Listed { object, children });
-                }
+    /// Takes a change into the listings: the objects of a part before and after it.
+    pub(super) fn apply(&self, before: &Objects<Kind>, after: &Objects<Kind>) {
+        let now = |object: &Object<Kind>| after.get(object.kind, &object.key);
+        for gone in before.all.iter().filter(|object| now(object).is_none()) {
+            self.state.lock().tags.remove(&gone.id);
+            self.objects.remove(&gone.id);
+        }
+        let then = |object: &Object<Kind>| before.get(object.kind, &object.key);
+        for object in after.all.iter().filter(|object| then(object) != Some(object)) {
+            if object.kind == Kind::NodeGroup {
+                self.set_rules(&object.id, object.set(RULES).into());
+                continue;
             }
-            (None, Some(gone)) => {
-                self.state.lock().tags.remove(&gone.id);
-                if let Some(cache) = self.cache(kind) {
-                    cache.remove(&gone.id);
-                }
+            let tags = object.set(TAGS).to_vec();
+            self.state.lock().tags.insert(object.id.clone(), tags);
+            let mut object = object.clone();
+            if object.attributes.contains_key("security_groups") {
+                let names = object.texts("security_groups").into_iter();
+                let ids: Vec<_> = names.map(|name| group_id(after, name)).collect();
+                object.attributes.insert("security_groups", ids.into());
             }
-            (None, None) => {}
+            self.objects.insert(object);
         }
     }
 }

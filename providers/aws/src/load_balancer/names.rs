@@ -1,15 +1,10 @@
 //! Names, equal to those of the Go cloud controller.
 
 use aws_lc_rs::digest::{self, Algorithm};
+pub(crate) use ccm_core::load_balancer::default_name as balancer;
 use ccm_core::load_balancer::{ServiceId, truncated};
 
-/// The longest name of a load balancer.
-const LONGEST: usize = 32;
-
-/// The name of a Service's load balancer.
-pub(crate) fn balancer(service: &ServiceId) -> String {
-    truncated(format!("a{}", service.uid.replace('-', "")), LONGEST)
-}
+use super::spec::PortSpec;
 
 /// The value of the tag with the Service.
 pub(crate) fn service_tag(service: &ServiceId) -> String {
@@ -44,44 +39,28 @@ pub(crate) fn is_own_group(name: &str, description: &str) -> bool {
     name.starts_with(&classic_group("a")) || (name.starts_with("k8s-") && description == MANAGED)
 }
 
-/// What makes a target group another one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetGroupId<'a> {
-    /// The cluster's ID.
-    pub(crate) cluster: &'a str,
-    pub(crate) service: &'a ServiceId,
-    pub(crate) port: u16,
-    pub(crate) node_port: u16,
-    /// The protocol to the targets.
-    pub(crate) protocol: &'a str,
-    pub(crate) check_protocol: &'a str,
-    pub(crate) check_interval: i64,
-}
-
-impl TargetGroupId<'_> {
-    /// The name.
-    pub(crate) fn name(self) -> String {
-        self.name_of_type("instance")
-    }
-
-    fn name_of_type(self, target_type: &str) -> String {
-        let ServiceId { namespace, name, .. } = self.service;
-        let (port, node_port) = (self.port.to_string(), self.node_port.to_string());
-        let interval = self.check_interval.to_string();
-        let parts = [
-            self.cluster,
-            namespace,
-            name,
-            &port,
-            &node_port,
-            self.protocol,
-            target_type,
-            self.check_protocol,
-            &interval,
-        ];
-        let hash = hash(&digest::SHA1_FOR_LEGACY_USE_ONLY, &parts);
-        format!("{}{hash}", target_group_prefix(self.service))
-    }
+/// The name of a target group, with a hash of everything that makes it another one. `cluster`: the cluster's ID. `check`:
+/// protocol and interval of the health check.
+pub(crate) fn target_group(
+    cluster: &str,
+    service: &ServiceId,
+    port: &PortSpec,
+    target_type: &str,
+    (check_protocol, check_interval): (&str, i64),
+) -> String {
+    let parts = [
+        cluster,
+        &service.namespace,
+        &service.name,
+        &port.port.to_string(),
+        &port.node_port.to_string(),
+        port.target_protocol,
+        target_type,
+        check_protocol,
+        &check_interval.to_string(),
+    ];
+    let hash = hash(&digest::SHA1_FOR_LEGACY_USE_ONLY, &parts);
+    format!("{}{hash}", target_group_prefix(service))
 }
 
 /// What the names of all target groups of a Service begin with. Those of others may begin so, too.
@@ -150,92 +129,106 @@ mod tests {
     /// Reference vectors of the Go cloud controller.
     #[test]
     fn target_groups_are_named_as_upstream_names_them() {
-        let a = ServiceId::new("default", "service-a", "");
-        let (b, other) = (
-            ServiceId::new("default", "service-b", ""),
-            ServiceId::new("another", "service-a", ""),
-        );
-        let id = TargetGroupId {
-            cluster: "cluster-a",
-            service: &a,
-            port: 80,
-            node_port: 8080,
-            protocol: "TCP",
-            check_protocol: "",
-            check_interval: 0,
-        };
-        let real = TargetGroupId {
-            node_port: 30080,
-            check_protocol: "TCP",
-            check_interval: 30,
-            ..id
-        };
-        for (id, target_type, expected) in [
-            (id, "instance", "k8s-default-servicea-7fa2e07508"),
+        let [a, b, other] = [
+            ("default", "service-a"),
+            ("default", "service-b"),
+            ("another", "service-a"),
+        ]
+        .map(|(namespace, name)| ServiceId::new(namespace, name, ""));
+        let (none, tcp, http) = (("", 0), ("TCP", 30), ("HTTP", 10));
+        for (cluster, service, ports, protocol, target_type, check, expected) in [
             (
-                TargetGroupId {
-                    cluster: "cluster-b",
-                    ..id
-                },
+                "a",
+                &a,
+                (80, 8080),
+                "TCP",
                 "instance",
-                "k8s-default-servicea-719ee635da",
+                none,
+                "servicea-7fa2e07508",
             ),
             (
-                TargetGroupId {
-                    service: &other,
-                    ..id
-                },
+                "b",
+                &a,
+                (80, 8080),
+                "TCP",
                 "instance",
-                "k8s-another-servicea-f66e09847d",
+                none,
+                "servicea-719ee635da",
             ),
             (
-                TargetGroupId { service: &b, ..id },
+                "a",
+                &other,
+                (80, 8080),
+                "TCP",
                 "instance",
-                "k8s-default-serviceb-196c19c881",
+                none,
+                "servicea-f66e09847d",
             ),
             (
-                TargetGroupId { port: 9090, ..id },
+                "a",
+                &b,
+                (80, 8080),
+                "TCP",
                 "instance",
-                "k8s-default-servicea-06876706cb",
+                none,
+                "serviceb-196c19c881",
             ),
             (
-                TargetGroupId {
-                    node_port: 9090,
-                    ..id
-                },
+                "a",
+                &a,
+                (9090, 8080),
+                "TCP",
                 "instance",
-                "k8s-default-servicea-119f844ec0",
+                none,
+                "servicea-06876706cb",
             ),
             (
-                TargetGroupId {
-                    protocol: "UDP",
-                    ..id
-                },
+                "a",
+                &a,
+                (80, 9090),
+                "TCP",
                 "instance",
-                "k8s-default-servicea-3868761686",
+                none,
+                "servicea-119f844ec0",
             ),
-            (id, "ip", "k8s-default-servicea-0fa31f4b0f"),
             (
-                TargetGroupId {
-                    check_protocol: "HTTP",
-                    check_interval: 10,
-                    ..id
-                },
-                "ip",
-                "k8s-default-servicea-4028e49618",
-            ),
-            (real, "instance", "k8s-default-servicea-3b765c4ef2"),
-            (
-                TargetGroupId {
-                    check_protocol: "HTTP",
-                    check_interval: 10,
-                    ..real
-                },
+                "a",
+                &a,
+                (80, 8080),
+                "UDP",
                 "instance",
-                "k8s-default-servicea-be6811f2f5",
+                none,
+                "servicea-3868761686",
+            ),
+            ("a", &a, (80, 8080), "TCP", "ip", none, "servicea-0fa31f4b0f"),
+            ("a", &a, (80, 8080), "TCP", "ip", http, "servicea-4028e49618"),
+            (
+                "a",
+                &a,
+                (80, 30080),
+                "TCP",
+                "instance",
+                tcp,
+                "servicea-3b765c4ef2",
+            ),
+            (
+                "a",
+                &a,
+                (80, 30080),
+                "TCP",
+                "instance",
+                http,
+                "servicea-be6811f2f5",
             ),
         ] {
-            assert_eq!(id.name_of_type(target_type), expected);
+            let port = PortSpec {
+                port: ports.0,
+                node_port: ports.1,
+                protocol,
+                target_protocol: protocol,
+            };
+            let name = target_group(&format!("cluster-{cluster}"), service, &port, target_type, check);
+            assert_eq!(name, format!("k8s-{}-{expected}", service.namespace));
         }
     }
 }

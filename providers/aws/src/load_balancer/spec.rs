@@ -1,28 +1,23 @@
 //! From a Service's fields and annotations to what its load balancer is asked to be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ccm_core::{
-    check::Field,
     load_balancer::{
         AnnotationReader, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
         ServiceId, ServiceView, SessionAffinity, SourceRanges,
     },
-    plan::objects::Kind as _,
+    plan::objects::{Attributes, Kind as _, Policy},
 };
+use serde_json::Value;
 
 use super::{
-    annotations::{
-        ACCESS_LOG, ACCESS_LOG_BUCKET, ACCESS_LOG_PREFIX, ALPN_POLICY, ATTRIBUTES, BACKEND_PROTOCOL,
-        CERTIFICATES, CHECK_CODES, CHECK_HEALTHY, CHECK_INTERVAL, CHECK_PATH, CHECK_PORT, CHECK_PROTOCOL,
-        CHECK_TIMEOUT, CHECK_UNHEALTHY, CROSS_ZONE, EIP_ALLOCATIONS, EXTRA_SECURITY_GROUPS, INTERNAL,
-        IP_ADDRESS_TYPE, NODE_LABELS, PRIVATE_ADDRESSES, PROXY_PROTOCOL, SCHEME, SECURITY_GROUPS, SSL_POLICY,
-        SSL_PORTS, SUBNETS, TAGS, TARGET_GROUP_ATTRIBUTES, TARGET_TYPE, TYPE,
-    },
-    kinds::{BALANCER_ATTRIBUTE, Kind},
-    names::{self, TargetGroupId},
+    annotations as a,
+    kinds::{BALANCER_ATTRIBUTE, Kind, TARGET_GROUP_ATTRIBUTE},
+    names,
 };
 use crate::{
+    cluster::Tags,
     config::{DefaultType, LoadBalancing},
     instances::provider_id::{self, ProviderId},
 };
@@ -41,7 +36,7 @@ pub(crate) enum Flavor {
 impl Flavor {
     /// What a Service asks for.
     pub(crate) fn of(service: &ServiceView, settings: &LoadBalancing) -> Self {
-        match (service.annotation(TYPE), settings.default_type) {
+        match (service.annotation(a::TYPE), settings.default_type) {
             (Some("external" | "nlb-ip"), _) => Self::Elsewhere,
             (Some("nlb"), _) | (_, DefaultType::Nlb) => Self::Network,
             (_, DefaultType::Classic) => Self::Classic,
@@ -68,12 +63,12 @@ pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
     hostnames.any(|hostname| names::is_hostname_of(hostname, &service.id))
 }
 
-/// A port of a network load balancer.
+/// A listener and its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortSpec {
     pub(crate) port: u16,
     pub(crate) node_port: u16,
-    /// `TCP`, `UDP`, `TCP_UDP` or `TLS`.
+    /// Of a network load balancer `TCP`, `UDP`, `TCP_UDP` or `TLS`, of a classic one `TCP`, `HTTP`, `SSL` or `HTTPS`.
     pub(crate) protocol: &'static str,
     /// The protocol to the targets.
     pub(crate) target_protocol: &'static str,
@@ -83,6 +78,11 @@ impl PortSpec {
     /// The protocols of the rules that let its traffic pass.
     pub(crate) fn transports(&self) -> &'static [&'static str] {
         transports(self.protocol)
+    }
+
+    /// Whether the listener has a certificate.
+    pub(crate) fn is_secure(&self) -> bool {
+        ["TLS", "SSL", "HTTPS"].contains(&self.protocol)
     }
 }
 
@@ -95,71 +95,41 @@ pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
     }
 }
 
-/// The health check of targets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HealthCheck {
-    /// `TCP`, `HTTP` or `HTTPS`.
-    pub(crate) protocol: &'static str,
-    /// `traffic-port` or a number.
-    pub(crate) port: String,
-    pub(crate) path: Option<String>,
-    pub(crate) codes: Option<String>,
-    pub(crate) interval: i64,
-    /// `None`: AWS's default.
-    pub(crate) timeout: Option<i64>,
-    pub(crate) healthy: i64,
-    pub(crate) unhealthy: i64,
-}
-
-/// What a Service asks of its load balancer, of either kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CommonSpec {
+/// What a Service asks of its load balancer. Everything that is wrong has a default in its place.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Spec {
     pub(crate) internal: bool,
-    /// Subnets by ID or name; `None`: by tags.
-    pub(crate) subnets: Option<Vec<String>>,
+    /// Subnets by ID or name; none: by tags.
+    pub(crate) subnets: Vec<String>,
+    /// Security groups by ID; none: one that only this load balancer has.
     pub(crate) security_groups: Vec<String>,
-    pub(crate) tags: BTreeMap<String, String>,
+    /// Security groups beside those.
+    pub(crate) extra_groups: Vec<String>,
+    pub(crate) tags: Tags,
     /// The CIDRs of the clients.
     pub(crate) ranges: Vec<String>,
-}
-
-/// What a Service asks of its network load balancer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NetworkSpec {
-    pub(crate) common: CommonSpec,
     pub(crate) dual_stack: bool,
-    pub(crate) eip_allocations: Vec<String>,
-    pub(crate) private_addresses: Vec<String>,
     pub(crate) ports: Vec<PortSpec>,
+    /// Those of all secure listeners, the default one first.
     pub(crate) certificates: Vec<String>,
-    pub(crate) ssl_policy: Option<String>,
-    pub(crate) alpn_policy: Option<String>,
-    pub(crate) check: HealthCheck,
-    /// Attributes of the load balancer.
-    pub(crate) attributes: BTreeMap<&'static str, String>,
-    /// Attributes of target groups: those that the annotation names, which upstream sets too.
-    pub(crate) target_group_attributes: BTreeMap<&'static str, String>,
-    /// Whether targets get the PROXY protocol by its own annotation, which upstream ignores.
+    /// Attributes of secure listeners.
+    pub(crate) listener: Attributes,
     pub(crate) proxy_protocol: bool,
-}
-
-/// What was read, what was ignored in it, and because of what the Service is refused.
-#[derive(Clone, Debug)]
-pub(crate) struct Reading<T> {
-    /// With a default in the place of everything that is wrong.
-    pub(crate) spec: T,
+    /// Attributes of the load balancer. Those of a classic one include the health check.
+    pub(crate) balancer: Attributes,
+    /// Attributes of the target groups of a network load balancer, the health check included.
+    pub(crate) target_group: Attributes,
+    /// Those attributes of target groups that the annotation names, which upstream sets, too.
+    pub(crate) named: Vec<&'static str>,
+    /// Values that are ignored.
     pub(crate) ignored: Vec<IgnoredValue>,
+    /// Why the Service is refused.
     pub(crate) invalid: Vec<InvalidField>,
-}
-
-/// The nodes that a Service takes.
-pub(crate) fn selector(service: &ServiceView) -> NodeSelector {
-    NodeSelector::parse(service.annotation(NODE_LABELS).unwrap_or_default())
 }
 
 /// The instances behind the nodes that a Service takes; `None`: no node is eligible, and targets stay as they are.
 pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<BTreeSet<String>> {
-    let selector = selector(service);
+    let selector = NodeSelector::parse(service.annotation(a::NODE_LABELS).unwrap_or_default());
     let eligible = cluster
         .nodes
         .eligible()
@@ -174,322 +144,333 @@ pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<
     (!cluster.nodes.keeps_members()).then(|| ids.collect())
 }
 
-/// What is the same for both kinds.
-pub(crate) fn common(service: &ServiceView, reader: &mut AnnotationReader<'_>) -> CommonSpec {
-    if service.ports.is_empty() {
-        reader.refuse_field(spec_field("ports", "there is none"));
+impl Spec {
+    /// Reads a Service with a load balancer of this kind. Everything that is wrong is found at once.
+    pub(crate) fn read(service: &ServiceView, settings: &LoadBalancing, flavor: Flavor) -> Self {
+        let mut reader = AnnotationReader::new(&service.annotations);
+        let mut spec = Self::common(service, flavor, &mut reader);
+        match flavor {
+            Flavor::Classic => spec.read_classic(service, settings, &mut reader),
+            Flavor::Network | Flavor::Elsewhere => spec.read_network(service, settings, &mut reader),
+        }
+        (spec.ignored, spec.invalid) = reader.finish();
+        spec
     }
-    if service.session_affinity != SessionAffinity::None {
-        let problem = "ClientIP is not supported; AWS chooses the target by the connection";
-        reader.refuse_field(spec_field("sessionAffinity", problem));
-    }
-    if !service.load_balancer_ip.is_empty() {
-        let problem = format!("not supported; the annotation {EIP_ALLOCATIONS} sets addresses");
-        reader.refuse_field(spec_field("loadBalancerIP", &problem));
-    }
-    let scheme = reader.strict(SCHEME, |text| match text {
-        "internal" => Ok(true),
-        "internet-facing" => Ok(false),
-        _ => Err(format!("{text:?} is neither internal nor internet-facing")),
-    });
-    let internal = service
-        .annotation(INTERNAL)
-        .is_some_and(|text| !matches!(text, "" | "false"));
-    let list = |reader: &AnnotationReader<'_>, key| {
-        let items = reader
-            .list(key)
-            .map(|items| items.into_iter().map(str::to_owned).collect::<Vec<_>>());
-        items.filter(|items| !items.is_empty())
-    };
-    let subnets = list(reader, SUBNETS);
-    if subnets.is_none() && reader.get(SUBNETS).is_some() {
-        reader.refuse(SUBNETS, "there is no subnet in it");
-    }
-    let tags = reader.map(TAGS).into_iter().flatten();
-    let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
-        reader.refuse_field(invalid);
-        SourceRanges::all(None)
-    });
-    CommonSpec {
-        internal: scheme.unwrap_or(internal),
-        subnets,
-        security_groups: list(reader, SECURITY_GROUPS).unwrap_or_default(),
-        tags: tags
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect(),
-        ranges: ranges.texts(),
-    }
-}
 
-/// A field of the Service's spec with this problem.
-pub(crate) fn spec_field(name: &'static str, problem: &str) -> InvalidField {
-    InvalidField {
-        field: Field::Spec(name),
-        message: format!("spec.{name}: {problem}"),
+    /// What is the same for both kinds.
+    fn common(service: &ServiceView, flavor: Flavor, reader: &mut AnnotationReader<'_>) -> Self {
+        if service.ports.is_empty() {
+            reader.refuse_spec("ports", "there is none");
+        }
+        if service.session_affinity != SessionAffinity::None {
+            let problem = "ClientIP is not supported; AWS chooses the target by the connection";
+            reader.refuse_spec("sessionAffinity", problem);
+        }
+        if !service.load_balancer_ip.is_empty() {
+            let problem = format!(
+                "not supported; the annotation {} sets addresses",
+                a::EIP_ALLOCATIONS
+            );
+            reader.refuse_spec("loadBalancerIP", problem);
+        }
+        let scheme = reader.strict_choice(a::SCHEME, &["internal", "internet-facing"]);
+        let is_internal = || {
+            let text = service.annotation(a::INTERNAL);
+            text.is_some_and(|text| !matches!(text, "" | "false"))
+        };
+        let subnets = reader.texts(a::SUBNETS);
+        if subnets.is_empty() && reader.get(a::SUBNETS).is_some() {
+            reader.refuse(a::SUBNETS, "there is no subnet in it");
+        }
+        let dual_stack = flavor != Flavor::Classic
+            && match reader.strict_choice(a::IP_ADDRESS_TYPE, &["ipv4", "dualstack"]) {
+                Some(family) => family == "dualstack",
+                None => service.ip_families.contains(&IpFamily::V6),
+            };
+        let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
+            reader.refuse_field(invalid);
+            SourceRanges::all(None)
+        });
+        let tags = reader.map(a::TAGS).into_iter().flatten();
+        let proxy_protocol = reader.given(a::PROXY_PROTOCOL);
+        Self {
+            internal: scheme.map_or_else(is_internal, |scheme| scheme == "internal"),
+            subnets,
+            security_groups: reader.texts(a::SECURITY_GROUPS),
+            tags: tags
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+            ranges: if dual_stack && !ranges.given {
+                ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec()
+            } else {
+                ranges.texts()
+            },
+            dual_stack,
+            certificates: reader.texts(a::CERTIFICATES),
+            proxy_protocol: proxy_protocol.is_some()
+                && reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
+            ..Self::default()
+        }
     }
-}
 
-impl NetworkSpec {
+    fn read_network(
+        &mut self,
+        service: &ServiceView,
+        settings: &LoadBalancing,
+        reader: &mut AnnotationReader<'_>,
+    ) {
+        if reader.get(a::EXTRA_SECURITY_GROUPS).is_some() {
+            let problem = "a network load balancer does not support it";
+            reader.refuse(a::EXTRA_SECURITY_GROUPS, problem);
+        }
+        reader.strict_choice(a::TARGET_TYPE, &["instance"]);
+        if !settings.managed_security_groups && !self.security_groups.is_empty() {
+            let problem = "it has no effect without NLBSecurityGroupMode=Managed in cloud.conf";
+            reader.warn(a::SECURITY_GROUPS, problem.to_owned());
+        }
+        self.ports = self.network_ports(service, reader);
+        let is_udp = self.ports.iter().any(|port| port.protocol.contains("UDP"));
+        if self.dual_stack && is_udp {
+            let problem = "a load balancer with IPv4 and IPv6 has no UDP ports to nodes";
+            reader.refuse_spec("ipFamilies", problem);
+        }
+        let policies = [
+            "None",
+            "HTTP1Only",
+            "HTTP2Only",
+            "HTTP2Optional",
+            "HTTP2Preferred",
+        ];
+        let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &policies);
+        let ssl_policy = reader.given(a::SSL_POLICY);
+        self.listener
+            .insert("certificate", self.certificates.first().cloned().into());
+        self.listener.insert("alpn_policy", alpn_policy.into());
+        self.listener
+            .extend(ssl_policy.map(|policy| ("ssl_policy", policy.into())));
+        self.balancer = balancer_attributes(reader);
+        if self.dual_stack {
+            self.balancer.insert("ip_address_type", "dualstack".into());
+        }
+        for (attribute, key) in [
+            ("eip_allocations", a::EIP_ALLOCATIONS),
+            ("private_addresses", a::PRIVATE_ADDRESSES),
+        ] {
+            let values = Some(reader.texts(key)).filter(|values| !values.is_empty());
+            self.balancer
+                .extend(values.map(|values| (attribute, values.into())));
+        }
+        self.target_group = health_check(service, settings, reader);
+        let proxy_protocol = self.proxy_protocol.to_string();
+        self.target_group.extend([
+            ("preserve_client_ip.enabled", Value::Null),
+            ("proxy_protocol_v2.enabled", proxy_protocol.into()),
+        ]);
+        let annotated = target_group_attributes(is_udp, reader);
+        self.named = annotated.keys().copied().collect();
+        self.target_group.extend(annotated);
+    }
+
+    fn network_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
+        let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default();
+        if !["", "tcp", "ssl", "http", "https"].contains(&backend) {
+            let problem = format!("{backend:?} has no meaning, tcp is used");
+            reader.warn(a::BACKEND_PROTOCOL, problem);
+        }
+        let mut ports: Vec<PortSpec> = Vec::new();
+        // A Service without node ports has a load balancer without listeners.
+        for port in service.ports.iter().filter(|port| port.node_port > 0) {
+            let tls = self.has_certificate(reader, port.port, &port.name);
+            let (protocol, target_protocol) = match port.protocol {
+                Protocol::Udp => ("UDP", "UDP"),
+                Protocol::Tcp if tls => ("TLS", if backend == "ssl" { "TLS" } else { "TCP" }),
+                Protocol::Tcp => ("TCP", "TCP"),
+                Protocol::Sctp => {
+                    let problem = format!("port {}: SCTP is not supported", port.port);
+                    reader.refuse_spec("ports", problem);
+                    continue;
+                }
+            };
+            let Some(known) = ports.iter_mut().find(|known| known.port == port.port) else {
+                ports.push(PortSpec {
+                    port: port.port,
+                    node_port: port.node_port,
+                    protocol,
+                    target_protocol,
+                });
+                continue;
+            };
+            // The same port twice, by TCP and by UDP, is one listener.
+            let problem = if [known.protocol, protocol].contains(&"TLS") {
+                "TLS and UDP"
+            } else if known.node_port != port.node_port {
+                "TCP and UDP with different node ports"
+            } else {
+                (known.protocol, known.target_protocol) = ("TCP_UDP", "TCP_UDP");
+                continue;
+            };
+            let problem = format!(
+                "port {}: a listener cannot have {problem}; use one node port for both, or two ports",
+                port.port
+            );
+            reader.refuse_spec("ports", problem);
+        }
+        ports
+    }
+
+    /// Whether TLS is asked for at a port.
+    pub(super) fn has_certificate(&self, reader: &AnnotationReader<'_>, port: u16, name: &str) -> bool {
+        let ports = reader.texts(a::SSL_PORTS);
+        let number = port.to_string();
+        let is_named = |item: &String| *item == number || (!name.is_empty() && item == name);
+        !self.certificates.is_empty() && (ports.is_empty() || ports == ["*"] || ports.iter().any(is_named))
+    }
+
     /// The names of the ports' target groups.
     pub(crate) fn target_group_names(&self, cluster: &str, service: &ServiceId) -> Vec<String> {
-        let name = |port: &PortSpec| {
-            let id = TargetGroupId {
-                cluster,
-                service,
-                port: port.port,
-                node_port: port.node_port,
-                protocol: port.target_protocol,
-                check_protocol: self.check.protocol,
-                check_interval: self.check.interval,
-            };
-            id.name()
-        };
+        let check = |name: &str| self.target_group.get(name);
+        let check_protocol = check("health_check_protocol").and_then(Value::as_str);
+        let check_interval = check("health_check_interval").and_then(Value::as_i64);
+        let check = (
+            check_protocol.unwrap_or_default(),
+            check_interval.unwrap_or_default(),
+        );
+        let name = |port: &PortSpec| names::target_group(cluster, service, port, "instance", check);
         self.ports.iter().map(name).collect()
     }
+}
 
-    /// Reads a Service. Everything that is wrong is found at once.
-    pub(crate) fn read(service: &ServiceView, settings: &LoadBalancing) -> Reading<Self> {
-        let mut reader = AnnotationReader::new(&service.annotations);
-        let mut common = common(service, &mut reader);
-        if reader.get(EXTRA_SECURITY_GROUPS).is_some() {
-            reader.refuse(
-                EXTRA_SECURITY_GROUPS,
-                "a network load balancer does not support it",
-            );
-        }
-        reader.strict(TARGET_TYPE, |text| match text {
-            "instance" => Ok(()),
-            _ => Err(format!("{text:?} is not supported here; instance is")),
-        });
-        if !settings.managed_security_groups && !common.security_groups.is_empty() {
-            let problem = "it has no effect without NLBSecurityGroupMode=Managed in cloud.conf";
-            reader.warn(SECURITY_GROUPS, problem.to_owned());
-        }
-        let families = &service.ip_families;
-        let dual_stack = reader.strict(IP_ADDRESS_TYPE, |text| match text {
-            "ipv4" => Ok(false),
-            "dualstack" => Ok(true),
-            _ => Err(format!("{text:?} is neither ipv4 nor dualstack")),
-        });
-        let dual_stack = dual_stack.unwrap_or_else(|| families.contains(&IpFamily::V6));
-        if dual_stack && !ranges_given(service) {
-            common.ranges = ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec();
-        }
-        let owned =
-            |items: Option<Vec<&str>>| items.into_iter().flatten().map(str::to_owned).collect::<Vec<_>>();
-        let certificates = owned(reader.list(CERTIFICATES));
-        let ports = ports(service, &certificates, &mut reader);
-        if dual_stack && ports.iter().any(|port| port.protocol.contains("UDP")) {
-            let problem = "a load balancer with IPv4 and IPv6 has no UDP ports to nodes";
-            reader.refuse_field(spec_field("ipFamilies", problem));
-        }
-        let alpn_policy = reader.strict(ALPN_POLICY, |text| {
-            let known = [
-                "None",
-                "HTTP1Only",
-                "HTTP2Only",
-                "HTTP2Optional",
-                "HTTP2Preferred",
-            ];
-            let known = known.into_iter().find(|known| *known == text);
-            known
-                .map(str::to_owned)
-                .ok_or_else(|| format!("{text:?} is not an ALPN policy"))
-        });
-        let is_udp = ports.iter().any(|port| port.protocol.contains("UDP"));
-        let target_group_attributes = target_group_attributes(is_udp, &mut reader);
-        let proxy_protocol = proxy_protocol(&mut reader);
-        let spec = Self {
-            dual_stack,
-            eip_allocations: owned(reader.list(EIP_ALLOCATIONS)),
-            private_addresses: owned(reader.list(PRIVATE_ADDRESSES)),
-            ports,
-            certificates,
-            ssl_policy: given(reader.get(SSL_POLICY)),
-            alpn_policy,
-            check: check(service, settings, &mut reader),
-            attributes: attributes(&mut reader),
-            target_group_attributes,
-            proxy_protocol,
-            common,
+/// The attribute of a kind that an annotation names.
+fn attribute(kind: Kind, policy: Policy, name: &str) -> Option<&'static str> {
+    let mut known = kind.schema().attributes.iter();
+    let known = known.find(|known| known.policy == policy && known.name == name)?;
+    Some(known.name)
+}
+
+fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> Attributes {
+    let mut attributes = Attributes::new();
+    for (key, value) in reader.map(a::TARGET_GROUP_ATTRIBUTES).into_iter().flatten() {
+        let Some(known) = attribute(Kind::TargetGroup, TARGET_GROUP_ATTRIBUTE, key) else {
+            reader.refuse(a::TARGET_GROUP_ATTRIBUTES, format!("{key:?} is not supported"));
+            continue;
         };
-        let (ignored, invalid) = reader.finish();
-        Reading {
-            spec,
-            ignored,
-            invalid,
-        }
-    }
-}
-
-/// Whether the Service names its clients.
-pub(crate) fn ranges_given(service: &ServiceView) -> bool {
-    SourceRanges::of(service).is_ok_and(|ranges| ranges.given)
-}
-
-/// `*` turns on the PROXY protocol.
-pub(crate) fn proxy_protocol(reader: &mut AnnotationReader<'_>) -> bool {
-    let on = reader.strict(PROXY_PROTOCOL, |text| match text {
-        "*" => Ok(true),
-        "" => Ok(false),
-        _ => Err(format!("{text:?} is not supported; `*` is")),
-    });
-    on.unwrap_or(false)
-}
-
-/// A text that is not empty.
-pub(crate) fn given(text: Option<&str>) -> Option<String> {
-    text.filter(|text| !text.is_empty()).map(str::to_owned)
-}
-
-/// Whether TLS is asked for at a port.
-pub(crate) fn is_tls_port(reader: &AnnotationReader<'_>, port: u16, name: &str) -> bool {
-    let ports = reader.list(SSL_PORTS).unwrap_or_default();
-    let number = port.to_string();
-    let is_named = |item: &&str| *item == number || (!name.is_empty() && *item == name);
-    ports.is_empty() || ports == ["*"] || ports.iter().any(is_named)
-}
-
-fn ports(service: &ServiceView, certificates: &[String], reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
-    let backend = reader.get(BACKEND_PROTOCOL).unwrap_or_default();
-    if !["", "tcp", "ssl", "http", "https"].contains(&backend) {
-        reader.warn(
-            BACKEND_PROTOCOL,
-            format!("{backend:?} has no meaning, tcp is used"),
-        );
-    }
-    let mut ports: Vec<PortSpec> = Vec::new();
-    // A Service without node ports has a load balancer without listeners.
-    for port in service.ports.iter().filter(|port| port.node_port > 0) {
-        let tls = !certificates.is_empty() && is_tls_port(reader, port.port, &port.name);
-        let (protocol, target_protocol) = match port.protocol {
-            Protocol::Udp => ("UDP", "UDP"),
-            Protocol::Tcp if tls => ("TLS", if backend == "ssl" { "TLS" } else { "TCP" }),
-            Protocol::Tcp => ("TCP", "TCP"),
-            Protocol::Sctp => {
-                reader.refuse_field(spec_field(
-                    "ports",
-                    &format!("port {}: SCTP is not supported", port.port),
-                ));
-                continue;
+        let problem = match value {
+            "false" if is_udp && known == "preserve_client_ip.enabled" => {
+                Some("cannot be false with a UDP port".to_owned())
             }
+            "true" | "false" => None,
+            _ => Some(format!("{value:?} is neither true nor false")),
         };
-        let Some(known) = ports.iter_mut().find(|known| known.port == port.port) else {
-            ports.push(PortSpec {
-                port: port.port,
-                node_port: port.node_port,
-                protocol,
-                target_protocol,
-            });
-            continue;
-        };
-        // The same port twice, by TCP and by UDP, is one listener.
-        let problem = if [known.protocol, protocol].contains(&"TLS") {
-            "TLS and UDP"
-        } else if known.node_port != port.node_port {
-            "TCP and UDP with different node ports"
-        } else {
-            (known.protocol, known.target_protocol) = ("TCP_UDP", "TCP_UDP");
-            continue;
-        };
-        let problem = format!(
-            "port {}: a listener cannot have {problem}; use one node port for both, or two ports",
-            port.port
-        );
-        reader.refuse_field(spec_field("ports", &problem));
-    }
-    ports
-}
-
-fn target_group_attributes(
-    is_udp: bool,
-    reader: &mut AnnotationReader<'_>,
-) -> BTreeMap<&'static str, String> {
-    let mut attributes = BTreeMap::new();
-    for (key, value) in reader.map(TARGET_GROUP_ATTRIBUTES).into_iter().flatten() {
-        let known = ["preserve_client_ip.enabled", "proxy_protocol_v2.enabled"]
-            .into_iter()
-            .find(|known| *known == key);
-        let Some(known) = known else {
-            reader.refuse(TARGET_GROUP_ATTRIBUTES, format!("{key:?} is not supported"));
-            continue;
-        };
-        if !["true", "false"].contains(&value) {
-            reader.refuse(
-                TARGET_GROUP_ATTRIBUTES,
-                format!("{key}: {value:?} is neither true nor false"),
-            );
-        } else if is_udp && known == "preserve_client_ip.enabled" && value == "false" {
-            reader.refuse(
-                TARGET_GROUP_ATTRIBUTES,
-                format!("{key} cannot be false with a UDP port"),
-            );
+        if let Some(problem) = problem {
+            reader.refuse(a::TARGET_GROUP_ATTRIBUTES, format!("{key}: {problem}"));
         }
-        attributes.insert(known, value.to_owned());
+        attributes.insert(known, value.into());
     }
     attributes
 }
 
-fn attributes(reader: &mut AnnotationReader<'_>) -> BTreeMap<&'static str, String> {
-    let mut attributes = BTreeMap::new();
-    let cross_zone = reader.strict_flag(CROSS_ZONE).unwrap_or(false);
-    attributes.insert("load_balancing.cross_zone.enabled", cross_zone.to_string());
-    let logs = reader.strict_flag(ACCESS_LOG).unwrap_or(false);
-    attributes.insert("access_logs.s3.enabled", logs.to_string());
+fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
+    let mut flag = |key| reader.strict_flag(key).unwrap_or(false);
+    let (cross_zone, logs) = (flag(a::CROSS_ZONE), flag(a::ACCESS_LOG));
+    let mut attributes = Attributes::from([
+        ("load_balancing.cross_zone.enabled", cross_zone.to_string().into()),
+        ("access_logs.s3.enabled", logs.to_string().into()),
+    ]);
     if logs {
-        attributes.insert("access_logs.s3.bucket", reader.text(ACCESS_LOG_BUCKET, ""));
-        attributes.insert("access_logs.s3.prefix", reader.text(ACCESS_LOG_PREFIX, ""));
+        for (name, key) in [
+            ("access_logs.s3.bucket", a::ACCESS_LOG_BUCKET),
+            ("access_logs.s3.prefix", a::ACCESS_LOG_PREFIX),
+        ] {
+            attributes.insert(name, reader.text(key, "").into());
+        }
     }
-    for (key, value) in reader.map(ATTRIBUTES).into_iter().flatten() {
-        let mut known = Kind::Balancer.schema().attributes.iter();
-        match known.find(|known| known.policy == BALANCER_ATTRIBUTE && known.name == key) {
-            Some(known) if !value.is_empty() => drop(attributes.insert(known.name, value.to_owned())),
-            Some(_) => reader.refuse(ATTRIBUTES, format!("{key} has no value")),
-            None => reader.refuse(
-                ATTRIBUTES,
-                format!("a network load balancer has no attribute {key:?}"),
-            ),
+    for (key, value) in reader.map(a::ATTRIBUTES).into_iter().flatten() {
+        match attribute(Kind::Balancer, BALANCER_ATTRIBUTE, key) {
+            Some(known) if !value.is_empty() => drop(attributes.insert(known, value.into())),
+            Some(_) => reader.refuse(a::ATTRIBUTES, format!("{key} has no value")),
+            None => {
+                let problem = format!("a network load balancer has no attribute {key:?}");
+                reader.refuse(a::ATTRIBUTES, problem);
+            }
         }
     }
     attributes
 }
 
-fn check(service: &ServiceView, settings: &LoadBalancing, reader: &mut AnnotationReader<'_>) -> HealthCheck {
-    let local = service.is_local();
-    let protocol = reader.strict(CHECK_PROTOCOL, |text| {
-        let known = ["TCP", "HTTP", "HTTPS"]
-            .into_iter()
-            .find(|known| known.eq_ignore_ascii_case(text));
-        known.ok_or_else(|| format!("{text:?} is none of tcp, http and https"))
+/// The protocol of the health check, in upper or lower case.
+pub(super) fn check_protocol(
+    reader: &mut AnnotationReader<'_>,
+    known: &[&'static str],
+) -> Option<&'static str> {
+    reader.strict(a::CHECK_PROTOCOL, |text| {
+        let mut names = known.iter().copied();
+        let found = names.find(|known| known.eq_ignore_ascii_case(text));
+        found.ok_or_else(|| format!("{text:?} is none of {}", known.join(", ").to_lowercase()))
+    })
+}
+
+/// The numbers of the health check, with their defaults.
+pub(super) fn check_numbers(
+    reader: &mut AnnotationReader<'_>,
+    [healthy, unhealthy, interval]: [i64; 3],
+    (timeout, longest_timeout): (Option<i64>, i64),
+) -> Attributes {
+    let numbers = [
+        ("healthy_threshold", a::CHECK_HEALTHY, 2..=10, Some(healthy)),
+        ("unhealthy_threshold", a::CHECK_UNHEALTHY, 2..=10, Some(unhealthy)),
+        (
+            "health_check_interval",
+            a::CHECK_INTERVAL,
+            5..=300,
+            Some(interval),
+        ),
+        (
+            "health_check_timeout",
+            a::CHECK_TIMEOUT,
+            2..=longest_timeout,
+            timeout,
+        ),
+    ];
+    let numbers = numbers.into_iter().filter_map(|(name, key, allowed, default)| {
+        let number = reader.strict_number(key, allowed).or(default)?;
+        Some((name, number.into()))
     });
-    let mut protocol = protocol.unwrap_or(if local { "HTTP" } else { "TCP" });
-    let port = reader.strict(CHECK_PORT, |text| match text.parse::<u16>() {
+    numbers.collect()
+}
+
+fn health_check(
+    service: &ServiceView,
+    settings: &LoadBalancing,
+    reader: &mut AnnotationReader<'_>,
+) -> Attributes {
+    let local = service.is_local();
+    let (protocol, path) = if local { ("HTTP", "/healthz") } else { ("TCP", "/") };
+    let mut protocol = check_protocol(reader, &["TCP", "HTTP", "HTTPS"]).unwrap_or(protocol);
+    let port = reader.strict(a::CHECK_PORT, |text| match text.parse::<u16>() {
         Ok(1..) => Ok(text.to_owned()),
         _ if text == "traffic-port" => Ok(text.to_owned()),
         _ => Err(format!("{text:?} is neither a port nor traffic-port")),
     });
-    let mut port = port.unwrap_or_else(|| match service.health_check_node_port {
-        number @ 1.. if local => number.to_string(),
-        _ => "traffic-port".to_owned(),
+    let mut port = port.unwrap_or_else(|| {
+        let own = service.health_check_port();
+        own.map_or_else(|| "traffic-port".to_owned(), |port| port.to_string())
     });
-    let mut path =
-        given(reader.get(CHECK_PATH)).unwrap_or_else(|| if local { "/healthz" } else { "/" }.to_owned());
+    let mut path = reader.given(a::CHECK_PATH).unwrap_or_else(|| path.to_owned());
     if let Some(shared) = settings.shared_probe.as_ref().filter(|_| !local) {
         (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());
     }
-    let threshold = if local { 2 } else { 3 };
-    HealthCheck {
-        protocol,
-        port,
-        path: (protocol != "TCP").then_some(path),
-        codes: given(reader.get(CHECK_CODES)).filter(|_| protocol != "TCP"),
-        interval: reader
-            .strict_number(CHECK_INTERVAL, 5..=300)
-            .unwrap_or(if local { 10 } else { 30 }),
-        timeout: reader.strict_number(CHECK_TIMEOUT, 2..=120),
-        healthy: reader.strict_number(CHECK_HEALTHY, 2..=10).unwrap_or(threshold),
-        unhealthy: reader.strict_number(CHECK_UNHEALTHY, 2..=10).unwrap_or(threshold),
+    let numbers = if local { [2, 2, 10] } else { [3, 3, 30] };
+    let mut check = check_numbers(reader, numbers, (None, 120));
+    check.extend([
+        ("health_check_protocol", protocol.into()),
+        ("health_check_port", port.into()),
+    ]);
+    if protocol != "TCP" {
+        check.insert("health_check_path", path.into());
+        let codes = reader.given(a::CHECK_CODES);
+        check.extend(codes.map(|codes| ("health_check_codes", codes.into())));
     }
+    check
 }
 
 #[cfg(test)]
@@ -498,7 +479,7 @@ mod tests {
     use ccm_core::load_balancer::{Policy, ServiceId, ServicePort};
 
     use super::*;
-    use crate::{config::SharedProbe, load_balancer::classic::ClassicSpec};
+    use crate::config::SharedProbe;
 
     const SETTINGS: LoadBalancing = LoadBalancing {
         disable_security_group_ingress: false,
@@ -524,21 +505,22 @@ mod tests {
 
     /// Protocol, port, path, interval and thresholds, as they are sent.
     fn checked(service: &ServiceView, settings: &LoadBalancing) -> String {
-        let reading = NetworkSpec::read(service, settings);
-        assert_eq!(reading.invalid, [], "{service:?}");
-        let HealthCheck {
-            protocol,
-            port,
-            path,
-            interval,
-            healthy,
-            unhealthy,
-            ..
-        } = reading.spec.check;
-        format!(
-            "{protocol}:{port}{} {interval} {healthy}/{unhealthy}",
-            path.unwrap_or_default()
-        )
+        let spec = Spec::read(service, settings, Flavor::Network);
+        assert_eq!(spec.invalid, [], "{service:?}");
+        let text = |name: &str| match spec.target_group.get(name) {
+            Some(Value::String(text)) => text.clone(),
+            value => value.map(ToString::to_string).unwrap_or_default(),
+        };
+        let [protocol, port, path, interval, healthy, unhealthy] = [
+            "health_check_protocol",
+            "health_check_port",
+            "health_check_path",
+            "health_check_interval",
+            "healthy_threshold",
+            "unhealthy_threshold",
+        ]
+        .map(text);
+        format!("{protocol}:{port}{path} {interval} {healthy}/{unhealthy}")
     }
 
     #[test]
@@ -555,27 +537,31 @@ mod tests {
             }),
             ..SETTINGS
         };
-        let own = [(CHECK_PROTOCOL, "https"), (CHECK_PORT, "81"), (CHECK_PATH, "/x")];
+        let own = [
+            (a::CHECK_PROTOCOL, "https"),
+            (a::CHECK_PORT, "81"),
+            (a::CHECK_PATH, "/x"),
+        ];
         for (service, settings, expected) in [
             (service(&[]), &SETTINGS, "TCP:traffic-port 30 3/3"),
             (local(&[]), &SETTINGS, "HTTP:31000/healthz 10 2/2"),
             (
-                local(&[(CHECK_PROTOCOL, "TCP"), (CHECK_PORT, "8001")]),
+                local(&[(a::CHECK_PROTOCOL, "TCP"), (a::CHECK_PORT, "8001")]),
                 &SETTINGS,
                 "TCP:8001 10 2/2",
             ),
             (
-                service(&[(CHECK_PROTOCOL, "Http")]),
+                service(&[(a::CHECK_PROTOCOL, "Http")]),
                 &SETTINGS,
                 "HTTP:traffic-port/ 30 3/3",
             ),
             (
-                service(&[(CHECK_INTERVAL, "23")]),
+                service(&[(a::CHECK_INTERVAL, "23")]),
                 &SETTINGS,
                 "TCP:traffic-port 23 3/3",
             ),
             (
-                service(&[(CHECK_HEALTHY, "4"), (CHECK_UNHEALTHY, "5")]),
+                service(&[(a::CHECK_HEALTHY, "4"), (a::CHECK_UNHEALTHY, "5")]),
                 &SETTINGS,
                 "TCP:traffic-port 30 4/5",
             ),
@@ -591,11 +577,11 @@ mod tests {
     fn tls_is_chosen_by_number_or_name() {
         let protocols = |ports: &str, backend: &str| {
             let annotations = [
-                (CERTIFICATES, "arn:1,arn:2"),
-                (SSL_PORTS, ports),
-                (BACKEND_PROTOCOL, backend),
+                (a::CERTIFICATES, "arn:1,arn:2"),
+                (a::SSL_PORTS, ports),
+                (a::BACKEND_PROTOCOL, backend),
             ];
-            let spec = NetworkSpec::read(&service(&annotations), &SETTINGS).spec;
+            let spec = Spec::read(&service(&annotations), &SETTINGS, Flavor::Network);
             (spec.ports[0].protocol, spec.ports[0].target_protocol)
         };
         for (ports, backend, expected) in [
@@ -612,30 +598,30 @@ mod tests {
     #[test]
     fn every_wrong_value_is_named_and_all_of_them_at_once() {
         let wrong = [
-            (SCHEME, "public"),
-            (TARGET_TYPE, "ip"),
-            (IP_ADDRESS_TYPE, "ipv6"),
-            (SUBNETS, " ,"),
-            (EXTRA_SECURITY_GROUPS, "sg-1"),
-            (ALPN_POLICY, "h3"),
-            (CROSS_ZONE, "perhaps"),
-            (ACCESS_LOG, "yes"),
-            (ATTRIBUTES, "idle=1"),
-            (TARGET_GROUP_ATTRIBUTES, "stickiness.enabled=true"),
-            (PROXY_PROTOCOL, "v2"),
-            (CHECK_PROTOCOL, "quic"),
-            (CHECK_PORT, "http"),
-            (CHECK_HEALTHY, "11"),
-            (CHECK_UNHEALTHY, "1"),
-            (CHECK_TIMEOUT, "often"),
-            (CHECK_INTERVAL, "1"),
+            (a::SCHEME, "public"),
+            (a::TARGET_TYPE, "ip"),
+            (a::IP_ADDRESS_TYPE, "ipv6"),
+            (a::SUBNETS, " ,"),
+            (a::EXTRA_SECURITY_GROUPS, "sg-1"),
+            (a::ALPN_POLICY, "h3"),
+            (a::CROSS_ZONE, "perhaps"),
+            (a::ACCESS_LOG, "yes"),
+            (a::ATTRIBUTES, "idle=1"),
+            (a::TARGET_GROUP_ATTRIBUTES, "stickiness.enabled=true"),
+            (a::PROXY_PROTOCOL, "v2"),
+            (a::CHECK_PROTOCOL, "quic"),
+            (a::CHECK_PORT, "http"),
+            (a::CHECK_HEALTHY, "11"),
+            (a::CHECK_UNHEALTHY, "1"),
+            (a::CHECK_TIMEOUT, "often"),
+            (a::CHECK_INTERVAL, "1"),
         ];
         let named = |invalid: &[InvalidField]| -> BTreeSet<String> {
             invalid.iter().map(|invalid| invalid.field.to_string()).collect()
         };
-        let all = named(&NetworkSpec::read(&service(&wrong), &SETTINGS).invalid);
+        let all = named(&Spec::read(&service(&wrong), &SETTINGS, Flavor::Network).invalid);
         for (key, value) in wrong {
-            let one = NetworkSpec::read(&service(&[(key, value)]), &SETTINGS).invalid;
+            let one = Spec::read(&service(&[(key, value)]), &SETTINGS, Flavor::Network).invalid;
             assert_eq!(named(&one), [key.to_owned()].into(), "{value}");
             assert!(all.contains(key), "{key}");
         }
@@ -648,24 +634,24 @@ mod tests {
             ports: Vec::new(),
             ..service(&[])
         };
-        assert_eq!(NetworkSpec::read(&affinity, &SETTINGS).invalid.len(), 4);
+        assert_eq!(Spec::read(&affinity, &SETTINGS, Flavor::Network).invalid.len(), 4);
     }
 
     #[test]
     fn wrong_values_of_classic_load_balancers_are_named() {
         let wrong = [
-            (BACKEND_PROTOCOL, "quic"),
-            (CERTIFICATES, "arn:1"),
-            (super::super::annotations::IDLE_TIMEOUT, "0"),
-            (super::super::annotations::DRAINING, "maybe"),
-            (super::super::annotations::DRAINING_TIMEOUT, "1h"),
-            (super::super::annotations::ACCESS_LOG_INTERVAL, "7m"),
-            (TARGET_GROUP_ATTRIBUTES, "preserve_client_ip.enabled=true"),
-            (CHECK_PROTOCOL, "quic"),
-            (CHECK_PORT, "http"),
-            (PROXY_PROTOCOL, "true"),
+            (a::BACKEND_PROTOCOL, "quic"),
+            (a::CERTIFICATES, "arn:1"),
+            (a::IDLE_TIMEOUT, "0"),
+            (a::DRAINING, "maybe"),
+            (a::DRAINING_TIMEOUT, "1h"),
+            (a::ACCESS_LOG_INTERVAL, "7m"),
+            (a::TARGET_GROUP_ATTRIBUTES, "preserve_client_ip.enabled=true"),
+            (a::CHECK_PROTOCOL, "quic"),
+            (a::CHECK_PORT, "http"),
+            (a::PROXY_PROTOCOL, "true"),
         ];
-        let invalid = ClassicSpec::read(&service(&wrong), &SETTINGS).invalid;
+        let invalid = Spec::read(&service(&wrong), &SETTINGS, Flavor::Classic).invalid;
         assert_eq!(invalid.len(), wrong.len() - 1, "{invalid:#?}");
     }
 
@@ -681,10 +667,13 @@ mod tests {
         assert_eq!(flavor(&[], DefaultType::Classic), Flavor::Classic);
         assert_eq!(flavor(&[], DefaultType::Nlb), Flavor::Network);
         assert_eq!(flavor(&[], DefaultType::None), Flavor::Elsewhere);
-        assert_eq!(flavor(&[(TYPE, "nlb")], DefaultType::None), Flavor::Network);
-        assert_eq!(flavor(&[(TYPE, "external")], DefaultType::Nlb), Flavor::Elsewhere);
-        assert_eq!(flavor(&[(TYPE, "NLB")], DefaultType::Classic), Flavor::Classic);
-        let mut served = service(&[(TYPE, "external")]);
+        assert_eq!(flavor(&[(a::TYPE, "nlb")], DefaultType::None), Flavor::Network);
+        assert_eq!(
+            flavor(&[(a::TYPE, "external")], DefaultType::Nlb),
+            Flavor::Elsewhere
+        );
+        assert_eq!(flavor(&[(a::TYPE, "NLB")], DefaultType::Classic), Flavor::Classic);
+        let mut served = service(&[(a::TYPE, "external")]);
         assert!(!has_own_hostname(&served));
         let hostname = Some("au-0123.elb.us-east-1.amazonaws.com".into());
         served.ingress = vec![ccm_core::load_balancer::Ingress {

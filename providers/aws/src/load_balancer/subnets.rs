@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::listings::Network;
 use crate::{
     client::ec2::{RouteTable, Subnet},
     cluster::has_any_cluster,
@@ -48,22 +49,15 @@ pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Place>, 
 ///
 /// # Errors
 /// There is none, or a subnet has no route table.
-pub(crate) fn discovered(
-    subnets: &[Subnet],
-    route_tables: &[RouteTable],
-    internal: bool,
-    site: &Site,
-) -> Result<Vec<Place>, String> {
+pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Result<Vec<Place>, String> {
     let Site { region, cluster, .. } = site;
-    let mut candidates: Vec<_> = subnets
-        .iter()
-        .filter(|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags))
-        .collect();
+    let of = |is_candidate: &dyn Fn(&Subnet) -> bool| -> Vec<_> {
+        let subnets = network.subnets.iter();
+        subnets.filter(|subnet| is_candidate(subnet)).collect()
+    };
+    let mut candidates = of(&|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags));
     if candidates.is_empty() {
-        candidates = subnets
-            .iter()
-            .filter(|subnet| Some(&subnet.id) == site.subnet.as_ref())
-            .collect();
+        candidates = of(&|subnet| Some(&subnet.id) == site.subnet.as_ref());
     }
     let role = if internal {
         "kubernetes.io/role/internal-elb"
@@ -72,7 +66,9 @@ pub(crate) fn discovered(
     };
     let mut zones: BTreeMap<&str, &Subnet> = BTreeMap::new();
     for subnet in candidates {
-        if !is_availability_zone(&subnet.zone, region) || !(internal || is_public(subnet, route_tables)?) {
+        if !is_availability_zone(&subnet.zone, region)
+            || !(internal || is_public(subnet, &network.route_tables)?)
+        {
             continue;
         }
         let rank = |subnet: &Subnet| {
@@ -179,7 +175,11 @@ mod tests {
             cluster,
             ..Site::default()
         };
-        let places = discovered(subnets, &tables, internal, &site)?;
+        let network = Network {
+            subnets: subnets.to_vec(),
+            route_tables: tables,
+        };
+        let places = discovered(&network, internal, &site)?;
         Ok(places.into_iter().map(|place| place.subnet).collect())
     }
 

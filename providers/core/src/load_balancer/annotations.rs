@@ -268,6 +268,13 @@ impl<'a> AnnotationReader<'a> {
         self.get(key).unwrap_or(default).to_owned()
     }
 
+    /// The value, if it is not empty.
+    #[must_use]
+    pub fn given(&self, key: &str) -> Option<String> {
+        let text = self.get(key).filter(|text| !text.is_empty());
+        text.map(str::to_owned)
+    }
+
     /// A value that `parse` reads. `default` is used without the annotation, and if `parse` returns `None`; `shown` is the
     /// default as the warning names it.
     pub fn parsed<T>(
@@ -327,6 +334,17 @@ impl<'a> AnnotationReader<'a> {
         }
     }
 
+    /// One of these values; anything else is refused.
+    pub fn strict_choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
+        self.strict(key, |text| {
+            let found = values.iter().copied().find(|value| *value == text);
+            found.ok_or_else(|| match values {
+                [only] => format!("{text:?} is not supported, only {only} is"),
+                several => format!("{text:?} is none of {}", several.join(", ")),
+            })
+        })
+    }
+
     /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is refused.
     pub fn strict_flag(&mut self, key: &'static str) -> Option<bool> {
         self.strict(key, |text| {
@@ -350,15 +368,6 @@ impl<'a> AnnotationReader<'a> {
         })
     }
 
-    /// One of these values; anything else is refused. `None` also for an empty value.
-    pub fn strict_choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
-        self.get(key).filter(|text| !text.is_empty())?;
-        self.strict(key, |text| {
-            let found = values.iter().copied().find(|value| *value == text);
-            found.ok_or_else(|| format!("{text:?} is none of {}", values.join(", ")))
-        })
-    }
-
     /// A text that is `what`, without surrounding space; anything else is refused. `None` also for an empty value.
     pub fn strict_text(
         &mut self,
@@ -378,6 +387,13 @@ impl<'a> AnnotationReader<'a> {
     pub fn list(&self, key: &str) -> Option<Vec<&'a str>> {
         let items = self.get(key)?.split(',').map(str::trim);
         Some(items.filter(|item| !item.is_empty()).collect())
+    }
+
+    /// The items of a list; empty without the annotation.
+    #[must_use]
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        let items = self.list(key).unwrap_or_default().into_iter();
+        items.map(str::to_owned).collect()
     }
 
     /// The items of a list as `parse` reads them. Every item that it cannot read is refused with its problem, and left out.
@@ -413,6 +429,11 @@ impl<'a> AnnotationReader<'a> {
     /// Refuses the Service because of a field.
     pub fn refuse_field(&mut self, invalid: InvalidField) {
         self.invalid.push(invalid);
+    }
+
+    /// Refuses the Service because of a field of its spec. `problem` does not name it.
+    pub fn refuse_spec(&mut self, name: &'static str, problem: impl fmt::Display) {
+        self.refuse_field(InvalidField::spec(name, problem));
     }
 
     /// Reports an annotation whose value is ignored, all of it or a part.

@@ -42,6 +42,7 @@ pub use self::{
 use super::{Step, model};
 use crate::{
     Error, ErrorKind, Result,
+    client::Indexed,
     load_balancer::{Effect, ServiceId, StepDescription},
 };
 
@@ -400,6 +401,18 @@ impl<K: Kind> Object<K> {
             }
         }
         new
+    }
+}
+
+/// In a shared listing, an object is found by its ID, its key and the key of its parent.
+impl<K: Kind> Indexed for Object<K> {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn index_keys(&self) -> Vec<&str> {
+        let parent = self.parent.as_deref().into_iter();
+        parent.chain([self.key.as_str()]).collect()
     }
 }
 

@@ -198,7 +198,9 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// One of these values. An empty text counts as none.
     fn choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
+        self.reader.given(key)?;
         self.reader.strict_choice(key, values)
     }
 
@@ -229,8 +231,8 @@ impl<'a> Reader<'a> {
     }
 
     fn refuse_port(&mut self, port: u16, problem: &str) {
-        let problem = format!("port {port} {problem}");
-        self.reader.refuse_field(InvalidField::spec("ports", problem));
+        self.reader
+            .refuse_spec("ports", format_args!("port {port} {problem}"));
     }
 
     /// The ports that a load balancer can have.
@@ -452,8 +454,7 @@ impl<'a> Reader<'a> {
         let ranges: Vec<_> = self.service.source_range_texts().collect();
         for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
             let text = format!("{range:?} is no CIDR; a valid one is 10.0.0.0/24");
-            let invalid = InvalidField::spec("loadBalancerSourceRanges", text);
-            self.reader.refuse_field(invalid);
+            self.reader.refuse_spec("loadBalancerSourceRanges", text);
         }
         if !ranges.is_empty() {
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();

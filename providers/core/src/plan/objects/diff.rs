@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    Action, Attribute, Attributes, Change, Entry, Kind, Object, Objects, Policy, Set, SetOrder, spaced, text,
+    Action, Attribute, Attributes, Change, Entry, Kind, Object, Objects, Policy, Set, SetOrder, list, spaced,
+    text,
 };
 use crate::{
     load_balancer::{Blocked, ServiceId},
@@ -335,16 +336,20 @@ impl<K: Kind> Diff<'_, K> {
             (&mut missing, "not there", "there"),
             (&mut surplus, "there", "not there"),
         ] {
+            let mut refused: BTreeMap<&str, Vec<K::Entry>> = BTreeMap::new();
             entries.retain(|entry| {
-                let refused = self.now.why_refused(desired, set, entry);
-                self.blocked.extend(refused.map(|reason| Blocked {
+                let reason = self.now.why_refused(desired, set, entry);
+                let same = reason.map(|reason| refused.entry(reason).or_default());
+                same.map(|same| same.push(entry.clone())).is_none()
+            });
+            // Hundreds may be refused for one reason.
+            self.blocked
+                .extend(refused.into_iter().map(|(reason, entries)| Blocked {
                     service: desired.service.clone(),
-                    field: format!("{} {entry} of {}", set.name, desired.title()),
+                    field: format!("{} {} of {}", set.name, list(&entries), desired.title()),
                     have: format!("{state}: {reason}"),
                     want: wanted.to_owned(),
                 }));
-                refused.is_none()
-            });
         }
         (missing, surplus)
     }

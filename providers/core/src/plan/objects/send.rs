@@ -121,7 +121,7 @@ async fn bisect<K: Kind>(
             }
             (Err(error), [_]) if is_done_already(&error, add) => {}
             (Err(error), [entry]) => {
-                let reason = error.report();
+                let reason = error.report_without_request();
                 all.refused.push((entry.clone(), reason.clone()));
                 if error.kind() == ErrorKind::QuotaExceeded {
                     let unsent = rest.drain(..).flatten();

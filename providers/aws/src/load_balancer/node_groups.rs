@@ -1,0 +1,390 @@
+//! The security groups of the nodes: which one an instance has, and the rules by which load balancers and clients reach it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccm_core::{
+    load_balancer::ClusterView,
+    plan::{
+        Membership, Plan,
+        objects::{Change, Object},
+    },
+};
+use serde_json::Value;
+
+use super::{
+    desired::{Observed, diff},
+    kinds::{Entry, Key, Kind, MTU, RULE_PREFIX, RULES, Rule},
+    model::{Facts, Inputs, Model, PartMember},
+    names,
+    spec::{self, Flavor, Spec},
+};
+
+/// The security group of an instance whose rules let load balancers reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeGroup {
+    pub(crate) id: String,
+    /// Others that it could be as well.
+    pub(crate) others: Vec<String>,
+}
+
+impl NodeGroup {
+    /// The one of an instance's security groups that gets the rules: the first one with the cluster's tag, else the only one.
+    /// `tag`: its key.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn choose(
+        groups: Vec<String>,
+        is_tagged: impl Fn(&String) -> bool,
+        tag: &str,
+    ) -> Result<Self, String> {
+        let (mut tagged, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_tagged);
+        tagged.sort();
+        let (id, others) = match (tagged.split_first(), others.as_slice()) {
+            (Some((id, others)), _) => (id.clone(), others.to_vec()),
+            (None, [id]) => (id.clone(), Vec::new()),
+            (None, []) => return Err("it has no security group".to_owned()),
+            (None, several) => {
+                let several = several.join(", ");
+                let text = format!("none of its security groups {several} has the tag {tag}; tag one");
+                return Err(text);
+            }
+        };
+        Ok(Self { id, others })
+    }
+}
+
+/// The rules that the security groups of nodes should have.
+#[derive(Debug, Default)]
+pub(crate) struct DesiredRules {
+    /// By security group of the nodes of active members: their rules, in the order of members.
+    pub(crate) required: BTreeMap<String, Vec<Rule>>,
+    /// Load balancers whose rules stay only if they are required. Those of others stay.
+    pub(crate) managed: BTreeSet<String>,
+    /// Security groups of classic load balancers from which rules stay only if they are required.
+    pub(crate) managed_sources: BTreeSet<String>,
+}
+
+impl DesiredRules {
+    /// The rules for these members.
+    pub(crate) fn new(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Self {
+        let mut desired = Self::default();
+        let mut staying_sources = BTreeSet::new();
+        for member in members {
+            let service = &member.service;
+            let name = names::balancer(&service.id);
+            let source = inputs.directory.source(&name);
+            let instances = match member.membership {
+                Membership::Active => spec::instances(service, cluster),
+                Membership::Frozen(_) => None,
+                Membership::Leaving => {
+                    desired.managed_sources.extend(source);
+                    desired.managed.insert(name);
+                    continue;
+                }
+            };
+            let Some(instances) = instances else {
+                // Its targets stay, and so do its rules.
+                staying_sources.extend(source);
+                continue;
+            };
+            let facts = balancer_facts(member);
+            // A rule from a group that people named may be theirs.
+            let own_source = facts.filter(|facts| facts.owns_source);
+            desired
+                .managed_sources
+                .extend(own_source.and_then(|facts| facts.source.clone()));
+            desired.managed.insert(name);
+            let groups = instances
+                .iter()
+                .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
+            let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
+            let rules = facts.map_or_else(Vec::new, |facts| rules(model, member, facts, inputs));
+            for group in groups {
+                let required = desired.required.entry(group.to_owned()).or_default();
+                required.extend(rules.iter().cloned());
+            }
+        }
+        desired
+            .managed_sources
+            .retain(|source| !staying_sources.contains(source));
+        desired
+    }
+
+    /// The changes that are due. A rule is removed only if it names a managed load balancer.
+    pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change<Kind>> {
+        let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
+            let have: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
+            let required = self.required.get(&group.key);
+            let required = required.map(Vec::as_slice).unwrap_or_default();
+            let rules = self.rules(required, &have).into_values().map(Entry::Rule);
+            Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
+        });
+        diff(groups.collect(), observed, false)
+    }
+
+    /// All rules of a group by their tuples: those that are required, and those that stay.
+    fn rules(&self, required: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
+        let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
+        for rule in required {
+            // Of several load balancers that want a rule, the one keeps it that has it.
+            let keeps = have.contains(&rule);
+            let entry = rules.entry(rule.tuple()).or_insert_with(|| rule.clone());
+            if keeps {
+                entry.clone_from(rule);
+            }
+        }
+        for rule in have {
+            let stays = match rule.balancer() {
+                Some(name) => !self.managed.contains(name),
+                None if rule.is_from_group() => !self.managed_sources.contains(&rule.source),
+                None => !rule.description.starts_with(RULE_PREFIX),
+            };
+            if stays {
+                rules.insert(rule.tuple(), (*rule).clone());
+            }
+        }
+        let is_client = |rule: &&Rule| rule.balancer().is_some() && rule.description.contains("/client=");
+        let clients: BTreeSet<_> = rules
+            .values()
+            .filter(is_client)
+            .map(|rule| rule.source.clone())
+            .collect();
+        for source in clients {
+            let rule = Rule::mtu(&source, MTU);
+            rules.entry(rule.tuple()).or_insert(rule);
+        }
+        rules
+    }
+}
+
+/// What a member's load balancer reports.
+fn balancer_facts(member: &PartMember) -> Option<&Facts> {
+    let mut facts = member.facts.iter();
+    facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts))
+}
+
+/// The rules that let a member's load balancer and its clients reach a node.
+fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> Vec<Rule> {
+    if let Some(source) = &facts.source {
+        return vec![Rule::new("-1", (-1, -1), source, "")];
+    }
+    let spec = Spec::read(&member.service, &model.settings, Flavor::Network);
+    let name = names::balancer(&member.service.id);
+    let subnets = facts.subnets.iter();
+    let cidrs = subnets.filter_map(|subnet| inputs.cidrs.get(subnet)).flatten();
+    let cidrs: BTreeSet<_> = cidrs
+        .filter(|cidr| cidr.contains('.'))
+        .map(String::as_str)
+        .collect();
+    let (mut clients, others): (BTreeSet<_>, BTreeSet<_>) = spec
+        .ranges
+        .iter()
+        .map(String::as_str)
+        .partition(|range| range.contains('.') || !spec.dual_stack);
+    if !others.is_empty() && !clients.contains("0.0.0.0/0") {
+        // Clients with IPv6 reach the nodes from the load balancer's own IPv4 addresses.
+        clients.extend(&cidrs);
+    }
+    let rule = |protocol: &str, port: u16, range: &str, purpose: &str| {
+        let ports = (port.into(), port.into());
+        let description = format!("{RULE_PREFIX}{purpose}={name}");
+        Rule::new(protocol, ports, range, &description)
+    };
+    let mut rules = Vec::new();
+    for port in &spec.ports {
+        for transport in port.transports() {
+            let clients = clients.iter();
+            rules.extend(clients.map(|range| rule(transport, port.node_port, range, "client")));
+        }
+    }
+    let is_open_to_all = clients.len() == 1 && clients.contains("0.0.0.0/0");
+    let check = spec.target_group.get("health_check_port").and_then(Value::as_str);
+    let check: Option<u16> = check.and_then(|port| port.parse().ok());
+    for port in &spec.ports {
+        let check = check.unwrap_or(port.node_port);
+        let serves = |rule: &Rule| rule.protocol == "tcp" && rule.from == i32::from(check);
+        if !(is_open_to_all && rules.iter().any(serves)) {
+            rules.extend(cidrs.iter().map(|range| rule("tcp", check, range, "health")));
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(port: i32, source: &str, balancer: &str) -> Rule {
+        Rule::new(
+            "tcp",
+            (port, port),
+            source,
+            &format!("{RULE_PREFIX}client={balancer}"),
+        )
+    }
+
+    /// The rules after the plan, and how many steps it has.
+    fn apply(desired: &DesiredRules, have: &[Rule]) -> (Vec<String>, usize) {
+        let group = Object {
+            id: "sg-1".to_owned(),
+            ..Object::new(Kind::NodeGroup, "sg-1").entries(RULES, have.iter().cloned().map(Entry::Rule))
+        };
+        let mut observed = Observed {
+            objects: [group].into_iter().collect(),
+            ..Observed::default()
+        };
+        let plan = desired.plan(&observed);
+        for step in &plan.steps {
+            observed.objects.fold(&step.change, None);
+        }
+        assert_eq!(desired.plan(&observed).steps, [], "the plan has an end");
+        let rules = observed.objects.all.iter().flat_map(|group| group.set(RULES));
+        let rules = rules.filter_map(Entry::rule).map(|rule| {
+            let end = rule.description.rsplit('/').next().unwrap_or_default();
+            format!(
+                "{} {}-{} {} {end}",
+                rule.protocol, rule.from, rule.to, rule.source
+            )
+        });
+        let mut rules: Vec<_> = rules.collect();
+        rules.sort();
+        (rules, plan.steps.len())
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn required(rules: &[Rule]) -> BTreeMap<String, Vec<Rule>> {
+        [("sg-1".to_owned(), rules.to_vec())].into()
+    }
+
+    const ALL: &str = "0.0.0.0/0";
+
+    #[test]
+    fn a_rule_stays_while_one_load_balancer_wants_it_and_then_names_the_next() {
+        let (a, b) = (client(10256, ALL, "a"), client(10256, ALL, "b"));
+        let have = [a.clone(), Rule::mtu(ALL, MTU)];
+        let both = DesiredRules {
+            required: required(&[b.clone(), a.clone()]),
+            managed: names(&["a", "b"]),
+            ..DesiredRules::default()
+        };
+        assert_eq!(
+            apply(&both, &have),
+            (
+                vec![
+                    format!("icmp 3-4 {ALL} mtu"),
+                    format!("tcp 10256-10256 {ALL} client=a")
+                ],
+                0
+            )
+        );
+        let left = DesiredRules {
+            required: required(&[b]),
+            ..both
+        };
+        assert_eq!(
+            apply(&left, &have),
+            (
+                vec![
+                    format!("icmp 3-4 {ALL} mtu"),
+                    format!("tcp 10256-10256 {ALL} client=b")
+                ],
+                1
+            )
+        );
+        let none = DesiredRules {
+            required: BTreeMap::new(),
+            ..left
+        };
+        assert_eq!(apply(&none, &have), (vec![], 1));
+    }
+
+    #[test]
+    fn rules_of_others_stay_and_count() {
+        let ssh = Rule::new("tcp", (22, 22), ALL, "ssh");
+        let http = Rule::new("tcp", (30080, 30080), ALL, "by hand");
+        let theirs = client(31000, "10.0.0.0/8", "x");
+        let have = [
+            ssh,
+            http,
+            theirs,
+            Rule::mtu("10.0.0.0/8", MTU),
+            Rule::mtu("192.168.0.0/16", MTU),
+        ];
+        let desired = DesiredRules {
+            required: required(&[client(30080, ALL, "a")]),
+            managed: names(&["a"]),
+            ..DesiredRules::default()
+        };
+        let expected = [
+            "icmp 3-4 10.0.0.0/8 mtu",
+            "tcp 22-22 0.0.0.0/0 ssh",
+            "tcp 30080-30080 0.0.0.0/0 by hand",
+            "tcp 31000-31000 10.0.0.0/8 client=x",
+        ];
+        assert_eq!(apply(&desired, &have), (expected.map(str::to_owned).to_vec(), 1));
+    }
+
+    #[test]
+    fn rules_of_a_load_balancer_that_is_not_managed_stay() {
+        let have = [client(1, ALL, "a"), client(2, ALL, "b"), Rule::mtu(ALL, MTU)];
+        let desired = DesiredRules {
+            managed: names(&["b"]),
+            ..DesiredRules::default()
+        };
+        let expected = ["icmp 3-4 0.0.0.0/0 mtu", "tcp 1-1 0.0.0.0/0 client=a"];
+        assert_eq!(apply(&desired, &have), (expected.map(str::to_owned).to_vec(), 1));
+    }
+
+    #[test]
+    fn rules_from_the_groups_of_classic_load_balancers_go_with_them() {
+        let from = |source| Rule::new("-1", (-1, -1), source, "");
+        let have = [from("sg-mine"), from("sg-peer")];
+        let desired = DesiredRules {
+            managed_sources: names(&["sg-mine"]),
+            ..DesiredRules::default()
+        };
+        assert_eq!(apply(&desired, &have), (vec!["-1 -1--1 sg-peer ".to_owned()], 1));
+    }
+
+    #[test]
+    fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
+        type Outcome<'a> = Result<(&'a str, &'a [&'a str]), &'a str>;
+        let cases: [(&[&str], &[&str], Outcome<'_>); 5] = [
+            (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
+            (
+                &["sg-3", "sg-2", "sg-1"],
+                &["sg-2", "sg-3"],
+                Ok(("sg-2", &["sg-3"])),
+            ),
+            (&["sg-1"], &[], Ok(("sg-1", &[]))),
+            (
+                &["sg-1", "sg-2"],
+                &[],
+                Err("none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c"),
+            ),
+            (&[], &[], Err("it has no security group")),
+        ];
+        for (groups, tagged, expected) in cases {
+            let groups = groups.iter().map(|id| (*id).to_owned()).collect();
+            let chosen = NodeGroup::choose(
+                groups,
+                |id| tagged.contains(&id.as_str()),
+                "kubernetes.io/cluster/c",
+            );
+            match (&chosen, expected) {
+                (Ok(chosen), Ok((id, others))) => {
+                    assert_eq!(
+                        (chosen.id.as_str(), chosen.others.join(" ")),
+                        (id, others.join(" "))
+                    );
+                }
+                (Err(why), Err(text)) => assert!(why.starts_with(text), "{why}"),
+                _ => panic!("{chosen:?} is not {expected:?}"),
+            }
+        }
+    }
+}
