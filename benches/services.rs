@@ -342,7 +342,7 @@ fn report(all: &[Figures]) -> String {
             (
                 "create",
                 &figures.create,
-                "14 writes, 12 reads",
+                "14 writes, 8 reads and the waiting",
                 "58 (14 writes), 21.5 s",
                 "9",
             ),

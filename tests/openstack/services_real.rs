@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     env, process,
-    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -14,7 +13,7 @@ use ccm_testbed::{
     nodes::NodeSpec,
     observe::{eventually, is_initialized},
     openstack_real::OpenStack,
-    proxy::{CloudProxy, OpenStackDialect},
+    proxy::{CloudProxy, OpenStackDialect, Request},
     stage::Stage,
     sweep::Party,
 };
@@ -225,11 +224,16 @@ impl Act {
         }
     }
 
-    /// How long Octavia itself takes for the load balancer: from its appearance until it is `ACTIVE`.
+    /// How long Octavia itself takes for the load balancer: from the request until it is `ACTIVE`.
     async fn creation_time(&self) -> Option<Duration> {
+        let is_creation =
+            |request: &Request| request.method == "POST" && request.path.ends_with("/loadbalancers");
+        self.proxy
+            .wait_for(|requests| requests.iter().any(is_creation))
+            .await;
+        let began = Instant::now();
         let name = format!("kube_service_{CLUSTER}_default_{}", name());
         let is_ours = |balancer: &Value| balancer["name"] == name.as_str();
-        let began = OnceLock::new();
         let is_active = async || {
             let path = "v2/lbaas/loadbalancers";
             let balancers = self
@@ -237,7 +241,6 @@ impl Act {
                 .list("load-balancer", path, "loadbalancers", is_ours)
                 .await;
             let balancer = balancers.first()?;
-            let began: &Instant = began.get_or_init(Instant::now);
             (balancer["provisioning_status"] == "ACTIVE").then(|| began.elapsed())
         };
         eventually(PATIENCE, is_active).await

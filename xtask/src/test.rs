@@ -120,12 +120,11 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let has_image = can_build_image(&clouds);
     let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
+        // Its linker uses one core for minutes.
+        let image =
+            has_image.then(|| scope.spawn(|| step("building an image", || image::for_test("openstack"))));
         let (programs, program) = compile(&clouds)?;
-        // It takes minutes, in which the real cloud starts.
-        let image = match has_image {
-            true => Some(step("building an image", || image::for_test("openstack"))?),
-            false => None,
-        };
+        let image = image.map(|image| joined(image.join())).transpose()?;
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
         let beside = scope.spawn(move || checks(clouds, &built));

@@ -32,41 +32,41 @@ const PROBE_PATH: &str = "/healthz";
 config_section! {
     /// Where the cluster is, who we are, and how nodes and load balancers are built.
     pub(crate) struct Global {
-        /// Availability zone, such as `us-west-2a`. The region is derived from it. Wins over `Region`.
+        /// Availability zone, such as `us-west-2a`. The region is derived from it. Wins over `Region`. Example: `us-west-2a`.
         "Zone" => pub(crate) zone: String,
-        /// Region. Without it and `Zone`: `AWS_REGION` or `AWS_DEFAULT_REGION`, then the region of the instance that this program runs on.
+        /// Region. Without it and `Zone`: `AWS_REGION` or `AWS_DEFAULT_REGION`, then the region of the instance that this program runs on. Example: `us-west-2`.
         "Region" => pub(crate) region: String,
-        /// Id of the cluster's VPC. Together with a cluster id it makes the program independent of the instance that it runs on. Without it: the VPC of that instance.
+        /// Id of the cluster's VPC. Together with a cluster id it makes the program independent of the instance that it runs on. Without it: the VPC of that instance. Example: `vpc-0a1b2c3d4e5f67890`.
         "VPC" => pub(crate) vpc: String,
-        /// Id of the subnet for load balancers if no subnet of the VPC qualifies. Without it: the subnet of the instance that this program runs on, unless `VPC` is set.
+        /// Id of the subnet for load balancers if no subnet of the VPC qualifies. Without it: the subnet of the instance that this program runs on, unless `VPC` is set. Example: `subnet-0a1b2c3d4e5f67890`.
         "SubnetID" => pub(crate) subnet_id: String,
-        /// Id of the one route table that gets the routes to the nodes' Pods. Without it: all route tables of the VPC with the cluster's tag.
+        /// Id of the one route table that gets the routes to the nodes' Pods. Without it: all route tables of the VPC with the cluster's tag. Example: `rtb-0a1b2c3d4e5f67890`.
         "RouteTableID" => pub(crate) route_table_id: String,
-        /// ARN of an IAM role that is assumed for all calls of EC2 and Elastic Load Balancing.
+        /// ARN of an IAM role that is assumed for all calls of EC2 and Elastic Load Balancing. Example: `arn:aws:iam::123456789012:role/ccm`.
         "RoleARN" => pub(crate) role_arn: String,
-        /// ARN of the resource on whose behalf the role is assumed: header `x-amz-source-arn` of the calls of STS, against confused deputies.
+        /// ARN of the resource on whose behalf the role is assumed: header `x-amz-source-arn` of the calls of STS, against confused deputies. Example: `arn:aws:eks:us-west-2:123456789012:cluster/prod`.
         "SourceARN" => pub(crate) source_arn: String,
-        /// The cluster's id, with the legacy tag `KubernetesCluster` on all resources.
+        /// The cluster's id, with the legacy tag `KubernetesCluster` on all resources. Example: `prod`.
         "KubernetesClusterTag" => pub(crate) kubernetes_cluster_tag: String,
-        /// The cluster's id: resources of the cluster have the tag `kubernetes.io/cluster/<id>`. Without it: the id in the tags of the instance that this program runs on.
+        /// The cluster's id: resources of the cluster have the tag `kubernetes.io/cluster/<id>`. Without it: the id in the tags of the instance that this program runs on. Example: `prod`.
         "KubernetesClusterID" => pub(crate) kubernetes_cluster_id: String,
         /// Neither add rules for load balancers to the security groups of nodes nor remove any.
         "DisableSecurityGroupIngress" => pub(crate) disable_security_group_ingress: bool,
-        /// Id of a security group that all classic load balancers use in place of one each. It is never changed.
+        /// Id of a security group that all classic load balancers use in place of one each. It is never changed. Example: `sg-0a1b2c3d4e5f67890`.
         "ElbSecurityGroup" => pub(crate) elb_security_group: String,
-        /// Which addresses of a node are reported, in this order: `ipv4`, `ipv6`. Give the key once for each.
+        /// Which addresses of a node are reported, in this order: `ipv4`, `ipv6`. Give the key once for each. Example: `ipv6`.
         "NodeIPFamilies" => pub(crate) node_ip_families: Vec<String> = vec!["ipv4".to_owned()],
-        /// What load balancers probe for Services with `externalTrafficPolicy: Cluster`: `ServiceNodePort` is the Service's own node port, `Shared` is one health check of kube-proxy for all Services.
+        /// What load balancers probe for Services with `externalTrafficPolicy: Cluster`: `ServiceNodePort` is the Service's own node port, `Shared` is one health check of kube-proxy for all Services. Example: `Shared`.
         "ClusterServiceLoadBalancerHealthProbeMode" => pub(crate) health_probe_mode: String,
-        /// Port of the shared health check. `0` is 10256.
+        /// Port of the shared health check. `0` is 10256. Example: `10256`.
         "ClusterServiceSharedLoadBalancerHealthProbePort" => pub(crate) shared_probe_port: i32,
-        /// Path of the shared health check. Empty is `/healthz`.
+        /// Path of the shared health check. Empty is `/healthz`. Example: `/healthz`.
         "ClusterServiceSharedLoadBalancerHealthProbePath" => pub(crate) shared_probe_path: String,
-        /// Regular expression for instance types whose nodes should have topology labels. Without it: `hpc`, `trn` and `p` types. Topology labels never delay a node.
+        /// Regular expression for instance types whose nodes should have topology labels. Without it: `hpc`, `trn` and `p` types. Topology labels never delay a node. Example: `^p5`.
         "SupportedTopologyInstanceTypePattern" => pub(crate) topology_types: String,
-        /// `Managed`: every new network load balancer gets a security group of its own.
+        /// `Managed`: every new network load balancer gets a security group of its own. Example: `Managed`.
         "NLBSecurityGroupMode" => pub(crate) nlb_security_group_mode: String,
-        /// The load balancer of a Service without the annotation `aws-load-balancer-type`: `classic`, `nlb` (recommended), or `none` (the Service is left alone). Load balancers that exist keep their type. The Go cloud controller does not know this key.
+        /// The load balancer of a Service without the annotation `aws-load-balancer-type`: `classic`, `nlb` (recommended), or `none` (the Service is left alone). Load balancers that exist keep their type. The Go cloud controller does not know this key. Example: `nlb`.
         "DefaultLoadBalancerType" => pub(crate) default_load_balancer_type: String,
     }
 }
@@ -74,17 +74,17 @@ config_section! {
 config_section! {
     /// Another endpoint for one API in one region. `Service`, `Region`, `URL` and `SigningRegion` are required.
     pub(crate) struct ServiceOverride {
-        /// `EC2`, `Elastic Load Balancing` (classic), `Elastic Load Balancing v2`, `STS`, or `ec2imds` for the instance metadata service. Short names (`ec2`, `elb`, `elbv2`) work too. Without an entry of its own, v2 uses that of classic.
+        /// `EC2`, `Elastic Load Balancing` (classic), `Elastic Load Balancing v2`, `STS`, or `ec2imds` for the instance metadata service. Short names (`ec2`, `elb`, `elbv2`) work too. Without an entry of its own, v2 uses that of classic. Example: `EC2`.
         "Service" => pub(crate) service: String,
-        /// The region that it is for.
+        /// The region that it is for. Example: `us-west-2`.
         "Region" => pub(crate) region: String,
-        /// The URL of the endpoint.
+        /// The URL of the endpoint. Example: `https://ec2.example.com`.
         "URL" => pub(crate) url: String,
-        /// The region in signatures.
+        /// The region in signatures. Example: `us-west-2`.
         "SigningRegion" => pub(crate) signing_region: String,
-        /// Accepted without effect.
+        /// Accepted without effect. Example: `v4`.
         "SigningMethod" => pub(crate) signing_method: String,
-        /// The service name in signatures. Without it: that of the API.
+        /// The service name in signatures. Without it: that of the API. Example: `ec2`.
         "SigningName" => pub(crate) signing_name: String,
     }
 }
@@ -188,12 +188,9 @@ impl Config {
             .live
             .extend(rotated.map(|variable| format!("file of {variable}")));
         for key in self.conf.changed_keys(&new.conf) {
-            let connects = key.starts_with("[ServiceOverride ")
-                || key == "[Global] RoleARN"
-                || key == "[Global] SourceARN";
-            if connects {
+            if connects(&key) {
                 changes.live.push(key);
-            } else if !key.starts_with("[Quota] ") {
+            } else if !is_live(&key) {
                 changes.restart.push(key);
             }
         }
@@ -204,6 +201,16 @@ impl Config {
             .extend(quotas.filter(|key| key.starts_with("[Quota] ")));
         changes
     }
+}
+
+/// Whether a change of a key, as `[Section] key`, makes the provider connect again.
+fn connects(key: &str) -> bool {
+    key.starts_with("[ServiceOverride ") || ["[Global] RoleARN", "[Global] SourceARN"].contains(&key)
+}
+
+/// Whether a change of a key, as `[Section] key`, takes effect without a restart.
+pub(crate) fn is_live(key: &str) -> bool {
+    connects(key) || key.starts_with("[Quota] ")
 }
 
 /// Reads and checks the config file and the files that the environment names. Talks to nobody.

@@ -202,7 +202,7 @@ pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Resu
 }
 
 fn config_reference() -> String {
-    let keys = ccm_core::config::docs::markdown::<CloudConf>(2);
+    let keys = ccm_core::config::docs::markdown::<CloudConf>(2, config::is_live);
     let annotations = load_balancer::annotations::TABLE.markdown();
     format!(
         "{}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}",

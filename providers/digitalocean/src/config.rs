@@ -22,34 +22,34 @@ config_section! {
     pub(crate) struct CloudConf {
         /// The API token. Required, unless `accessTokenFile` is given.
         "accessToken" | "DO_ACCESS_TOKEN" => pub(crate) access_token: Option<SecretString>,
-        /// A file with the API token. A changed file is read again while the program runs.
+        /// A file with the API token. A changed file is read again while the program runs. Example: `/etc/digitalocean/token`.
         "accessTokenFile" | "DO_ACCESS_TOKEN_FILE" => pub(crate) access_token_file: String,
         /// URL of the API, below which the paths `/v2/...` are.
         "overrideUrl" | "DO_OVERRIDE_URL" => pub(crate) override_url: String = API.to_owned(),
-        /// Slug of the region of load balancers. Without it the metadata service of the droplet is asked.
+        /// Slug of the region of load balancers. Without it the metadata service of the droplet is asked. Example: `nyc3`.
         "region" | "REGION" => pub(crate) region: String,
         /// URL of the metadata service.
         "metadataUrl" => pub(crate) metadata_url: String = METADATA.to_owned(),
-        /// ID of the cluster. Load balancers get the tag `k8s:<id>`, and the tags controller adds it where it is missing.
+        /// ID of the cluster. Load balancers get the tag `k8s:<id>`, and the tags controller adds it where it is missing. Example: `6c2d1f4e`.
         "clusterId" | "DO_CLUSTER_ID" => pub(crate) cluster_id: String,
-        /// UUID of the VPC of load balancers. Needed if the droplets are not in the region's default VPC.
+        /// UUID of the VPC of load balancers. Needed if the droplets are not in the region's default VPC. Example: `5a4981aa-9653-4bd1-bef5-d6bff52042e4`.
         "clusterVpcId" | "DO_CLUSTER_VPC_ID" => pub(crate) cluster_vpc_id: String,
         /// Name of the firewall that opens the ports of Services on the nodes. Only together with `publicAccessFirewallTags`;
-        /// without both there is no firewall.
+        /// without both there is no firewall. Example: `k8s-public`.
         "publicAccessFirewallName" | "PUBLIC_ACCESS_FIREWALL_NAME" => pub(crate) firewall_name: String,
-        /// Tags of the droplets to which the firewall applies.
+        /// Tags of the droplets to which the firewall applies. Example: `["k8s:6c2d1f4e"]`.
         "publicAccessFirewallTags" | "PUBLIC_ACCESS_FIREWALL_TAGS" => pub(crate) firewall_tags: Vec<String>,
         /// The most requests per second. Without it the API's own limits: 5,000 an hour and 250 a minute.
         "apiRateLimitQps" | "DO_API_RATE_LIMIT_QPS" => pub(crate) rate_limit_qps: Option<f64>,
         /// Type of load balancers without the annotation `do-loadbalancer-type`.
         "defaultLbType" | "DEFAULT_LB_TYPE" => pub(crate) default_type: LbType,
-        /// `host:port` at which `/metrics` is served without TLS and authentication.
+        /// `host:port` at which `/metrics` is served without TLS and authentication. Example: `0.0.0.0:9100`.
         "metricsAddr" | "METRICS_ADDR" => pub(crate) metrics_addr: String,
-        /// `host:port` at which `/healthz` is served, which asks the API for the account.
+        /// `host:port` at which `/healthz` is served, which asks the API for the account. Example: `127.0.0.1:12301`.
         "debugAddr" | "DEBUG_ADDR" => pub(crate) debug_addr: String,
         /// How long one request may take.
         "requestTimeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(30),
-        /// Families of the external addresses of nodes. All by default.
+        /// Families of the external addresses of nodes. All by default. Example: `["ipv4", "ipv6"]`.
         "ipAddrFamilies" | "DO_IP_ADDR_FAMILIES" => pub(crate) families: Vec<Family>,
     }
 }

@@ -39,7 +39,7 @@ register_provider! {
     summary: "DigitalOcean: droplets, load balancers, firewall, tags",
     build: build,
     validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
-    config_reference: || annotations::TABLE.reference(include_str!("docs.md"), "", &yaml_markdown::<CloudConf>()),
+    config_reference: || annotations::TABLE.reference(include_str!("docs.md"), "", &yaml_markdown::<CloudConf>(|key| LIVE.contains(&key))),
     checker: Some(check::checker),
     controllers: &[endpoints::CONTROLLER, firewall::CONTROLLER, tags::CONTROLLER],
 }

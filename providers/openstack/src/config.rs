@@ -19,7 +19,7 @@ use ccm_core::{
 };
 
 use self::credentials::Given;
-pub(crate) use self::keys::CloudConf;
+pub(crate) use self::{changes::is_live, keys::CloudConf};
 use crate::{
     client::{Connection, Quotas, catalogue::Interface},
     instances::{InstanceSettings, Networking, parse_sort_order},

@@ -45,7 +45,7 @@ register_provider! {
     summary: "OpenStack: Keystone, Nova, Neutron and Octavia",
     build: build,
     validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
-    config_reference: || TABLE.reference(include_str!("docs.md"), INTRODUCTION, &markdown::<CloudConf>(2)),
+    config_reference: || TABLE.reference(include_str!("docs.md"), INTRODUCTION, &markdown::<CloudConf>(2, config::is_live)),
     checker: Some(check::checker),
 }
 

@@ -1,7 +1,8 @@
 //! The reference of a config file, generated from the structs that read it.
 //!
-//! Name, type, default and meaning of each key come from the field: its type is found by asking serde what the type
-//! deserialises from, its meaning is the doc comment.
+//! Name, type, default, example and meaning of each key come from the field: its type is found by asking serde what the type
+//! deserialises from, its meaning is the doc comment. The example is the end of the doc comment, as in `Example: 5s.` with
+//! the value in backquotes.
 
 use std::fmt::{self, Write as _};
 
@@ -12,6 +13,9 @@ use super::{
     section::{ConfigFile, Section, is_secret},
 };
 
+/// What precedes the example in a doc comment.
+const EXAMPLE: &str = " Example: `";
+
 /// What is documented of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDoc {
@@ -21,7 +25,9 @@ pub struct KeyDoc {
     pub kind: String,
     /// Its default as it would be written in the file; empty if there is none.
     pub default: String,
-    /// The doc comment as one line.
+    /// An example of its value, as it would be written in the file; empty if there is none.
+    pub example: String,
+    /// The doc comment as one line, without the example.
     pub about: String,
     /// Whether its value must never be shown.
     pub secret: bool,
@@ -41,11 +47,17 @@ impl KeyDoc {
         } else {
             written(&format!("{default:?}"), &kind)
         };
+        let about = one_line(about);
+        let (about, example) = match about.split_once(EXAMPLE) {
+            Some((about, example)) => (about.to_owned(), example.trim_end_matches("`.").to_owned()),
+            None => (about, String::new()),
+        };
         Self {
             name,
             kind: kind.to_string(),
             default,
-            about: one_line(about),
+            example,
+            about,
             secret,
         }
     }
@@ -98,44 +110,55 @@ impl SectionDoc {
 }
 
 /// Renders the reference of a config file as Markdown: per section a heading of the given level (1 to 6), its doc
-/// comment and a table of its keys. Ends with a line break.
+/// comment and a table of its keys. `is_live` says whether a change of a key, as `[Section] key`, takes effect without a
+/// restart. Ends with a line break.
 #[must_use]
-pub fn markdown<T: ConfigFile>(heading_level: usize) -> String {
+pub fn markdown<T: ConfigFile>(heading_level: usize, is_live: impl Fn(&str) -> bool) -> String {
     let marks = "#".repeat(heading_level.clamp(1, 6));
-    let sections: Vec<String> = T::sections()
-        .iter()
-        .map(|section| format!("{marks} `{}`\n\n{}", section.header(), table(section)))
-        .collect();
+    let of_section = |section: &SectionDoc| {
+        let header = section.header();
+        let table = table(section, |key| is_live(&format!("{header} {key}")));
+        format!("{marks} `{header}`\n\n{table}")
+    };
+    let sections: Vec<String> = T::sections().iter().map(of_section).collect();
     sections.join("\n")
 }
 
-/// Renders the reference of a YAML or JSON config file as Markdown: its doc comment and a table of its keys. Ends with a
-/// line break.
+/// Renders the reference of a YAML or JSON config file as Markdown: its doc comment and a table of its keys. `is_live`
+/// says whether a change of a key takes effect without a restart. Ends with a line break.
 #[must_use]
-pub fn yaml_markdown<S: Section>() -> String {
-    table(&SectionDoc::new("", false, S::ABOUT, S::keys()))
+pub fn yaml_markdown<S: Section>(is_live: impl Fn(&str) -> bool) -> String {
+    table(&SectionDoc::new("", false, S::ABOUT, S::keys()), is_live)
 }
 
-fn table(section: &SectionDoc) -> String {
+fn table(section: &SectionDoc, is_live: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();
     if !section.about.is_empty() {
         text.push_str(&section.about);
         text.push_str("\n\n");
     }
-    text.push_str("| Key | Type | Default | Meaning |\n|---|---|---|---|\n");
+    text.push_str(
+        "| Key | Type | Default | Example | Changes take effect | Meaning |\n|---|---|---|---|---|---|\n",
+    );
+    let code = |value: &str| match value {
+        "" => String::new(),
+        value => format!("`{}`", cell(value)),
+    };
     for key in &section.keys {
-        let default = if key.default.is_empty() {
-            String::new()
-        } else {
-            format!("`{}`", cell(&key.default))
-        };
-        let secret = if key.secret { ", secret" } else { "" };
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| `{}` | {}{secret} | {default} | {} |",
+            "| `{}` | {}{} | {} | {} | {} | {} |",
             key.name,
             cell(&key.kind),
+            if key.secret { ", secret" } else { "" },
+            code(&key.default),
+            code(&key.example),
+            if is_live(key.name) {
+                "at once"
+            } else {
+                "after a restart"
+            },
             cell(&key.about)
         );
     }

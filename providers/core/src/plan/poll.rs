@@ -11,12 +11,14 @@ use tokio::time::Instant;
 use crate::load_balancer::Effect;
 
 /// The first polls of one kind of change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PollTiming {
     /// The first poll, as long as no change of the kind has ended. At least 0.5 s, at most 2 s.
     pub first: Duration,
     /// The shortest interval between two polls.
     pub interval: Duration,
+    /// Each interval is longer by this share of the time that the change has taken. At most 0.15.
+    pub growth: f64,
     /// How long such a change usually takes, as long as none has ended. `None`: not known.
     pub usual: Option<Duration>,
 }
@@ -26,13 +28,14 @@ impl Default for PollTiming {
         Self {
             first: Duration::from_secs(1),
             interval: INTERVAL,
+            growth: GROWTH,
             usual: None,
         }
     }
 }
 
-/// Intervals are this share of the time that has passed, and the shortest interval more.
-const SHARE: f64 = 0.15;
+/// No interval grows faster.
+const GROWTH: f64 = 0.15;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// After the usual time, or as long as it is not known, no interval is longer than this.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(5500);
@@ -49,7 +52,7 @@ const FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// After the poll at `last`, the next one comes at this time at the latest; both count from the acceptance.
 fn latest(last: Duration) -> Duration {
-    last + last.mul_f64(SHARE) + INTERVAL
+    last + last.mul_f64(GROWTH) + INTERVAL
 }
 
 /// The poll intervals of all changes under way. `K`: the keys of the parts.
@@ -179,8 +182,8 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
             // Before the usual time, a poll is of little use.
             Some(usual) => usual.min(latest(after)) - after,
             None => {
-                let interval = (self.timing)(kind).interval + after.mul_f64(SHARE);
-                interval.min(LONGEST_INTERVAL)
+                let timing = (self.timing)(kind);
+                (timing.interval + after.mul_f64(timing.growth)).min(LONGEST_INTERVAL)
             }
         }
     }

@@ -7,6 +7,12 @@ use ccm_core::config::{Changes, ConfigFile};
 
 use super::Config;
 
+/// Whether a change of a key, as `[Section] key`, takes effect without a restart.
+pub(crate) fn is_live(key: &str) -> bool {
+    let of_nodes = ["[Global] region", "[Global] os-endpoint-type"];
+    key.starts_with("[Quota] ") || key.starts_with("[Global] ") && !of_nodes.contains(&key)
+}
+
 /// Keys of `[Global]` that say where others stand.
 const WHERE: [&str; 3] = ["[Global] use-clouds", "[Global] clouds-file", "[Global] cloud"];
 
@@ -50,11 +56,16 @@ impl Config {
             changes.restart.push("[Global] os-endpoint-type".to_owned());
         }
         for key in ConfigFile::changed_keys(&self.conf, &new.conf) {
-            if key.starts_with("[Quota] ") || WHERE.contains(&key.as_str()) {
-                changes.live.push(key);
-            } else if !key.starts_with("[Global] ") {
-                changes.restart.push(key);
+            if key.starts_with("[Global] ") && !WHERE.contains(&key.as_str()) {
+                // Reported above, wherever it is given.
+                continue;
             }
+            let list = if is_live(&key) {
+                &mut changes.live
+            } else {
+                &mut changes.restart
+            };
+            list.push(key);
         }
         changes
     }

@@ -14,63 +14,63 @@ config_section! {
     /// How to reach the cloud, and the credentials. The credentials are one of: user and password, an application credential,
     /// or a token; with `trust-id` the password of a trustee.
     pub(crate) struct Global {
-        /// URL of the Identity service (Keystone). With `/v3` at its end it is used as it is, otherwise the service's list of versions is read. Needed, here or in `clouds.yaml`.
+        /// URL of the Identity service (Keystone). With `/v3` at its end it is used as it is, otherwise the service's list of versions is read. Needed, here or in `clouds.yaml`. Example: `https://keystone.example:5000/v3`.
         "auth-url" => pub(crate) auth_url: String,
-        /// Name of the user. Needs a domain: `user-domain-id` or `user-domain-name`, or with a project `domain-id` or `domain-name`.
+        /// Name of the user. Needs a domain: `user-domain-id` or `user-domain-name`, or with a project `domain-id` or `domain-name`. Example: `ccm`.
         "username" => pub(crate) username: String,
-        /// Id of the user, in place of `username`.
+        /// Id of the user, in place of `username`. Example: `a8f0c2de4b6f4d1e9d3f`.
         "user-id" => pub(crate) user_id: String,
         /// Password of the user.
         "password" => pub(crate) password: Option<SecretString>,
-        /// Id of the project. Wins over `tenant-name`.
+        /// Id of the project. Wins over `tenant-name`. Example: `5d0f2b3c7e1a4c8f9b21`.
         "tenant-id" => pub(crate) tenant_id: String,
-        /// Name of the project. Needs a domain: `tenant-domain-id` or `tenant-domain-name`, or `domain-id` or `domain-name`.
+        /// Name of the project. Needs a domain: `tenant-domain-id` or `tenant-domain-name`, or `domain-id` or `domain-name`. Example: `prod`.
         "tenant-name" => pub(crate) tenant_name: String,
-        /// Id of the project's domain.
+        /// Id of the project's domain. Example: `default`.
         "tenant-domain-id" => pub(crate) tenant_domain_id: String,
-        /// Name of the project's domain.
+        /// Name of the project's domain. Example: `Default`.
         "tenant-domain-name" => pub(crate) tenant_domain_name: String,
-        /// Id of the user's domain.
+        /// Id of the user's domain. Example: `default`.
         "user-domain-id" => pub(crate) user_domain_id: String,
-        /// Name of the user's domain.
+        /// Name of the user's domain. Example: `Default`.
         "user-domain-name" => pub(crate) user_domain_name: String,
-        /// Id of the domain of both user and project, where these have none of their own. Without a project: the domain that the token is good for.
+        /// Id of the domain of both user and project, where these have none of their own. Without a project: the domain that the token is good for. Example: `default`.
         "domain-id" => pub(crate) domain_id: String,
-        /// Name of that domain.
+        /// Name of that domain. Example: `Default`.
         "domain-name" => pub(crate) domain_name: String,
-        /// Id of a trust. The token is then good for what the trust gives.
+        /// Id of a trust. The token is then good for what the trust gives. Example: `0d7f5c1b9e3a4f2c8d60`.
         "trust-id" => pub(crate) trust_id: String,
-        /// Id of the user that the trust was given to. Without it the user above.
+        /// Id of the user that the trust was given to. Without it the user above. Example: `7b1e9d3f5a2c4e8f0b6d`.
         "trustee-id" => pub(crate) trustee_id: String,
         /// Password of that user.
         "trustee-password" => pub(crate) trustee_password: Option<SecretString>,
-        /// Id of an application credential.
+        /// Id of an application credential. Example: `21dced0fd20347869b93710d2b98aae0`.
         "application-credential-id" => pub(crate) application_credential_id: String,
-        /// Name of an application credential, in place of its id. Needs the user it belongs to: `user-id`, or `username` and a domain.
+        /// Name of an application credential, in place of its id. Needs the user it belongs to: `user-id`, or `username` and a domain. Example: `ccm`.
         "application-credential-name" => pub(crate) application_credential_name: String,
         /// Secret of the application credential.
         "application-credential-secret" => pub(crate) application_credential_secret: Option<SecretString>,
         /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It cannot be used beyond its expiry.
         "token" => pub(crate) token: Option<SecretString>,
-        /// The region: which endpoints of the catalogue are used, and the nodes' region label. Empty: the first endpoint of each service, and no label.
+        /// The region: which endpoints of the catalogue are used, and the nodes' region label. Empty: the first endpoint of each service, and no label. Example: `RegionOne`.
         "region" => pub(crate) region: String,
-        /// Which of a service's endpoints is used: `public`, `internal` or `admin`. Keystone is always reached through `auth-url`.
+        /// Which of a service's endpoints is used: `public`, `internal` or `admin`. Keystone is always reached through `auth-url`. Example: `internal`.
         "os-endpoint-type" => pub(crate) os_endpoint_type: String,
-        /// File with the certificates (PEM) of the only authorities to trust, in place of the system's.
+        /// File with the certificates (PEM) of the only authorities to trust, in place of the system's. Example: `/etc/config/ca.pem`.
         "ca-file" => pub(crate) ca_file: String,
         /// These certificates themselves. Used only without `ca-file`.
         "cafilecontents" => pub(crate) cafilecontents: String,
-        /// File with our client certificate (PEM). Used only together with `key-file`.
+        /// File with our client certificate (PEM). Used only together with `key-file`. Example: `/etc/config/tls.crt`.
         "cert-file" => pub(crate) cert_file: String,
-        /// File with the key of our client certificate (PEM).
+        /// File with the key of our client certificate (PEM). Example: `/etc/config/tls.key`.
         "key-file" => pub(crate) key_file: String,
-        /// Exactly `true`: certificates are not verified. Anything else, also `yes` and `1`: they are.
+        /// Exactly `true`: certificates are not verified. Anything else, also `yes` and `1`: they are. Example: `true`.
         "tls-insecure" => pub(crate) tls_insecure: String,
         /// Take from `clouds.yaml` what this section does not give.
         "use-clouds" => pub(crate) use_clouds: bool,
-        /// Path of `clouds.yaml`. Without it: what `OS_CLIENT_CONFIG_FILE` names, then the working directory, `~/.config/openstack` and `/etc/openstack`.
+        /// Path of `clouds.yaml`. Without it: what `OS_CLIENT_CONFIG_FILE` names, then the working directory, `~/.config/openstack` and `/etc/openstack`. Example: `/etc/config/clouds.yaml`.
         "clouds-file" => pub(crate) clouds_file: String,
-        /// Which entry of `clouds.yaml`; implies `use-clouds`. Without it: what `OS_CLOUD` names, or the only one.
+        /// Which entry of `clouds.yaml`; implies `use-clouds`. Without it: what `OS_CLOUD` names, or the only one. Example: `prod`.
         "cloud" => pub(crate) cloud: String,
     }
 }
@@ -80,11 +80,11 @@ config_section! {
     pub(crate) struct Networking {
         /// Leave IPv6 addresses out.
         "ipv6-support-disabled" => pub(crate) ipv6_support_disabled: bool,
-        /// Name of a network whose fixed addresses are external ones. May be given several times.
+        /// Name of a network whose fixed addresses are external ones. May be given several times. Example: `public`.
         "public-network-name" => pub(crate) public_network_name: Vec<String>,
-        /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks.
+        /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks. Example: `cluster`.
         "internal-network-name" => pub(crate) internal_network_name: Vec<String>,
-        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last. Without it: the order of Neutron's list when a node is initialized; later the node keeps the order that it shows.
+        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last. Without it: the order of Neutron's list when a node is initialized; later the node keeps the order that it shows. Example: `10.0.0.0/8, 192.168.0.0/16`.
         "address-sort-order" => pub(crate) address_sort_order: String,
     }
 }
@@ -102,7 +102,7 @@ config_section! {
 config_section! {
     /// Routes to the nodes' Pods, for Pod networks without an overlay.
     pub(crate) struct Route {
-        /// Id of the router that gets the routes, or several with commas between, of which each gets all of them. Empty: no routes. The Go cloud controller knows one.
+        /// Id of the router that gets the routes, or several with commas between, of which each gets all of them. Empty: no routes. The Go cloud controller knows one. Example: `1f2e3d4c-5b6a-4978-8897-a6b5c4d3e2f1`.
         "router-id" => pub(crate) router_id: String,
         /// Whether the nodes' ports get the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops what Pods send. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
         "allowed-address-pairs" => pub(crate) allowed_address_pairs: bool = true,

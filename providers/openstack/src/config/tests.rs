@@ -481,7 +481,7 @@ fn the_region_in_provider_ids_takes_the_exact_text() {
 
 #[test]
 fn the_reference_names_every_key_and_marks_secrets() {
-    let reference = ccm_core::config::docs::markdown::<CloudConf>(3);
+    let reference = ccm_core::config::docs::markdown::<CloudConf>(3, super::is_live);
     for text in [
         "### `[Global]`",
         "`auth-url`",

@@ -484,7 +484,13 @@ fn poll_timing(kind: Effect) -> PollTiming {
             interval: Duration::from_millis(750),
             ..PollTiming::default()
         },
-        Effect::Create | Effect::Delete => PollTiming::default(),
+        // A Service waits for it. Many at once are polled by one listing.
+        Effect::Create => PollTiming {
+            interval: Duration::from_millis(750),
+            growth: 0.05,
+            ..PollTiming::default()
+        },
+        Effect::Delete => PollTiming::default(),
     }
 }
 

@@ -21,25 +21,25 @@ config_section! {
     pub(crate) struct LoadBalancer {
         /// Whether load balancers are managed.
         "enabled" => pub(crate) enabled: bool = true,
-        /// Only `v2` (Octavia).
+        /// Only `v2` (Octavia). Example: `v2`.
         "lb-version" => pub(crate) lb_version: String,
         /// Octavia provider.
         "lb-provider" => pub(crate) lb_provider: String = "amphora".to_owned(),
         /// How connections are spread over the members.
         "lb-method" => pub(crate) lb_method: String = "ROUND_ROBIN".to_owned(),
-        /// Subnet of the virtual address and of the members.
+        /// Subnet of the virtual address and of the members. Example: `3f1c2b7a-90f4-4c35-8d62-17c1fb4a5c0e`.
         "subnet-id" => pub(crate) subnet_id: String,
-        /// Subnet of the members, where it is another one.
+        /// Subnet of the members, where it is another one. Example: `8c9d4f70-1a2b-4e6d-9f35-2b6f0d1e7a44`.
         "member-subnet-id" => pub(crate) member_subnet_id: String,
-        /// Network of the virtual address.
+        /// Network of the virtual address. Example: `d1e0a9f8-7b6c-4d5e-8f40-3a2b1c0d9e8f`.
         "network-id" => pub(crate) network_id: String,
-        /// External network for floating addresses. Empty: found by itself.
+        /// External network for floating addresses. Empty: found by itself. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
         "floating-network-id" => pub(crate) floating_network_id: String,
-        /// External subnet for floating addresses.
+        /// External subnet for floating addresses. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
         "floating-subnet-id" => pub(crate) floating_subnet_id: String,
-        /// Pattern of the external subnet's name.
+        /// Pattern of the external subnet's name. Example: `~^public-.*$`.
         "floating-subnet" => pub(crate) floating_subnet: String,
-        /// Tags of the external subnet.
+        /// Tags of the external subnet. Example: `&dmz,public`.
         "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
         /// Every Service gets an internal load balancer.
         "internal-lb" => pub(crate) internal_lb: bool,
@@ -55,19 +55,19 @@ config_section! {
         "monitor-max-retries-down" => pub(crate) monitor_max_retries_down: u32 = 3,
         /// Whether security groups are managed.
         "manage-security-groups" => pub(crate) manage_security_groups: bool,
-        /// Labels of the nodes that become members.
+        /// Labels of the nodes that become members. Example: `pool=edge`.
         "node-selector" => pub(crate) node_selector: String,
         /// Delete a load balancer and its children in one call.
         "cascade-delete" => pub(crate) cascade_delete: bool = true,
-        /// Octavia flavor.
+        /// Octavia flavor. Example: `f5a1b2c3-d4e5-4f60-8718-293a4b5c6d7e`.
         "flavor-id" => pub(crate) flavor_id: String,
-        /// Octavia availability zone.
+        /// Octavia availability zone. Example: `az1`.
         "availability-zone" => pub(crate) availability_zone: String,
         /// Show a host name in place of the address, for proxy protocol.
         "enable-ingress-hostname" => pub(crate) enable_ingress_hostname: bool,
         /// Suffix of that name.
         "ingress-hostname-suffix" => pub(crate) ingress_hostname_suffix: String = "nip.io".to_owned(),
-        /// Default of the annotation for TLS.
+        /// Default of the annotation for TLS. Example: `https://barbican.example/v1/containers/4ab1`.
         "default-tls-container-ref" => pub(crate) default_tls_container_ref: String,
         /// Where TLS containers are: `barbican` or `external`.
         "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
@@ -83,19 +83,19 @@ config_section! {
 config_section! {
     /// A class of load balancers that a Service may choose with the annotation `loadbalancer.openstack.org/class`.
     pub(crate) struct LoadBalancerClass {
-        /// External network for floating addresses.
+        /// External network for floating addresses. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
         "floating-network-id" => pub(crate) floating_network_id: String,
-        /// External subnet for floating addresses.
+        /// External subnet for floating addresses. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
         "floating-subnet-id" => pub(crate) floating_subnet_id: String,
-        /// Pattern of the external subnet's name.
+        /// Pattern of the external subnet's name. Example: `~^public-.*$`.
         "floating-subnet" => pub(crate) floating_subnet: String,
-        /// Tags of the external subnet.
+        /// Tags of the external subnet. Example: `&dmz,public`.
         "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
-        /// Network of the virtual address.
+        /// Network of the virtual address. Example: `d1e0a9f8-7b6c-4d5e-8f40-3a2b1c0d9e8f`.
         "network-id" => pub(crate) network_id: String,
-        /// Subnet of the virtual address and of the members.
+        /// Subnet of the virtual address and of the members. Example: `3f1c2b7a-90f4-4c35-8d62-17c1fb4a5c0e`.
         "subnet-id" => pub(crate) subnet_id: String,
-        /// Subnet of the members.
+        /// Subnet of the members. Example: `8c9d4f70-1a2b-4e6d-9f35-2b6f0d1e7a44`.
         "member-subnet-id" => pub(crate) member_subnet_id: String,
     }
 }

@@ -338,10 +338,10 @@ fn a_value_is_deserialized_by_itself() {
 
 #[test]
 fn the_reference_names_nested_keys() {
-    let text = docs::yaml_markdown::<Cloud>();
+    let text = docs::yaml_markdown::<Cloud>(|_| false);
     assert!(text.starts_with("A cloud.\n\n| Key |"), "{text}");
     for line in [
-        "| `aadClientSecret` | string, secret |  | Secret. |",
+        "| `aadClientSecret` | string, secret |  |  | after a restart | Secret. |",
         "| `routeRateLimit` | map with `cloudProviderRateLimit`, `cloudProviderRateLimitBucket` |",
         "| `balancers` | list of map with `name`, `allowServicePlacement`, `nodeSelector` |",
         "| `tagsMap` | map |",
@@ -468,7 +468,7 @@ fn variables_win_over_the_file_and_are_named_in_errors() {
     }
     let missing = read_variables("", &[]).unwrap_err();
     assert_eq!(missing, "cloud.yaml: REGION: missing\ncloud.yaml: name: missing");
-    let table = docs::yaml_markdown::<Variables>();
+    let table = docs::yaml_markdown::<Variables>(|_| false);
     assert!(
         table.contains("Zones. Variable `ZONES`, separated by commas."),
         "{table}"
