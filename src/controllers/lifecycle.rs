@@ -184,7 +184,7 @@ impl LifecycleController {
                     }
                     self.show();
                 }
-                name = recovered.next() => self.recover(name, &mut writing),
+                name = recovered.next() => self.recover(&name, &mut writing),
                 () = tokio::time::sleep_until(pass_at.unwrap_or_else(Instant::now)), if pass_at.is_some() => {
                     self.begin_pass(&mut asking);
                 }
@@ -215,10 +215,10 @@ impl LifecycleController {
     }
 
     /// Removes the shutdown taint of a node that is ready.
-    fn recover(&self, name: String, writing: &mut JoinSet<Ended>) {
-        match self.nodes.get(&name).filter(|node| decide::is_recovered(node)) {
+    fn recover(&self, name: &String, writing: &mut JoinSet<Ended>) {
+        match self.nodes.get(name).filter(|node| decide::is_recovered(node)) {
             Some(node) => self.start(node, NodeAction::SetShutdownTaint(false), writing),
-            None => self.recovered.done(&name),
+            None => self.recovered.done(name),
         }
     }
 

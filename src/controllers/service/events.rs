@@ -76,11 +76,11 @@ impl Reported {
     }
 
     /// Records a failure. Whether it is to be published: it is new, and the same was not reported about another part.
-    pub(super) fn fail(&mut self, part: &PartKey, failure: FailureReport) -> bool {
+    pub(super) fn fail(&mut self, part: &PartKey, failure: &FailureReport) -> bool {
         let mut others = self.parts.iter().filter(|(other, _)| *other != part);
-        let elsewhere = others.any(|(_, reports)| reports.failure.as_ref() == Some(&failure));
+        let elsewhere = others.any(|(_, reports)| reports.failure.as_ref() == Some(failure));
         let last = self.of(part).failure.replace(failure.clone());
-        last.as_ref() != Some(&failure) && !elsewhere
+        last.as_ref() != Some(failure) && !elsewhere
     }
 
     /// Forgets what was reported about other parts.

@@ -236,7 +236,7 @@ impl ServiceEntry {
         let only_nodes = cause == Cause::Nodes && self.is_settled();
         let event = failure.event(&self.view, only_nodes.then_some(nodes));
         // A Service that asks for something impossible is refused by each of its parts.
-        let is_new = self.reported.fail(part, failure.report(event.reason));
+        let is_new = self.reported.fail(part, &failure.report(event.reason));
         is_new.then_some(Output::Event(event))
     }
 }
