@@ -4,6 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
+    Environment,
+    config::{Locations, Problems},
     load_balancer::{ClusterView, Ownership, Protocol, ServiceId, ServiceView, SessionAffinity},
     plan::{
         GatheredInputs, Member,
@@ -27,7 +29,8 @@ use super::{
     names,
     observe::{ListenerKey, LoadBalancerSnapshot, Observed, ownership_of_floating, tags_of},
     part::{Key, Model},
-    responses::{FloatingIp, Listener, LoadBalancer},
+    responses::{self, FloatingIp, Listener},
+    settings::{LoadBalancer, LoadBalancing},
     steps::{Change, Reply},
     tags::Unrecorded,
 };
@@ -164,7 +167,7 @@ impl Lawful for Model {
         });
         let balancer = json!({"id": USERS, "name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
                               "vip_port_id": "vip-users", "provisioning_status": "ACTIVE"});
-        let balancer = Object::from(&record::<LoadBalancer>(balancer));
+        let balancer = Object::from(&record::<responses::LoadBalancer>(balancer));
         Truth {
             balancers: vec![[balancer, persons_listener(9000)].into_iter().collect()],
             floating: floating.to_vec(),
@@ -570,16 +573,13 @@ impl Lawful for Model {
 
 #[test]
 fn openstack_keeps_the_laws() {
-    let path = tempfile::tempdir().unwrap();
-    let file = path.path().join("cloud.conf");
-    let text = "[Global]\nauth-url = http://127.0.0.1:1\nusername = u\npassword = p\ntenant-id = t\n\
-                domain-id = d\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
-    std::fs::write(&file, text).unwrap();
-    let context = ccm_core::BuildContext {
-        cloud_config: Some(file),
-        ..Default::default()
+    let conf = LoadBalancer {
+        manage_security_groups: true,
+        create_monitor: true,
+        ..LoadBalancer::default()
     };
-    let loaded = crate::config::load(&context, &mut ccm_core::config::ConfigFiles::default());
-    let settings = Arc::new(loaded.unwrap().value.settings.load_balancing);
+    let mut problems = Problems::new("laws", Locations::default());
+    let settings = LoadBalancing::of(&conf, &BTreeMap::new(), &Environment::default(), &mut problems);
+    let settings = Arc::new(settings);
     laws(&Model { settings }, 60);
 }
