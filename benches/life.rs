@@ -79,14 +79,19 @@ impl LifeOptions {
 
     /// The name of the section: that of the cloud, and what is not as by default.
     fn section(&self) -> String {
-        let mut name = format!("life {}", self.cloud);
+        format!("life {}", self.title())
+    }
+
+    /// The cloud, and what is not the default.
+    fn title(&self) -> String {
+        let mut title = self.cloud.clone();
         if self.nodes != 100 {
-            let _ = write!(name, " {} nodes", self.nodes);
+            let _ = write!(title, " {} nodes", self.nodes);
         }
         if self.services != 1 {
-            let _ = write!(name, " {} services", self.services);
+            let _ = write!(title, " {} services", self.services);
         }
-        name
+        title
     }
 }
 
@@ -313,9 +318,9 @@ impl Cluster<'_> {
 
     fn report(&self, options: &LifeOptions) -> String {
         let mut text = format!(
-            "## A cluster on {}\n\n{} nodes, {} with {} ports, {} ms for every call.{}\n\n\
+            "## A cluster: {}\n\n{} nodes, {} with {} ports, {} ms for every call.{}\n\n\
              | phase | seconds | calls | writes | Go |\n|---|---:|---:|---:|---|\n",
-            options.cloud,
+            options.title(),
             options.nodes,
             match options.services {
                 1 => "one Service".to_owned(),

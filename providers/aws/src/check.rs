@@ -6,12 +6,17 @@ use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, Result, async_trait,
     check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
     config::{ConfigFiles, Parsed},
+    load_balancer::{Claim, ServiceFinding, ServiceView},
     registry::CheckerResult,
 };
 
 use crate::{
     client::{Api, Op},
     config::{self, Config},
+    load_balancer::{
+        annotations::TABLE,
+        spec::{self, Flavor, Spec},
+    },
     routes::route_tables,
     site::Site,
 };
@@ -80,6 +85,16 @@ impl Checker for Inspector {
         ];
         report.left_out.extend(left_out.map(str::to_owned));
         report
+    }
+
+    fn claims(&self, service: &ServiceView) -> Claim {
+        spec::claims(service, &self.loaded.value.settings.load_balancing)
+    }
+
+    fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
+        let settings = &self.loaded.value.settings.load_balancing;
+        let spec = Spec::read(service, settings, Flavor::of(service, settings));
+        Some(TABLE.findings(&service.annotations, &spec.invalid, &spec.ignored))
     }
 }
 

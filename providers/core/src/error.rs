@@ -309,6 +309,10 @@ mod tests {
             error.to_string(),
             "server_get: no such server (server=a1, request_id=req-1)"
         );
+        assert_eq!(
+            error.report_without_request(),
+            "server_get: no such server (server=a1)"
+        );
         assert_eq!(error.retry(), Retry::Never);
     }
 

@@ -172,14 +172,7 @@ impl PartModel for Model {
     }
 
     fn claims(&self, service: &ServiceView) -> Claim {
-        if has_own_hostname(service) {
-            return Claim::Ours;
-        }
-        match (&service.class, Flavor::of(service, &self.settings)) {
-            (Some(_), _) => Claim::NotOurs,
-            (None, Flavor::Elsewhere) => Claim::Elsewhere,
-            (None, _) => Claim::Ours,
-        }
+        spec::claims(service, &self.settings)
     }
 
     fn kind(&self, key: &Key) -> &'static str {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ccm_core::{
     load_balancer::{
-        AnnotationReader, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
+        AnnotationReader, Claim, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
         ServiceId, ServiceView, SessionAffinity, SourceRanges,
     },
     plan::objects::{Attributes, Kind as _, Policy},
@@ -61,6 +61,18 @@ pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
         .iter()
         .filter_map(|ingress| ingress.hostname.as_deref());
     hostnames.any(|hostname| names::is_hostname_of(hostname, &service.id))
+}
+
+/// Who is responsible for a Service.
+pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
+    if has_own_hostname(service) {
+        return Claim::Ours;
+    }
+    match (&service.class, Flavor::of(service, settings)) {
+        (Some(_), _) => Claim::NotOurs,
+        (None, Flavor::Elsewhere) => Claim::Elsewhere,
+        (None, _) => Claim::Ours,
+    }
 }
 
 /// A listener and its targets.

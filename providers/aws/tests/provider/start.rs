@@ -1,6 +1,10 @@
 //! Region, credentials, endpoints and the place of the cluster; and what is said when they are wrong.
 
-use ccm_core::{BuildContext, ErrorKind, check::Severity};
+use ccm_core::{
+    BuildContext, ErrorKind,
+    check::Severity,
+    load_balancer::{Claim, ServiceView},
+};
 use ccm_testbed::proxy::{Action, Rule};
 use serde_json::json;
 
@@ -349,6 +353,42 @@ async fn validate_names_a_vpc_that_is_not_ours() {
         about.iter().any(|line| line.starts_with("[Global] SubnetID: ")),
         "{about:#?}"
     );
+}
+
+#[tokio::test]
+async fn validate_names_wrong_annotations_of_services() {
+    let directory = tempfile::tempdir().unwrap();
+    let conf = directory.path().join("cloud.conf");
+    std::fs::write(&conf, "[Global]\nZone=us-east-1a\n").unwrap();
+    let context = BuildContext {
+        cloud_config: Some(conf),
+        ..BuildContext::default()
+    };
+    let checker = (provider().checker.unwrap())(&context)
+        .map_err(|findings| format!("{findings:?}"))
+        .unwrap();
+    let named = |name: &str| format!("service.beta.kubernetes.io/aws-load-balancer-{name}");
+    let service = |annotations: &[(&str, &str)]| ServiceView {
+        annotations: annotations
+            .iter()
+            .map(|(name, value)| (named(name), *value))
+            .collect(),
+        ..ServiceView::default()
+    };
+    assert_eq!(
+        checker.claims(&service(&[("type", "external")])),
+        Claim::Elsewhere
+    );
+    let wrong = service(&[("type", "nlb"), ("alpn-policy", "HTTP3"), ("shceme", "internal")]);
+    assert_eq!(checker.claims(&wrong), Claim::Ours);
+    let findings = checker.service(&wrong).unwrap();
+    let found: Vec<_> = findings
+        .iter()
+        .map(|finding| (finding.severity, finding.field.to_string()))
+        .collect();
+    let fields = [(Severity::Error, "alpn-policy"), (Severity::Warning, "shceme")];
+    let fields = fields.map(|(severity, name)| (severity, named(name)));
+    assert_eq!(found, fields, "{findings:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -585,6 +585,9 @@ mod tests {
         assert_eq!(reader.strict_number(NETWORK, 1..=10), None, "absent");
         let fast = |text: &str| mode(text).ok_or("it is neither fast nor slow");
         assert_eq!(reader.strict(MODE, fast), None);
+        assert_eq!(reader.strict_choice(LIMIT, &["11", "12"]), Some("11"));
+        assert_eq!(reader.strict_choice(KEEP, &["yes"]), None);
+        assert_eq!(reader.strict_choice(TIMEOUT, &["long", "short"]), None);
         let (ignored, invalid) = reader.finish();
         assert_eq!(ignored, []);
         assert_eq!(
@@ -592,7 +595,9 @@ mod tests {
             "annotations: acme.example/keep-address: \"perhaps\" is neither true nor false; \
              acme.example/connection-limit: 11 is not between 1 and 10; \
              acme.example/timeout: \"often\" is not a whole number; \
-             acme.example/mode: it is neither fast nor slow"
+             acme.example/mode: it is neither fast nor slow; \
+             acme.example/keep-address: \"perhaps\" is not supported, only yes is; \
+             acme.example/timeout: \"often\" is none of long, short"
         );
     }
 
@@ -605,7 +610,9 @@ mod tests {
         ]);
         let mut reader = AnnotationReader::new(&labels);
         assert_eq!(reader.list(MODE), Some(vec!["fast", "slow"]));
+        assert_eq!(reader.texts(MODE), ["fast", "slow"]);
         assert_eq!(reader.list(KEEP), None);
+        assert_eq!(reader.given(KEEP), None);
         let map = reader.map(NETWORK).into_iter().flatten();
         assert_eq!(map.collect::<Vec<_>>(), [("a", "x=y"), ("b", ""), ("c", "")]);
         let number = |item: &str| {

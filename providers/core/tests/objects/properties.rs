@@ -429,6 +429,21 @@ async fn a_refused_entry_is_found_and_blocked_and_the_others_are_added() {
 }
 
 #[tokio::test]
+async fn entries_that_are_refused_for_one_reason_are_one_difference() {
+    let cloud = Cloud {
+        bad: vec![5],
+        kind: ErrorKind::QuotaExceeded,
+        calls: Mutex::default(),
+    };
+    let desired = desired(vec![pool(0..8)]);
+    let mut observed: Objects<_> = [pool([])].into_iter().collect();
+    run(&cloud, &desired, &mut observed).await.unwrap();
+    let plan = desired.diff(&observed);
+    assert_eq!(plan.blocked.len(), 1, "{:?}", plan.blocked);
+    assert_eq!(plan.blocked[0].field, "target 5, 6, 7 of pool p");
+}
+
+#[tokio::test]
 async fn an_entry_that_is_there_already_is_added_and_one_that_is_gone_is_removed() {
     let there = Cloud {
         bad: vec![1],
