@@ -196,7 +196,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 self.create_policy(balancer, policy, "SSLNegotiationPolicyType", attribute)
                     .await?;
                 done!(client, ClassicListenerPoliciesSet, .load_balancer_name(balancer)
-                    .load_balancer_port(port(id)).policy_names(policy))
+                    .load_balancer_port(port(&object.key)).policy_names(policy))
             }
             "ClassicModifyLoadBalancerAttributes" => {
                 let attributes = classic_attributes(all)?;
@@ -217,7 +217,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             Kind::Balancer => done!(client, LoadBalancerDelete, .load_balancer_arn(id)),
             Kind::Classic => done!(client, ClassicDelete, .load_balancer_name(id)),
             Kind::ClassicListener => done!(client, ClassicListenersDelete,
-                .set_load_balancer_name(object.parent.clone()).load_balancer_ports(port(id))),
+                .set_load_balancer_name(object.parent.clone()).load_balancer_ports(port(&object.key))),
             Kind::NodeGroup => Err(unsupported(object, "existence")),
         };
         match deleted {
