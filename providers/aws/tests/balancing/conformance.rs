@@ -372,5 +372,5 @@ async fn the_provider_keeps_the_contract_with_the_rights_of_upstream() {
 
 conformance::balancer_tests!(
     Account::new(NLB).await,
-    NoReply ignored because "on a busy machine moto answers later than the 400 ms that the scenarios wait; passes alone in 4 minutes"
+    NoReply ignored because "on a busy machine moto answers later than the second that the scenarios wait; passes alone in 4 minutes"
 );

@@ -264,7 +264,11 @@ async fn a_full_table_is_filled_and_the_rest_is_said_once() {
         .into_iter()
         .filter(|action| action == "CreateRoute")
         .count();
-    assert_eq!(asked, 20, "no further batch is tried");
+    let under_way = 9;
+    assert!(
+        (13..=13 + under_way).contains(&asked),
+        "{asked}: after the refusal no more are begun"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

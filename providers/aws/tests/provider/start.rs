@@ -3,7 +3,7 @@
 use ccm_core::{
     BuildContext, ErrorKind,
     check::Severity,
-    load_balancer::{Claim, ServiceView},
+    load_balancer::{Claim, ServicePort, ServiceView},
 };
 use ccm_testbed::proxy::{Action, Rule};
 use serde_json::json;
@@ -373,6 +373,11 @@ async fn validate_names_wrong_annotations_of_services() {
             .iter()
             .map(|(name, value)| (named(name), *value))
             .collect(),
+        ports: vec![ServicePort {
+            port: 80,
+            node_port: 30080,
+            ..ServicePort::default()
+        }],
         ..ServiceView::default()
     };
     assert_eq!(

@@ -487,7 +487,7 @@ fn poll_timing(kind: Effect) -> PollTiming {
         // A Service waits for it. Many at once are polled by one listing.
         Effect::Create => PollTiming {
             interval: Duration::from_millis(750),
-            growth: 0.05,
+            growth: 0.1,
             ..PollTiming::default()
         },
         Effect::Delete => PollTiming::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 /// A timeout with which a reply that never comes is given up soon. On a busy machine other replies may be late, too.
-const IMPATIENT: Duration = Duration::from_millis(400);
+const IMPATIENT: Duration = Duration::from_secs(1);
 
 /// What happens to the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
