@@ -62,18 +62,33 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 fn registered() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for folder in ["src", "providers/core/src", "providers/openstack/src"] {
+    for folder in [
+        "src",
+        "providers/core/src",
+        "providers/openstack/src",
+        "providers/aws/src",
+    ] {
         sources(&root.join(folder), &mut files);
     }
     let call = Regex::new(
         r#"(?:(?:registry\.register|encode_descriptor|gauge|\bdescribe|\b(?:duration|total|errors): )\(\s*(?://[^\n]*\s*)?|register\(\s*registry,\s*|(?:Counter|Gauge|Histogram)>?\s*=\s*)(?:format!\(\s*)?"([a-z_{}]+)""#,
     )
     .unwrap();
+    let line = Regex::new(r#""([a-z_]+)"\s*=>\s*"[^"]*";"#).unwrap();
     let mut names = BTreeSet::new();
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
         let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        names.extend(call.captures_iter(product).map(|found| found[1].to_owned()));
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        let product: Vec<_> = product.lines().filter(is_code).collect();
+        let product = product.join("\n");
+        let calls = call.captures_iter(&product);
+        let found = calls.chain(line.captures_iter(&product));
+        names.extend(found.map(|found| found[1].to_owned()));
+    }
+    let timed = Regex::new(r#"Timed::new\(\s*metrics,\s*"([a-z_]+)""#).unwrap();
+    for found in timed.captures_iter(&read("providers/digitalocean/src/firewall.rs")) {
+        names.extend(["s", "_duration_seconds"].map(|end| format!("{}{end}", &found[1])));
     }
     names
 }

@@ -358,11 +358,10 @@ struct Metrics {
 
 impl Metrics {
     fn new(metrics: &ControllerMetrics) -> Self {
-        let (name, slow) = ("firewall_api_operation", || buckets(15.0));
+        let (fast, slow) = (|| buckets(4.5), || buckets(15.0));
+        let calls = "calls of the API for the firewall";
         Self {
-            calls: Timed::new(metrics, name, "calls of the API for the firewall", || {
-                buckets(4.5)
-            }),
+            calls: Timed::new(metrics, "firewall_api_operation", calls, fast),
             syncs: Timed::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
             reconciles: Timed::new(
                 metrics,
