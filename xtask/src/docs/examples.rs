@@ -26,7 +26,7 @@ fn setting(cloud: &str) -> Result<Setting> {
             &[],
         ),
         "aws" => (
-            "[Global]\nRegion = us-west-2\nVPC = vpc-0\nKubernetesClusterID = example\n",
+            "[Global]\nNLBSecurityGroupMode = Managed\nRegion = us-west-2\nVPC = vpc-0\nKubernetesClusterID = example\n",
             &[
                 ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
                 ("AWS_ACCESS_KEY_ID", "none"),
