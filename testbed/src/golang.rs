@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use crate::cache::{self, say};
+use crate::cache::{self, Kind, say};
 use crate::process::{run_captured, run_logged};
 
 /// The Go release that the `go.mod` files need, as (major, minor).
@@ -47,6 +47,8 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     if built.is_file() {
         return Ok(built);
     }
+    let objects = objects()?;
+    let _used = cache::lock_file(&objects.with_extension("lock"), Kind::Shared)?;
     let go = go()?;
     say(format!("building {}", program.what));
     let started = Instant::now();
@@ -55,9 +57,6 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
         fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     cache::make_dir(&dir.join(&hash))?;
-    // Up to 2.8 GB of intermediate results, of which only the program is wanted later. A build that was cut short goes
-    // on where it was.
-    let objects = cache::dir()?.join(format!("{}-objects", program.sources));
     let unfinished = dir.join("unfinished");
     let mut command = Command::new(&go);
     command
@@ -83,9 +82,27 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     command.arg(program.package);
     run_logged(&command, &dir.join("build.log"))?;
     fs::rename(&unfinished, &built)?;
-    fs::remove_dir_all(&objects).with_context(|| format!("cannot remove {}", objects.display()))?;
     say(format!("built in {} s", started.elapsed().as_secs()));
     Ok(built)
+}
+
+/// Intermediate results of all Go programs: most of them share Kubernetes' libraries, and all of them Go's own. A build that
+/// was cut short goes on where it was.
+fn objects() -> Result<PathBuf> {
+    Ok(cache::dir()?.join("go-objects"))
+}
+
+/// Removes the intermediate results, some 4 GB, once nobody builds with them. The programs stay.
+///
+/// # Errors
+/// When they cannot be removed.
+pub fn remove_objects() -> Result<()> {
+    let objects = objects()?;
+    let _lock = cache::lock_file(&objects.with_extension("lock"), Kind::Exclusive)?;
+    if objects.exists() {
+        fs::remove_dir_all(&objects).with_context(|| format!("cannot remove {}", objects.display()))?;
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]

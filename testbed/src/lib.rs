@@ -37,7 +37,7 @@ pub mod contender;
 pub mod controlplane;
 pub mod document;
 pub mod forward;
-mod golang;
+pub mod golang;
 pub mod helm;
 mod http;
 pub mod manifests;

@@ -14,7 +14,10 @@ mod upstream;
 
 use std::{io::Write, process::ExitCode};
 
-use ccm_testbed::cargo::{cargo, root, run};
+use ccm_testbed::{
+    cargo::{cargo, root, run},
+    golang,
+};
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -63,7 +66,7 @@ fn main() -> ExitCode {
         Task::Release(options) => release::run(&options),
         Task::Upstream => upstream::run(),
     };
-    match result {
+    match result.and(golang::remove_objects()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {error:#}"));

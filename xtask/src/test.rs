@@ -6,6 +6,7 @@ mod programs;
 
 use std::{
     collections::BTreeSet,
+    iter,
     path::{Path, PathBuf},
     thread,
     time::Instant,
@@ -92,15 +93,20 @@ impl Clouds {
         each.chain(["", self.features()]).collect()
     }
 
+    /// All packages but those of clouds that are not tested, as arguments of cargo. What each is built on gets the features
+    /// that all of them need together: with one package alone, others, and would be compiled once more.
+    fn packages(&self) -> Vec<String> {
+        let others = self.others.iter();
+        let excluded = others.map(|name| format!("--exclude=ccm-provider-{name}"));
+        iter::once("--workspace".to_owned()).chain(excluded).collect()
+    }
+
     /// The packages and features with everything that is tested, as arguments of cargo.
     fn selection(&self) -> Vec<String> {
-        let mut arguments = vec!["--workspace".to_owned()];
+        let mut arguments = self.packages();
         if self.others.is_empty() {
             arguments.push("--all-features".to_owned());
             return arguments;
-        }
-        for name in &self.others {
-            arguments.extend(["--exclude".to_owned(), format!("ccm-provider-{name}")]);
         }
         let features: Vec<_> = self
             .chosen
@@ -168,14 +174,11 @@ fn joined<T>(result: thread::Result<Result<T>>) -> Result<T> {
 /// Everything that compiles, with all warnings: the code is checked before its tests run.
 fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
     let selection = clouds.selection();
-    // The features of what the program is built on are those of the whole workspace, or SDKs would be compiled for each set.
     for features in clouds.feature_sets() {
         let name = format!("clippy with features {features:?}");
         step(&name, || {
-            let mut command = cargo(&["clippy", "--locked", "--workspace", "--lib", "--bins", "--tests"]);
-            for other in &clouds.others {
-                command.args(["--exclude", &format!("ccm-provider-{other}")]);
-            }
+            let mut command = cargo(&["clippy", "--locked", "--lib", "--bins", "--tests"]);
+            command.args(clouds.packages());
             if !features.is_empty() {
                 command.args(["--features", &format!("cloud-controller-manager/{features}")]);
             }
@@ -188,9 +191,10 @@ fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
     })?;
     step("tests without a cloud", || {
         // Cargo builds examples only along with all tests.
-        execute(&mut cargo(&["build", "--locked", "--example", "out_of_tree"]))?;
-        let args = ["test", "--locked", "--test", "registry", "--test", "out_of_tree"];
-        execute(&mut cargo(&args))
+        let mut example = cargo(&["build", "--locked", "--example", "out_of_tree"]);
+        execute(example.args(clouds.packages()))?;
+        let mut tests = cargo(&["test", "--locked", "--test", "registry", "--test", "out_of_tree"]);
+        execute(tests.args(clouds.packages()))
     })?;
     step("building the tests", || programs::build(&selection))
 }
@@ -202,7 +206,8 @@ fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
         execute(cargo(&["test", "--locked", "--doc"]).args(&selection))
     })?;
     step("documentation", || {
-        let mut command = cargo(&["doc", "--locked", "--no-deps"]);
+        // With the examples, which need what tests need: what clippy has checked is not checked with other features again.
+        let mut command = cargo(&["doc", "--locked", "--no-deps", "--lib", "--bins", "--examples"]);
         execute(command.args(&selection).env("RUSTDOCFLAGS", "-D warnings"))
     })?;
     step("licences and sources of dependencies", deny)?;
