@@ -6,19 +6,18 @@ use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, Result, async_trait,
     check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
     config::{ConfigFiles, Parsed},
+    error::accept,
     load_balancer::{Claim, ServiceFinding, ServiceView},
     registry::CheckerResult,
 };
 
 use crate::{
     client::{Api, Op},
+    cluster::Site,
     config::{self, Config},
-    load_balancer::{
-        annotations::TABLE,
-        spec::{self, Flavor, Spec},
-    },
+    load_balancer::annotations::TABLE,
+    load_balancer::spec::{self, Flavor, Spec},
     routes::route_tables,
-    site::Site,
 };
 
 /// Reads the config, to look over what it leads to.
@@ -29,13 +28,9 @@ use crate::{
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     let loaded = config::load(context, &mut ConfigFiles::default());
     let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
-    if let Err(error) = crate::tagging::check(context) {
-        return Err(vec![Finding::of_error("flags", &error)]);
-    }
-    Ok(Box::new(Inspector {
-        context: context.clone(),
-        loaded,
-    }))
+    crate::tagging::check(context).map_err(|error| vec![Finding::of_error("flags", &error)])?;
+    let context = context.clone();
+    Ok(Box::new(Inspector { context, loaded }))
 }
 
 /// Looks over one config and what it leads to.
@@ -47,10 +42,7 @@ struct Inspector {
 #[async_trait]
 impl Checker for Inspector {
     fn config(&self) -> Vec<Finding> {
-        let warnings = self.loaded.warnings.iter();
-        warnings
-            .map(|problem| Finding::of_problem(Severity::Warning, problem))
-            .collect()
+        Finding::of_warnings(&self.loaded)
     }
 
     async fn cloud(&self) -> CloudReport {
@@ -59,8 +51,7 @@ impl Checker for Inspector {
             Ok(connected) => connected,
             Err(error) => {
                 report.findings.push(no_entry(&error));
-                let text = "AWS: without credentials, region and VPC there is nothing to ask.";
-                report.left_out.push(text.to_owned());
+                report.leave_out("AWS: without credentials, region and VPC there is nothing to ask.");
                 return report;
             }
         };
@@ -79,20 +70,20 @@ impl Checker for Inspector {
         let table = self.places(&api, &site, &mut inspection).await;
         let mut report = inspection.report;
         rights(&api, &site, table.as_deref(), &mut report).await;
-        let left_out = [
-            "Rights to write load balancers: Elastic Load Balancing has no dry runs.",
-            "Rights to change instances and rules of security groups: a dry run needs one that may be changed.",
-        ];
-        report.left_out.extend(left_out.map(str::to_owned));
+        report.leave_out("Rights to write load balancers: Elastic Load Balancing has no dry runs.");
+        let text = "a dry run needs one that may be changed";
+        report.leave_out(format!(
+            "Rights to change instances and rules of security groups: {text}."
+        ));
         report
     }
 
     fn claims(&self, service: &ServiceView) -> Claim {
-        spec::claims(service, &self.loaded.value.settings.load_balancing)
+        spec::claims(service, &self.loaded.value.load_balancing)
     }
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
-        let settings = &self.loaded.value.settings.load_balancing;
+        let settings = &self.loaded.value.load_balancing;
         let spec = Spec::read(service, settings, Flavor::of(service, settings));
         Some(TABLE.findings(&service.annotations, &spec.invalid, &spec.ignored))
     }
@@ -101,21 +92,21 @@ impl Checker for Inspector {
 impl Inspector {
     /// Finds region, credentials and place of the cluster.
     async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
-        let settings = &self.loaded.value.settings;
-        let connection = settings.connection.clone();
-        let (api, metadata) = Api::connect(connection, &settings.quotas, &self.context).await?;
+        let config = &self.loaded.value;
+        let connection = config.connection.clone();
+        let api = Api::connect(connection, &config.quotas, &self.context).await?;
         // An account in which STS cannot be reached can be used all the same.
         if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));
         }
         let untagged = self.context.flags.boolean(&crate::ALLOW_UNTAGGED);
-        let site = Site::find(&api, &metadata, &settings.site, untagged).await?;
+        let site = Site::find(&api, config, untagged).await?;
         Ok((api, site))
     }
 
     /// Whether what the config names exists. Returns a route table, if there is one for routes.
     async fn places(&self, api: &Api, site: &Site, inspection: &mut Inspection<'_>) -> Option<String> {
-        let settings = &self.loaded.value.settings;
+        let config = &self.loaded.value;
         let client = api.at(Priority::User);
         let mut found = |key: &str, id: &str, found: Result<Option<()>>, what: String| {
             let missing = format!("{id} does not exist in this account, region and VPC");
@@ -124,21 +115,17 @@ impl Inspector {
                 inspection.report.pass(key, what);
             }
         };
-        let vpc = match in_time(client.check_vpc(&site.vpc)).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            read => read.map(Some),
-        };
+        let vpc = in_time(client.check_vpc(&site.vpc)).await.map(Some);
+        let vpc = accept(vpc, ErrorKind::NotFound, None);
         found("VPC", &site.vpc, vpc, format!("{} exists", site.vpc));
-        if let Some(id) = &settings.site.subnet {
-            let filter = [
-                ("subnet-id", vec![id.clone()]),
-                ("vpc-id", vec![site.vpc.clone()]),
-            ];
+        if let Some(id) = &config.subnet {
+            let vpc = ("vpc-id", vec![site.vpc.clone()]);
+            let filter = [("subnet-id", vec![id.clone()]), vpc];
             let subnets = in_time(client.subnets(&filter)).await;
             let subnet = subnets.map(|subnets| subnets.first().map(drop));
             found("SubnetID", id, subnet, format!("{id} is in {}", site.vpc));
         }
-        let id = settings.route_table.as_deref();
+        let id = config.route_table.as_deref();
         let table = match in_time(route_tables(&client, site, id)).await {
             Ok(tables) => tables.into_iter().next(),
             Err(error) => {

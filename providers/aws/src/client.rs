@@ -9,8 +9,7 @@
 //! | [`ec2`] | instances, subnets, route tables, tags |
 //! | [`dry_run`] | which rights there are |
 //! | [`groups`] | security groups |
-//! | [`elb`] | reads of network load balancers |
-//! | [`classic`] | reads of classic load balancers |
+//! | [`elb`] | reads of load balancers, network and classic |
 //! | [`send`] | writes of load balancers and security groups |
 //!
 //! The SDK does not retry: the gate does.
@@ -34,17 +33,28 @@ macro_rules! done {
 /// The same for all pages of a listing: the items of each reply, converted. `$set` and `$next` are the names of the token.
 macro_rules! list {
     (
-        $client:expr, $op:ident($set:ident, $next:ident), $items:ident.filter_map($convert:expr), $($fields:tt)*
+        $client:expr, $op:ident($set:ident, $next:ident), $items:ident.flat_map($convert:expr), $($fields:tt)*
     ) => {
         ccm_core::client::collect(None, |token: Option<String>| async move {
             let reply = send!($client, $op, $($fields)*.$set(token.clone()))?;
             let items = reply.$items.unwrap_or_default().into_iter();
             Ok(ccm_core::client::Page {
-                items: items.filter_map($convert).collect(),
+                items: items.flat_map($convert).collect(),
                 next: reply.$next,
             })
         })
         .await
+    };
+}
+
+/// Pairs of key and value as a type of the SDK.
+macro_rules! key_values {
+    ($type:ty, $pairs:expr) => {
+        Some(
+            $pairs
+                .map(|(key, value)| <$type>::builder().key(key).value(value).build())
+                .collect(),
+        )
     };
 }
 
@@ -57,7 +67,6 @@ macro_rules! object {
     }};
 }
 
-pub(crate) mod classic;
 mod connect;
 pub(crate) mod dry_run;
 pub(crate) mod ec2;
@@ -77,11 +86,16 @@ use aws_types::request_id::RequestId;
 use ccm_core::{
     BuildContext, Error, ErrorKind, Outcome, Priority, Result, Retry,
     client::{Fence, Gate, GateConfig},
+    error::{accept, report},
 };
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-use self::{connect::Clients, metadata::Metadata, metrics::RequestMetrics};
+use self::{
+    connect::Clients,
+    metadata::{Metadata, REGION},
+    metrics::RequestMetrics,
+};
 pub(crate) use self::{
     connect::{ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
     ops::{Op, Quotas},
@@ -107,6 +121,7 @@ pub(crate) struct Client {
 
 struct Inner {
     region: String,
+    metadata: Metadata,
     state: RwLock<State>,
     metrics: RequestMetrics,
     user_agent: String,
@@ -117,6 +132,20 @@ struct State {
     clients: Arc<Clients>,
     /// When credentials that AWS refused were last read again.
     renewed: Option<Instant>,
+    /// How many connections were in use before, as [`Api::reconnect`] counts them.
+    generation: u64,
+}
+
+impl State {
+    /// The connection with new clients.
+    async fn new(connection: Connection, region: &str, user_agent: &str) -> Result<Self> {
+        Ok(Self {
+            clients: Arc::new(connection.clients(region, user_agent).await?),
+            connection,
+            renewed: None,
+            generation: 0,
+        })
+    }
 }
 
 impl fmt::Debug for Api {
@@ -138,11 +167,11 @@ impl Api {
         connection: Connection,
         quotas: &Quotas,
         context: &BuildContext,
-    ) -> Result<(Self, Metadata)> {
+    ) -> Result<Self> {
         let metadata = Metadata::new(&connection)?;
         let region = match &connection.region {
             Some(region) => region.clone(),
-            None => metadata.region().await?,
+            None => metadata.get(REGION).await?,
         };
         let mut config = GateConfig::new(crate::NAME);
         config.buckets = quotas.all_buckets().into_iter().collect();
@@ -152,22 +181,17 @@ impl Api {
         // Routes and tags have fences of their own; all other writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
         let metrics = RequestMetrics::publish(crate::NAME, &context.metrics);
-        let clients = Arc::new(connection.clients(&region, &context.user_agent).await?);
-        let state = State {
-            connection,
-            clients,
-            renewed: None,
-        };
-        let api = Self {
+        let state = State::new(connection, &region, &context.user_agent).await?;
+        Ok(Self {
             gate: Gate::new(config, &context.metrics),
             inner: Arc::new(Inner {
                 region,
+                metadata,
                 state: RwLock::new(state),
                 metrics,
                 user_agent: context.user_agent.clone(),
             }),
-        };
-        Ok((api, metadata))
+        })
     }
 
     /// The calls, with this priority.
@@ -179,6 +203,16 @@ impl Api {
     /// The region.
     pub(crate) fn region(&self) -> &str {
         &self.inner.region
+    }
+
+    /// The instance metadata service.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        &self.inner.metadata
+    }
+
+    /// How often other credentials were applied.
+    pub(crate) fn generation(&self) -> u64 {
+        self.inner.state.read().generation
     }
 
     /// The same, but writes pass this fence.
@@ -203,17 +237,15 @@ impl Api {
     /// AWS does not accept the credentials, or cannot be reached; then nothing changes.
     pub(crate) async fn reconnect(&self, connection: Connection) -> Result<()> {
         let inner = &self.inner;
-        let clients = Arc::new(connection.clients(&inner.region, &inner.user_agent).await?);
+        let mut state = State::new(connection, &inner.region, &inner.user_agent).await?;
         let attempt = || async {
-            let request = clients.ec2.describe_availability_zones();
+            let request = state.clients.ec2.describe_availability_zones();
             Box::pin(request.send()).await.map_err(|error| failure(&error))
         };
         accepted(self.gate.call(Op::Zones, Priority::User, attempt).await)?;
-        *inner.state.write() = State {
-            connection,
-            clients,
-            renewed: None,
-        };
+        let mut last = inner.state.write();
+        state.generation = last.generation + 1;
+        *last = state;
         Ok(())
     }
 
@@ -231,13 +263,14 @@ impl Api {
             }
             state.connection.clone()
         };
-        let Ok(clients) = connection.clients(&inner.region, &inner.user_agent).await else {
+        let Ok(mut new) = State::new(connection, &inner.region, &inner.user_agent).await else {
             return false;
         };
+        new.renewed = Some(Instant::now());
         let mut state = inner.state.write();
         if Arc::ptr_eq(&state.clients, refused) {
-            state.clients = Arc::new(clients);
-            state.renewed = Some(Instant::now());
+            new.generation = state.generation;
+            *state = new;
         }
         true
     }
@@ -249,10 +282,7 @@ impl Api {
 ///
 /// That of the call.
 pub(crate) fn accepted<T>(answer: Result<T>) -> Result<()> {
-    match answer {
-        Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
-        _ => Ok(()),
-    }
+    accept(answer.map(drop), ErrorKind::PermissionDenied, ())
 }
 
 impl Client {
@@ -309,7 +339,7 @@ where
             let body = String::from_utf8_lossy(body.unwrap_or_default());
             body.chars().take(200).collect()
         }
-        (None, _) => ccm_core::error::report(error),
+        (None, _) => report(error),
     };
     let failure = Failure {
         status: response.map(|response| response.status().as_u16()),
@@ -337,8 +367,8 @@ fn credentials_error(error: &(dyn std::error::Error + 'static)) -> Option<Error>
             "no credentials found in environment, profile, web identity, container and instance metadata"
                 .to_owned(),
         ),
-        CredentialsError::ProviderTimedOut(_) => (ErrorKind::Unavailable, ccm_core::error::report(error)),
-        _ => (ErrorKind::Unauthenticated, ccm_core::error::report(error)),
+        CredentialsError::ProviderTimedOut(_) => (ErrorKind::Unavailable, report(error)),
+        _ => (ErrorKind::Unauthenticated, report(error)),
     };
     Some(Error::new(kind, text))
 }

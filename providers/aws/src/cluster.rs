@@ -1,8 +1,16 @@
-//! The cluster's id, and the tags by which resources belong to it.
+//! The cluster's id, the tags by which resources belong to it, and where it is: region and VPC.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
-use ccm_core::{Error, ErrorKind, Result};
+use ccm_core::{Error, ErrorKind, Priority, Result, error::accept};
+
+use crate::{
+    client::{Api, accepted, ec2::Instance, metadata::INSTANCE_ID},
+    config::Config,
+};
 
 /// Tags of a resource.
 pub(crate) type Tags = BTreeMap<String, String>;
@@ -80,26 +88,102 @@ impl Cluster {
     ///
     /// The tags name more than one cluster.
     pub(crate) fn of_instance(tags: &Tags) -> Result<Self> {
-        let mut ids: Vec<&str> = tags.keys().filter_map(|key| key.strip_prefix(PREFIX)).collect();
         let legacy = tags.get(LEGACY).map(String::as_str);
-        ids.extend(legacy);
-        ids.sort_unstable();
-        ids.dedup();
-        match ids.as_slice() {
-            [] => Ok(Self::default()),
-            [id] => Ok(Self {
-                id: (*id).to_owned(),
-                legacy: legacy.is_some(),
-            }),
-            several => Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "the tags of this instance name several clusters: {}; keep one, or set [Global] KubernetesClusterID",
-                    several.join(", ")
-                ),
-            )),
+        let ids = tags.keys().filter_map(|key| key.strip_prefix(PREFIX));
+        let ids: BTreeSet<&str> = ids.chain(legacy).collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        if ids.len() > 1 {
+            let text = format!(
+                "the tags of this instance name several clusters: {}",
+                ids.join(", ")
+            );
+            let text = format!("{text}; keep one, or set [Global] KubernetesClusterID");
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
+        Ok(Self {
+            id: ids.concat(),
+            legacy: legacy.is_some(),
+        })
+    }
+}
+
+/// Where the cluster is. Determined once, at the start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Site {
+    /// The region.
+    pub(crate) region: String,
+    /// The VPC.
+    pub(crate) vpc: String,
+    /// The subnet for load balancers if no other qualifies.
+    pub(crate) subnet: Option<String>,
+    /// The cluster's id and tags.
+    pub(crate) cluster: Cluster,
+}
+
+/// As events and the log call it.
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "region {}, VPC {}", self.region, self.vpc)?;
+        match self.cluster.id.as_str() {
+            "" => f.write_str(", no cluster id"),
+            id => write!(f, ", cluster {id:?}"),
         }
     }
+}
+
+impl Site {
+    /// Determines region, VPC and cluster from the config, or from the instance that this program runs on. In both cases AWS
+    /// gets a request, which proves that it accepts the credentials.
+    ///
+    /// # Errors
+    ///
+    /// AWS cannot be reached or refuses, or there is no cluster id.
+    pub(crate) async fn find(api: &Api, config: &Config, untagged: bool) -> Result<Self> {
+        let mut site = Self {
+            region: api.region().to_owned(),
+            subnet: config.subnet.clone(),
+            cluster: config.cluster.clone(),
+            vpc: config.vpc.clone().unwrap_or_default(),
+        };
+        if !site.vpc.is_empty() && !site.cluster.id.is_empty() {
+            return accepted(api.at(Priority::User).zones().await).map(|()| site);
+        }
+        let id = api.metadata().get(INSTANCE_ID).await?;
+        let own = own_instance(api, &id).await?;
+        if site.vpc.is_empty() {
+            site.vpc = own.vpc;
+            let subnet = Some(own.subnet).filter(|subnet| !subnet.is_empty());
+            site.subnet = site.subnet.or(subnet);
+        }
+        if site.cluster.id.is_empty() {
+            site.cluster = Cluster::of_instance(&own.tags)?;
+        }
+        if site.cluster.id.is_empty() && !untagged {
+            let text = format!(
+                "there is no cluster id: tag instance {id} with kubernetes.io/cluster/<id>, set [Global] KubernetesClusterID, or \
+                 allow that with --allow-untagged-cloud"
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
+        if site.vpc.is_empty() {
+            let text = format!("instance {id} is in no VPC; set [Global] VPC");
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
+        Ok(site)
+    }
+}
+
+/// The instance that this program runs on.
+async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
+    let found = api.at(Priority::User).instances_by_id(&[id.to_owned()]).await;
+    let found = accept(found, ErrorKind::NotFound, Vec::new())?;
+    found.into_iter().next().ok_or_else(|| {
+        let text = format!(
+            "EC2 does not know instance {id}, which this program runs on; is the region {} right",
+            api.region()
+        );
+        Error::new(ErrorKind::NotFound, text)
+    })
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! all keys have their defaults. The documentation of the fields is the reference that users read.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hasher},
+    collections::BTreeMap,
+    hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
     path::{Path, PathBuf},
 };
 
@@ -14,18 +14,21 @@ use ccm_core::{
     config::{
         self, Changes, ConfigFile, ConfigFiles, LoadError, Parsed, Problems, config_file, config_section,
     },
+    load_balancer::IpFamily,
 };
 use regex::Regex;
 
 use crate::{
-    client::{ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service},
-    instances::{InstanceSettings, IpFamily},
+    client::{
+        ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates,
+    },
+    cluster::Cluster,
 };
 
 /// Instance types that must get topology labels. Source: `supportedTopologyInstanceTypePattern` of the Go cloud controller.
 const TOPOLOGY_TYPES: &str = r"^(hpc|trn|p)[0-9]+[a-z]*(-[a-z0-9]+)?(\.[0-9a-z]*)$";
 /// The port of kube-proxy's health check.
-const PROBE_PORT: i32 = 10256;
+const PROBE_PORT: u16 = 10256;
 /// The path of kube-proxy's health check.
 const PROBE_PATH: &str = "/healthz";
 
@@ -98,34 +101,31 @@ config_file! {
     }
 }
 
-/// What the provider runs with: checked, and nothing of the file's form left in it.
+/// What the provider runs with: the checked config as it was at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct Config {
     /// How to reach AWS.
     pub(crate) connection: Connection,
     /// How much may be requested.
     pub(crate) quotas: Quotas,
-    /// Where the cluster is.
-    pub(crate) site: SiteSettings,
-    /// What nodes get of their instances.
-    pub(crate) instances: InstanceSettings,
-    /// `RouteTableID`.
-    pub(crate) route_table: Option<String>,
-    /// How load balancers are built.
-    pub(crate) load_balancing: LoadBalancing,
-}
-
-/// What the file says of the place of the cluster. The rest comes from the instance that this program runs on.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SiteSettings {
     /// `VPC`.
     pub(crate) vpc: Option<String>,
     /// `SubnetID`.
     pub(crate) subnet: Option<String>,
-    /// `KubernetesClusterID` or `KubernetesClusterTag`.
-    pub(crate) cluster_id: Option<String>,
-    /// Whether `KubernetesClusterTag` is set.
-    pub(crate) legacy_tag: bool,
+    /// `KubernetesClusterID` or `KubernetesClusterTag`. Without both, the ID is empty.
+    pub(crate) cluster: Cluster,
+    /// `NodeIPFamilies`: which addresses of nodes are reported, in this order.
+    pub(crate) families: Vec<IpFamily>,
+    /// Instance types whose nodes should have topology labels.
+    pub(crate) topology_types: Option<Regex>,
+    /// `RouteTableID`.
+    pub(crate) route_table: Option<String>,
+    /// How load balancers are built.
+    pub(crate) load_balancing: LoadBalancing,
+    /// What the file gives, to compare with a later one.
+    conf: CloudConf,
+    /// The variables that name the files of trusted authorities and of credentials, each with a hash of its file.
+    file_hashes: [(&'static str, Option<u64>); 3],
 }
 
 /// How load balancers are built.
@@ -164,25 +164,13 @@ pub(crate) enum DefaultType {
     None,
 }
 
-/// The config as it was at one moment.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    /// What the provider runs with.
-    pub(crate) settings: Settings,
-    /// What the file gives, to compare with a later one.
-    conf: CloudConf,
-    /// The files of the credentials and of trusted authorities, by the variable that names them, each with a hash of its
-    /// contents.
-    material: BTreeMap<&'static str, u64>,
-}
-
 impl Config {
     /// What changes from this config to a new one. Credentials, endpoints and quotas can be taken over while running.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
-        let variables: BTreeSet<_> = self.material.keys().chain(new.material.keys()).collect();
-        let is_rotated = |variable: &&&str| self.material.get(**variable) != new.material.get(**variable);
-        let rotated = variables.into_iter().filter(is_rotated);
-        let rotated: Vec<_> = rotated.map(|variable| format!("file of {variable}")).collect();
+        let files = self.file_hashes.iter().zip(&new.file_hashes);
+        let rotated = files.filter(|(old, new)| old != new);
+        let rotated = rotated.map(|((variable, _), _)| format!("file of {variable}"));
+        let rotated: Vec<_> = rotated.collect();
         let keys = self.conf.changed_keys(&new.conf).into_iter();
         let (live, restart): (Vec<_>, Vec<_>) = keys.partition(|key| is_live(key));
         Changes {
@@ -219,61 +207,59 @@ pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Pa
 fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems: &mut Problems) -> Config {
     let global = &conf.global;
     let region = region(global, env, problems);
-    let mut material = BTreeMap::new();
     let ca_bundle = env.var("AWS_CA_BUNDLE").and_then(|path| {
-        let read = files.read(path);
-        let read = read.map_err(|error| format!("could not read {path:?}: {error}"));
-        let read = read.and_then(|pem| match crate::client::is_certificates(&pem) {
-            true => Ok(pem),
-            false => Err(format!("{path:?} is not a PEM bundle of certificates")),
-        });
-        read.map_err(|what| problems.error("Global", format!("AWS_CA_BUNDLE: {what}")))
-            .ok()
+        let what = match files.read(path) {
+            Ok(pem) if is_certificates(&pem) => return Some(pem),
+            Ok(_) => format!("{path:?} is not a PEM bundle of certificates"),
+            Err(error) => format!("could not read {path:?}: {error}"),
+        };
+        problems.error("Global", format!("AWS_CA_BUNDLE: {what}"));
+        None
     });
-    material.extend(ca_bundle.iter().map(|pem| ("AWS_CA_BUNDLE", hash(pem))));
-    // The files that the SDK reads credentials from. Mostly there is none.
+    // The SDK reads the files of credentials. Usually there is none.
     let home = env.var("HOME").map(|home| Path::new(home).join(".aws"));
-    for (variable, name) in [
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-        ("AWS_CONFIG_FILE", "config"),
-    ] {
+    let mut hash_of = |variable, name| {
         let path = env.var(variable).map(PathBuf::from);
         let path = path.or_else(|| Some(home.as_ref()?.join(name)));
-        if let Some(Ok(text)) = path.map(|path| files.read(path)) {
-            material.insert(variable, hash(&text));
-        }
-    }
+        let text = path.and_then(|path| files.read(path).ok());
+        (variable, text.as_deref().map(hash))
+    };
+    let file_hashes = [
+        ("AWS_CA_BUNDLE", ca_bundle.as_deref().map(hash)),
+        hash_of("AWS_CONFIG_FILE", "config"),
+        hash_of("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+    ];
     conf.quota.check("Quota", problems);
-    let settings = Settings {
-        connection: Connection {
-            region,
-            role: role(global, problems),
-            endpoints: endpoints(conf, env, problems),
-            proxy: proxy(env, problems),
-            ca_bundle,
-            environment: env.clone(),
-            answer_timeout: ANSWER_TIMEOUT,
-        },
+    let connection = Connection {
+        region,
+        role: role(global, problems),
+        endpoints: endpoints(conf, env, problems),
+        ca_bundle,
+        environment: env.clone(),
+        answer_timeout: ANSWER_TIMEOUT,
+    };
+    if let Some((variable, url, _)) = connection.proxy() {
+        // The URL may have a password.
+        let what = format!("{variable}: not a URL; write http://<host>:<port>");
+        problems.require(is_url(&url), "Global", what);
+    }
+    Config {
+        connection,
         quotas: conf.quota,
-        site: site(global, problems),
-        instances: InstanceSettings {
-            families: families(&global.node_ip_families, problems),
-            topology_types: topology_types(&global.topology_types, problems),
-        },
+        vpc: id(&global.vpc, "VPC", "vpc-", problems),
+        subnet: id(&global.subnet_id, "SubnetID", "subnet-", problems),
+        cluster: cluster(global, problems),
+        families: families(&global.node_ip_families, problems),
+        topology_types: topology_types(&global.topology_types, problems),
         route_table: id(&global.route_table_id, "RouteTableID", "rtb-", problems),
         load_balancing: load_balancing(global, problems),
-    };
-    Config {
-        settings,
         conf: conf.clone(),
-        material,
+        file_hashes,
     }
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(bytes)
 }
 
 /// The value of a key, if it is not empty.
@@ -285,12 +271,8 @@ fn given(value: &str) -> Option<String> {
 /// The id of an EC2 resource.
 fn id(value: &str, key: &str, prefix: &str, problems: &mut Problems) -> Option<String> {
     let id = given(value)?;
-    if !id.starts_with(prefix) {
-        problems.error(
-            ("Global", key),
-            format!("{id:?} is not an id; write one that begins with {prefix}"),
-        );
-    }
+    let what = format!("{id:?} is not an id; write one that begins with {prefix}");
+    problems.require(id.starts_with(prefix), ("Global", key), what);
     Some(id)
 }
 
@@ -301,10 +283,8 @@ fn region(global: &Global, env: &Environment, problems: &mut Problems) -> Option
         return given(&global.region).or_else(|| variables().map(str::to_owned));
     };
     let region = region_of_zone(&zone);
-    if region.is_none() {
-        let what = format!("{zone:?} is not an availability zone; write one such as us-west-2a");
-        problems.error(("Global", "Zone"), what);
-    }
+    let what = format!("{zone:?} is not an availability zone; write one such as us-west-2a");
+    problems.require(region.is_some(), ("Global", "Zone"), what);
     region
 }
 
@@ -314,54 +294,50 @@ pub(crate) fn region_of_zone(zone: &str) -> Option<String> {
     Some(region.as_str().to_owned())
 }
 
-fn site(global: &Global, problems: &mut Problems) -> SiteSettings {
-    let (tag, cluster_id) = (
-        given(&global.kubernetes_cluster_tag),
-        given(&global.kubernetes_cluster_id),
-    );
-    if let (Some(tag), Some(id)) = (&tag, &cluster_id)
-        && tag != id
-    {
-        let what = format!("{id:?} differs from KubernetesClusterTag {tag:?}; remove one of them");
-        problems.error(("Global", "KubernetesClusterID"), what);
-    }
-    SiteSettings {
-        vpc: id(&global.vpc, "VPC", "vpc-", problems),
-        subnet: id(&global.subnet_id, "SubnetID", "subnet-", problems),
-        legacy_tag: tag.is_some(),
-        cluster_id: cluster_id.or(tag),
+fn cluster(global: &Global, problems: &mut Problems) -> Cluster {
+    let tag = global.kubernetes_cluster_tag.trim();
+    let id = global.kubernetes_cluster_id.trim();
+    let what = format!("{id:?} differs from KubernetesClusterTag {tag:?}; remove one of them");
+    let is_consistent = tag.is_empty() || id.is_empty() || tag == id;
+    problems.require(is_consistent, ("Global", "KubernetesClusterID"), what);
+    Cluster {
+        id: if id.is_empty() { tag } else { id }.to_owned(),
+        legacy: !tag.is_empty(),
     }
 }
 
 fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
     let mut families = Vec::new();
-    for text in given {
-        match text.trim() {
-            "" => {}
+    for text in given
+        .iter()
+        .map(|text| text.trim())
+        .filter(|text| !text.is_empty())
+    {
+        match text {
             "ipv4" => families.push(IpFamily::V4),
             "ipv6" => families.push(IpFamily::V6),
-            text => {
+            _ => {
                 let what = format!("{text:?} is neither ipv4 nor ipv6 and is ignored");
                 problems.warn(("Global", "NodeIPFamilies"), what);
             }
         }
     }
     if families.is_empty() {
-        families.push(IpFamily::V4);
+        vec![IpFamily::V4]
+    } else {
+        families
     }
-    families
 }
 
 fn topology_types(pattern: &str, problems: &mut Problems) -> Option<Regex> {
     let pattern = given(pattern).unwrap_or_else(|| TOPOLOGY_TYPES.to_owned());
-    let error = match Regex::new(&pattern) {
-        Ok(regex) => return Some(regex),
-        Err(error) => error.to_string(),
-    };
-    let reason = error.lines().last().unwrap_or_default().trim();
-    let what = format!("{pattern:?} is not a regular expression: {reason}");
-    problems.error(("Global", "SupportedTopologyInstanceTypePattern"), what);
-    None
+    let regex = Regex::new(&pattern).inspect_err(|error| {
+        let error = error.to_string();
+        let reason = error.lines().last().unwrap_or_default().trim();
+        let what = format!("{pattern:?} is not a regular expression: {reason}");
+        problems.error(("Global", "SupportedTopologyInstanceTypePattern"), what);
+    });
+    regex.ok()
 }
 
 fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
@@ -374,38 +350,33 @@ fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
     };
     // arn:<partition>:iam::<account>:role/<name>
     let parts: Vec<&str> = arn.splitn(6, ':').collect();
-    match parts.as_slice() {
-        ["arn", _, "iam", _, account, name] if !account.is_empty() && name.starts_with("role/") => {
-            Some(Role {
-                account: (*account).to_owned(),
-                source_arn,
-                arn,
-            })
-        }
-        _ => {
-            let what = format!("{arn:?} is not the ARN of a role; write arn:aws:iam::<account>:role/<name>");
-            problems.error(("Global", "RoleARN"), what);
-            None
-        }
-    }
+    let account = match parts.as_slice() {
+        ["arn", _, "iam", _, account, name] if name.starts_with("role/") => *account,
+        _ => "",
+    };
+    let what = format!("{arn:?} is not the ARN of a role; write arn:aws:iam::<account>:role/<name>");
+    problems.require(!account.is_empty(), ("Global", "RoleARN"), what);
+    let account = account.to_owned();
+    Some(Role {
+        account,
+        source_arn,
+        arn,
+    })
 }
 
 /// The endpoints of `[ServiceOverride]`. Those of the environment are only checked: the SDK reads them.
 fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Vec<Endpoint> {
     for variable in ENDPOINT_VARIABLES.split_whitespace() {
-        if let Some(url) = env.var(variable).filter(|url| !is_url(url)) {
-            let what = format!("{variable}: {url:?} is not a URL; write https://<host>");
-            problems.error("Global", what);
-        }
+        let url = env.var(variable).unwrap_or_default();
+        let what = format!("{variable}: {url:?} is not a URL; write https://<host>");
+        problems.require(url.is_empty() || is_url(url), "Global", what);
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
     for (name, entry) in &conf.service_override {
         let at = |key| ("ServiceOverride", name.as_str(), key);
         let mut required = |key, value: &str| {
-            let value = given(value);
-            if value.is_none() {
-                problems.error(at(key), "is required in every [ServiceOverride]");
-            }
+            let (value, what) = (given(value), "is required in every [ServiceOverride]");
+            problems.require(value.is_some(), at(key), what);
             value
         };
         let values = [
@@ -417,25 +388,19 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         let [Some(text), Some(region), Some(url), Some(signing_region)] = values else {
             continue;
         };
-        if !is_url(&url) {
-            problems.error(at("URL"), format!("{url:?} is not a URL; write https://<host>"));
-            continue;
-        }
+        let what = format!("{url:?} is not a URL; write https://<host>");
+        problems.require(is_url(&url), at("URL"), what);
         let Some(service) = Service::parse(&text) else {
-            let names = Service::names();
-            let what =
-                format!("{text:?} is not an API that is used here and has no effect; write one of {names}");
-            problems.warn(at("Service"), what);
+            let what = format!("{text:?} is not an API that is used here and has no effect");
+            let fix = format!("write one of {}", Service::names());
+            problems.warn(at("Service"), format!("{what}; {fix}"));
             continue;
         };
         let region = Some(region).filter(|_| service != Service::Metadata);
         let is_same = |known: &Endpoint| (known.service, &known.region) == (service, &region);
-        if endpoints.iter().any(is_same) {
-            let name = service.name();
-            let what = format!("a second entry for {name} in this region; remove one of them");
-            problems.error(at("Service"), what);
-            continue;
-        }
+        let (is_new, name) = (!endpoints.iter().any(is_same), service.name());
+        let what = format!("a second entry for {name} in this region; remove one of them");
+        problems.require(is_new, at("Service"), what);
         endpoints.push(Endpoint {
             service,
             region,
@@ -448,42 +413,18 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
 }
 
 fn is_url(text: &str) -> bool {
-    let rest = text
-        .strip_prefix("https://")
-        .or_else(|| text.strip_prefix("http://"));
+    let rest = text.strip_prefix("https://");
+    let rest = rest.or_else(|| text.strip_prefix("http://"));
     rest.is_some_and(|host| !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace))
-}
-
-/// The proxy for HTTPS and the hosts that are reached without it.
-fn proxy(env: &Environment, problems: &mut Problems) -> Option<(String, String)> {
-    let var = |names: [&'static str; 2]| names.into_iter().find_map(|name| Some((name, env.var(name)?)));
-    let (variable, url) = var(["HTTPS_PROXY", "https_proxy"]).or_else(|| var(["ALL_PROXY", "all_proxy"]))?;
-    // As in Go, a proxy without a scheme is one of HTTP.
-    let url = if url.contains("://") {
-        url.to_owned()
-    } else {
-        format!("http://{url}")
-    };
-    if !is_url(&url) {
-        // It may hold a password.
-        problems.error(
-            "Global",
-            format!("{variable}: not a URL; write http://<host>:<port>"),
-        );
-        return None;
-    }
-    let bypass = var(["NO_PROXY", "no_proxy"]).map_or("", |(_, hosts)| hosts);
-    Some((url, bypass.to_owned()))
 }
 
 /// The meaning of a key's value; the default for an empty or unknown one.
 fn choice<T: Copy + Default>(key: &str, value: &str, choices: &[(&str, T)], problems: &mut Problems) -> T {
     let found = choices.iter().find(|(name, _)| *name == value.trim());
-    if found.is_none() && given(value).is_some() {
-        let known: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-        let what = format!("{value:?} is not supported; write {}", known.join(" or "));
-        problems.error(("Global", key), what);
-    }
+    let known: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+    let what = format!("{value:?} is not supported; write {}", known.join(" or "));
+    let is_valid = found.is_some() || value.trim().is_empty();
+    problems.require(is_valid, ("Global", key), what);
     found.map(|(_, meaning)| *meaning).unwrap_or_default()
 }
 
@@ -500,21 +441,16 @@ fn load_balancing(global: &Global, problems: &mut Problems) -> LoadBalancing {
     ];
     let key = "DefaultLoadBalancerType";
     let default_type = choice(key, &global.default_load_balancer_type, &types, problems);
-    let port = match global.shared_probe_port {
-        0 => PROBE_PORT,
-        port => port,
-    };
-    let port = u16::try_from(port).unwrap_or_else(|_| {
-        let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePort");
-        let what = format!("{port} is not a port; write a number from 1 to 65535");
-        problems.error(key, what);
-        0
-    });
+    let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePort");
+    let given_port = global.shared_probe_port;
+    let port = u16::try_from(given_port).ok();
+    let what = format!("{given_port} is not a port; write a number from 1 to 65535");
+    problems.require(port.is_some(), key, what);
+    let port = port.filter(|port| *port != 0).unwrap_or(PROBE_PORT);
     let path = given(&global.shared_probe_path).unwrap_or_else(|| PROBE_PATH.to_owned());
-    if !path.starts_with('/') {
-        let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePath");
-        problems.error(key, format!("{path:?} is not a path; write /{path}"));
-    }
+    let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePath");
+    let what = format!("{path:?} is not a path; write /{path}");
+    problems.require(path.starts_with('/'), key, what);
     LoadBalancing {
         disable_security_group_ingress: global.disable_security_group_ingress,
         elb_security_group: id(&global.elb_security_group, "ElbSecurityGroup", "sg-", problems),

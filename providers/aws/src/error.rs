@@ -42,13 +42,9 @@ impl Failure<'_> {
         if self.code.is_none() || kind == ErrorKind::Unavailable {
             error = error.with_outcome(Outcome::Unknown);
         }
-        if let Some(code) = self.code {
-            error = error.with_context(CODE, code);
-        }
-        if let Some(id) = self.request_id {
-            error = error.with_context("request_id", id);
-        }
-        error
+        let facts = [(CODE, self.code), ("request_id", self.request_id)].into_iter();
+        let facts = facts.filter_map(|(key, value)| Some((key, value?)));
+        facts.fold(error, |error, (key, value)| error.with_context(key, value))
     }
 }
 
@@ -110,10 +106,8 @@ const KINDS: [(ErrorKind, &str); 8] = [
 
 /// What a code means; one that the table does not have, by its form.
 fn kind(code: &str, status: Option<u16>) -> ErrorKind {
-    let listed = KINDS
-        .iter()
-        .find(|(_, codes)| codes.split_whitespace().any(|listed| listed == code));
-    if let Some((kind, _)) = listed {
+    let is_listed = |codes: &str| codes.split_whitespace().any(|listed| listed == code);
+    if let Some((kind, _)) = KINDS.iter().find(|(_, codes)| is_listed(codes)) {
         return *kind;
     }
     let begins = |words: &[&str]| words.iter().any(|word| code.starts_with(word));

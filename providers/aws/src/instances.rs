@@ -18,10 +18,7 @@ mod topology;
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,22 +26,21 @@ use ccm_core::{
     Error, ErrorKind, Freshness, Instance as NodeInstance, InstanceQuery, InstanceState, Instances, Need,
     NodeView, Power, Priority, Result, async_trait,
     client::{Cache, CacheConfig, ClientMetrics, Page},
+    error::accept,
     instances::finder::{Finder, InstanceSource, Lookup, Record},
+    load_balancer::IpFamily,
 };
 use futures_util::future::join_all;
-use regex::Regex;
 
-pub(crate) use self::addresses::IpFamily;
 use self::{
     provider_id::{ProviderId, address_of_name, fargate_address, is_well_formed},
     topology::Topology,
 };
 use crate::{
-    client::{
-        Api,
-        ec2::{FILTER_VALUES, Instance},
-    },
-    site::Site,
+    client::Api,
+    client::ec2::{FILTER_VALUES, Instance},
+    cluster::Site,
+    config::Config,
 };
 
 /// The label with the id of the zone, which is the same in all accounts.
@@ -56,15 +52,6 @@ const ZONES_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Retries of a request for ids without those that it was refused for.
 const REFUSALS: usize = 5;
 
-/// What nodes get of their instances.
-#[derive(Clone, Debug)]
-pub(crate) struct InstanceSettings {
-    /// Which addresses are reported, in this order.
-    pub(crate) families: Vec<IpFamily>,
-    /// Instance types whose nodes should have topology labels.
-    pub(crate) topology_types: Option<Regex>,
-}
-
 /// The ids of the zones by their names.
 type Zones = BTreeMap<String, String>;
 
@@ -73,48 +60,30 @@ type Zones = BTreeMap<String, String>;
 pub(crate) struct AwsInstances {
     finder: Finder<Source>,
     zones: Cache<(), Zones>,
-    topology: Topology,
-    /// Counts the changes of credentials.
-    generation: AtomicU64,
+    topology: Arc<Topology>,
 }
 
 impl AwsInstances {
     /// Finds instances through this API.
-    pub(crate) fn new(
-        api: &Api,
-        site: &Arc<Site>,
-        settings: &InstanceSettings,
-        metrics: &ClientMetrics,
-    ) -> Self {
-        let zones = CacheConfig {
-            max_age: Some(ZONES_MAX_AGE),
-            ..CacheConfig::new("aws_zones")
-        };
-        let zones = Cache::new(zones, metrics);
+    pub(crate) fn new(api: &Api, site: &Arc<Site>, config: &Config, metrics: &ClientMetrics) -> Self {
+        let zones = Cache::new(CacheConfig::bounded("aws_zones", 1, ZONES_MAX_AGE), metrics);
         let source = Source {
             api: api.clone(),
             site: Arc::clone(site),
-            families: settings.families.clone(),
+            families: config.families.clone(),
             zones: zones.clone(),
         };
         Self {
             finder: Finder::new(source, metrics),
             zones,
-            topology: Topology::new(api, settings.topology_types.clone()),
-            generation: AtomicU64::new(1),
+            topology: Topology::new(api, config.topology_types.clone()),
         }
-    }
-
-    /// Counts the changes of credentials.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::SeqCst)
     }
 
     /// Forgets what was read with other credentials.
     pub(crate) fn forget(&self) {
         self.finder.forget();
         self.zones.invalidate_all();
-        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -166,20 +135,14 @@ impl InstanceSource for Source {
     fn lookup(&self, node: &NodeView) -> Lookup {
         let Some(text) = node.provider_id.as_deref().filter(|text| !text.is_empty()) else {
             // With resource names, the name of a node is the id of its instance, mostly with a domain.
-            let host = node.name.split('.').next().unwrap_or_default();
-            return if is_well_formed(host) {
-                Lookup::Id(host.to_owned())
-            } else {
-                Lookup::Name
-            };
+            let host = node.name.split('.').next().filter(|host| is_well_formed(host));
+            return host.map_or(Lookup::Name, |host| Lookup::Id(host.to_owned()));
         };
         match provider_id::parse(text) {
             Err(error) => Lookup::Known(Err(error)),
             Ok(ProviderId::Foreign) => Lookup::Known(Ok(InstanceState::Unmanaged)),
             // Nothing has such an address, and nothing that is not there was asked for.
-            Ok(ProviderId::Fargate(id))
-                if fargate_address(&id).is_none_or(|ip| ip.parse::<IpAddr>().is_err()) =>
-            {
+            Ok(ProviderId::Fargate(id)) if !has_valid_address(&id) => {
                 let text = format!("provider ID {text:?} does not hold the address of a Fargate node");
                 Lookup::Known(Err(Error::new(ErrorKind::InvalidSpec, text)))
             }
@@ -198,12 +161,12 @@ impl InstanceSource for Source {
             self.fargate(&fargate, priority)
         );
         found.extend(odd.into_iter().flatten().chain(fargate));
-        let each = ids.iter().map(|id| {
+        let answers = ids.iter().map(|id| {
             let answer = found.remove(*id).unwrap_or_else(|| Err(unanswered(id)))?;
-            // A terminated instance is shown for about an hour.
+            // EC2 shows a terminated instance for about an hour.
             Ok(answer.filter(|instance| instance.state != "terminated"))
         });
-        each.collect()
+        answers.collect()
     }
 
     /// By private DNS names; where none fits, by the address in the name: a VPC with a DHCP domain of its own has other names.
@@ -227,7 +190,7 @@ impl InstanceSource for Source {
             let filter = [("private-ip-address", addresses), vpc, states()];
             addressed = client.instances(&filter).await;
         }
-        let each = names.iter().map(|name| {
+        let answers = names.iter().map(|name| {
             let found = fits(name);
             let Some(address) = address_of_name(name).filter(|_| found.is_empty()) else {
                 return Ok(found);
@@ -236,7 +199,7 @@ impl InstanceSource for Source {
             let found = all.iter().find(|one| has_address(one, &address));
             Ok(found.cloned().into_iter().collect())
         });
-        each.collect()
+        answers.collect()
     }
 
     async fn page(
@@ -251,19 +214,16 @@ impl InstanceSource for Source {
             None => ("vpc-id", vec![self.site.vpc.clone()]),
         });
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
-        page.items
-            .retain(|instance| self.site.cluster.has(&instance.tags));
+        let cluster = &self.site.cluster;
+        page.items.retain(|instance| cluster.has(&instance.tags));
         Ok(page)
     }
 
     fn existence(&self, instance: &Instance) -> NodeInstance {
+        let is_off = instance.state == "stopped";
         NodeInstance {
             provider_id: provider_id::render(&instance.zone, &instance.id),
-            power: if instance.state == "stopped" {
-                Power::Off
-            } else {
-                Power::On
-            },
+            power: if is_off { Power::Off } else { Power::On },
             ..NodeInstance::default()
         }
     }
@@ -274,7 +234,7 @@ impl InstanceSource for Source {
             Err(error) => return instances.iter().map(|_| Err(error.clone())).collect(),
         };
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let each = instances.iter().map(|instance| {
+        let answers = instances.iter().map(|instance| {
             let zone_id = zones.get(&instance.zone).cloned();
             Ok(NodeInstance {
                 instance_type: text(&instance.instance_type),
@@ -285,7 +245,7 @@ impl InstanceSource for Source {
                 ..self.existence(instance)
             })
         });
-        each.collect()
+        answers.collect()
     }
 }
 
@@ -328,10 +288,7 @@ impl Source {
             Ok(ids.iter().map(|id| found.remove(id)).collect())
         };
         let answers = without_refused(ids, read).await.into_iter();
-        let answers = answers.map(|(id, answer)| match answer {
-            Err(error) if error.kind() == ErrorKind::NotFound => (id, Ok(None)),
-            answer => (id, answer),
-        });
+        let answers = answers.map(|(id, answer)| (id, accept(answer, ErrorKind::NotFound, None)));
         answers.collect()
     }
 
@@ -347,20 +304,20 @@ impl Source {
             let address = fargate_address(id).unwrap_or_default();
             let found = found.as_ref().map_err(Clone::clone)?;
             let mut fits = found.iter().filter(|one| has_address(one, &address));
-            match (fits.next(), fits.next()) {
-                (None, _) => Ok(None),
-                (Some(one), None) => Ok(Some(Instance {
-                    id: id.clone(),
-                    ..one.clone()
-                })),
-                (Some(_), Some(_)) => {
-                    let text = format!("several network interfaces of VPC {vpc} have the address {address}");
-                    Err(Error::new(ErrorKind::InvalidSpec, text))
-                }
+            let found = fits.next().map(|one| (id.clone(), one.clone()));
+            if fits.next().is_some() {
+                let text = format!("several network interfaces of VPC {vpc} have the address {address}");
+                return Err(Error::new(ErrorKind::InvalidSpec, text));
             }
+            Ok(found.map(|(id, one)| Instance { id, ..one }))
         };
         ids.iter().map(|id| (id.clone(), answer(id))).collect()
     }
+}
+
+/// Whether the id of a Fargate node has an address.
+fn has_valid_address(id: &str) -> bool {
+    fargate_address(id).is_some_and(|address| address.parse::<IpAddr>().is_ok())
 }
 
 /// The answers by ids.
@@ -372,53 +329,40 @@ fn has_address(instance: &Instance, address: &String) -> bool {
 }
 
 fn unanswered(id: &str) -> Error {
-    Error::new(
-        ErrorKind::Unexpected,
-        format!("instance {id} was left out of the answer"),
-    )
+    let text = format!("instance {id} was left out of the answer");
+    Error::new(ErrorKind::Unexpected, text)
 }
 
-/// Sends a request for ids that AWS refuses as a whole because of some of them. `send` returns what each id gets, in their
+/// Sends a request for ids that AWS refuses as a whole because of some of them. `send` returns a value for each id, in their
 /// order. The ids that a refusal names get this error, and the request is sent again without them. If it names none, the
 /// request is sent for each id alone.
 pub(crate) async fn without_refused<T, Fut>(
-    mut ids: Vec<String>,
+    ids: Vec<String>,
     send: impl Fn(Vec<String>) -> Fut,
 ) -> HashMap<String, Result<T>>
 where
     Fut: Future<Output = Result<Vec<T>>>,
 {
-    let mut answers = HashMap::new();
-    for _ in 0..REFUSALS {
-        if ids.is_empty() {
-            break;
-        }
+    let (mut answers, mut batches, mut refusals) = (HashMap::new(), vec![ids], 0);
+    while let Some(ids) = batches.pop().filter(|ids| !ids.is_empty()) {
         let error = match send(ids.clone()).await {
             Ok(all) => {
                 answers.extend(ids.into_iter().zip(all.into_iter().map(Ok)));
-                return answers;
+                continue;
             }
             Err(error) => error,
         };
+        refusals += 1;
         let is_of_one = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
         let (is_whole, named) = (!is_of_one || ids.len() == 1, named_ids(error.message()));
         let is_refused = |id: &String| is_whole || named.contains(&id.as_str());
         let (refused, rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
-        ids = rest;
-        if refused.is_empty() {
-            break;
+        match refused.is_empty() || refusals >= REFUSALS {
+            true => batches.extend(rest.into_iter().map(|id| vec![id])),
+            false => batches.push(rest),
         }
         answers.extend(refused.into_iter().map(|id| (id, Err(error.clone()))));
     }
-    let alone = ids.into_iter().map(|id| {
-        let sent = send(vec![id.clone()]);
-        async move {
-            let first = |all: Vec<T>| all.into_iter().next().ok_or_else(|| unanswered(&id));
-            let answer = sent.await.and_then(first);
-            (id, answer)
-        }
-    });
-    answers.extend(join_all(alone).await);
     answers
 }
 

@@ -9,14 +9,13 @@ mod error;
 mod instances;
 mod load_balancer;
 mod routes;
-mod site;
 mod tagging;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_core::{
     BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
-    config::{ConfigFiles, Reloader, log_warnings},
+    config::{self as core_config, ConfigFiles, Reloader, docs::markdown},
     load_balancer::LoadBalancers,
     plan::Engine,
     provider_flags, register_provider,
@@ -24,14 +23,12 @@ use ccm_core::{
 
 use crate::{
     client::Api,
+    cluster::Site,
     config::{CloudConf, Config},
-    instances::{
-        AwsInstances,
-        provider_id::{self, ProviderId},
-    },
-    load_balancer::{Calls, Model},
+    instances::AwsInstances,
+    instances::provider_id::{self, ProviderId},
+    load_balancer::{Calls, Model, annotations::TABLE},
     routes::TableRoutes,
-    site::Site,
 };
 
 /// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
@@ -60,9 +57,9 @@ provider_flags! {
 register_provider! {
     name: NAME,
     summary: "Amazon Web Services: EC2 and Elastic Load Balancing",
-    build: build,
+    build: |context| build_with(context, client::ANSWER_TIMEOUT),
     validate: validate,
-    config_reference: config_reference,
+    config_reference: || TABLE.reference(include_str!("docs.md"), "", &markdown::<CloudConf>(2, config::is_live)),
     checker: Some(check::checker),
     flags: FLAGS,
     controllers: &[tagging::DEF],
@@ -94,7 +91,7 @@ impl Cloud for Nodes {
     }
 
     fn generation(&self) -> u64 {
-        self.instances.generation()
+        self.api.generation()
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
@@ -125,12 +122,12 @@ impl Cloud for Aws {
         let new = config::load(&self.context, &mut pending.files)?;
         let changes = pending.last().changes(&new.value);
         let restart_needed = pending.start().changes(&new.value).restart;
-        let (Nodes { api, instances, .. }, settings) = (&self.nodes, &new.value.settings);
+        let (Nodes { api, instances, .. }, config) = (&self.nodes, &new.value);
         if changes.reconnect {
-            api.reconnect(settings.connection.clone()).await?;
+            api.reconnect(config.connection.clone()).await?;
             instances.forget();
         }
-        api.set_quotas(&settings.quotas);
+        api.set_quotas(&config.quotas);
         Ok(pending.commit(new, changes.live, restart_needed))
     }
 
@@ -149,13 +146,8 @@ impl Cloud for Aws {
 }
 
 fn validate(context: &BuildContext) -> Result<()> {
-    let loaded = config::load(context, &mut ConfigFiles::default())?;
-    log_warnings(&loaded.warnings, &[]);
+    core_config::validate(config::load(context, &mut ConfigFiles::default()))?;
     tagging::check(context)
-}
-
-async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
-    build_with(context, client::ANSWER_TIMEOUT).await
 }
 
 /// The registered provider with another longest wait for an answer of AWS, so that tests of answers that never come are short.
@@ -168,25 +160,20 @@ pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Resu
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
-    let settings = &loaded.value.settings;
-    let mut connection = settings.connection.clone();
+    let config = &loaded.value;
+    let mut connection = config.connection.clone();
     connection.answer_timeout = answer_timeout;
-    let (api, metadata) = Api::connect(connection, &settings.quotas, &context).await?;
+    let api = Api::connect(connection, &config.quotas, &context).await?;
     let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
-    let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
-    let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);
-    let routes = TableRoutes::new(&api, &site, settings.route_table.clone(), &context.fences.routes);
-    let nodes = Nodes {
-        instances: Arc::new(instances),
-        api,
-        site,
-    };
-    let balancing = Arc::new(settings.load_balancing.clone());
+    let site = Arc::new(Site::find(&api, config, untagged).await?);
+    let instances = AwsInstances::new(&api, &site, config, &context.metrics);
+    let routes = TableRoutes::new(&api, &site, config.route_table.clone(), &context.fences.routes);
+    let instances = Arc::new(instances);
+    let nodes = Nodes { api, site, instances };
+    let balancing = Arc::new(config.load_balancing.clone());
     let calls = Calls::new(&nodes, Arc::clone(&balancing), &context.metrics);
-    let model = Model {
-        settings: balancing,
-        cluster: nodes.site.cluster.clone(),
-    };
+    let (settings, cluster) = (balancing, nodes.site.cluster.clone());
+    let model = Model { settings, cluster };
     Ok(Arc::new(Aws {
         load_balancers: Engine::new(model, Arc::new(calls), context.plan.clone()),
         nodes,
@@ -194,13 +181,4 @@ pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Resu
         context,
         configs: Reloader::new(loaded, files),
     }))
-}
-
-fn config_reference() -> String {
-    let keys = ccm_core::config::docs::markdown::<CloudConf>(2, config::is_live);
-    let annotations = load_balancer::annotations::TABLE.markdown();
-    format!(
-        "{}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}",
-        include_str!("docs.md")
-    )
 }

@@ -11,13 +11,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result, async_trait,
     client::Fence,
+    error::accept,
     routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteNode, Routes},
 };
 use futures_util::{StreamExt, stream};
@@ -27,12 +28,10 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::{
-    client::{
-        Api, Client,
-        ec2::{Instance, Route, RouteTable},
-    },
+    client::ec2::{Instance, Route, RouteTable},
+    client::{Api, Client},
+    cluster::Site,
     instances::provider_id::{self, ProviderId},
-    site::Site,
 };
 
 /// So long it is believed that a source/destination check is still off.
@@ -93,9 +92,8 @@ fn key(route: &Route) -> Option<Key> {
 /// The route table with this ID; without one, those of the cluster.
 pub(crate) async fn route_tables(client: &Client, site: &Site, id: Option<&str>) -> Result<Vec<RouteTable>> {
     if let Some(id) = id {
-        return client
-            .route_tables(&[("route-table-id", vec![id.to_owned()])])
-            .await;
+        let filter = ("route-table-id", vec![id.to_owned()]);
+        return client.route_tables(&[filter]).await;
     }
     let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
     filter.extend(site.cluster.common_key().map(|key| ("tag-key", vec![key])));
@@ -121,18 +119,20 @@ impl TableRoutes {
     /// The tables, read now.
     async fn tables(&self, priority: Priority) -> Result<Vec<RouteTable>> {
         let tables = route_tables(&self.api.at(priority), &self.site, self.table.as_deref()).await?;
-        if tables.is_empty() {
-            let text = match (&self.table, self.site.cluster.key()) {
-                (Some(id), _) => format!("there is no route table {id}; correct [Global] RouteTableID"),
-                (None, Some(key)) => format!(
-                    "no route table of VPC {} has the tag {key}; tag one, or set [Global] RouteTableID",
-                    self.site.vpc
-                ),
-                (None, None) => format!("VPC {} has no route table", self.site.vpc),
-            };
-            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        if !tables.is_empty() {
+            return Ok(tables);
         }
-        Ok(tables)
+        let vpc = &self.site.vpc;
+        let text = match (&self.table, self.site.cluster.key()) {
+            (Some(id), _) => format!("there is no route table {id}; correct [Global] RouteTableID"),
+            (None, Some(key)) => {
+                format!(
+                    "no route table of VPC {vpc} has the tag {key}; tag one, or set [Global] RouteTableID"
+                )
+            }
+            (None, None) => format!("VPC {vpc} has no route table"),
+        };
+        Err(Error::new(ErrorKind::InvalidConfig, text))
     }
 
     /// The instances with these ids as targets.
@@ -150,26 +150,23 @@ impl TableRoutes {
 
     /// Writes a route, unless a table was full before.
     async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
-        let full = state.full.lock().clone();
-        let written = match full {
-            Some(error) => Err(error),
-            None => self.lead(route, state, priority).await,
-        };
-        let is_full = |error: &&Error| error.kind() == ErrorKind::QuotaExceeded;
-        if let Some(error) = written.as_ref().err().filter(is_full) {
-            *state.full.lock() = Some(error.clone());
+        if let Some(error) = state.full.get() {
+            return Err(error.clone());
         }
-        written
+        self.lead(route, state, priority).await.inspect_err(|error| {
+            if error.kind() == ErrorKind::QuotaExceeded {
+                // Another write may have been first.
+                let _ = state.full.set(error.clone());
+            }
+        })
     }
 
     /// Creates, replaces or finishes a route in all tables, then lets its packets pass.
     async fn lead(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
         let client = self.api.at(priority);
         let (hop, to) = (route.next_hop.as_str(), route.destination);
-        let Some(Target { id, is_checked }) = state.targets.get(hop) else {
-            let text = format!("instance {hop} was not found");
-            return Err(Error::new(ErrorKind::NotFound, text));
-        };
+        let missing = || Error::new(ErrorKind::NotFound, format!("instance {hop} was not found"));
+        let Target { id, is_checked } = state.targets.get(hop).ok_or_else(missing)?;
         for table in &state.tables {
             let mut routes = table.routes.iter();
             let there = routes.find(|there| there.destination.trunc() == to);
@@ -180,10 +177,10 @@ impl TableRoutes {
                     replace(&client, &table.id, to, id).await
                 }
                 Some((_, there)) => {
-                    let leads = [&there.instance, &there.interface, &there.gateway];
-                    let leads = leads.into_iter().flatten().next();
-                    let leads = leads.map_or("something else", String::as_str);
-                    let text = format!("route table {} has a route for {to} to {leads}", table.id);
+                    let target = [&there.instance, &there.interface, &there.gateway];
+                    let target = target.into_iter().flatten().next();
+                    let target = target.map_or("something else", String::as_str);
+                    let text = format!("route table {} has a route for {to} to {target}", table.id);
                     return Err(Error::new(ErrorKind::AlreadyExists, text));
                 }
             };
@@ -217,7 +214,7 @@ impl TableRoutes {
             targets: self.targets(&ids, priority).await?,
             deleted: changes.delete.iter().map(key_of).collect(),
             tables,
-            full: Mutex::default(),
+            full: OnceLock::new(),
         })
     }
 }
@@ -238,10 +235,7 @@ async fn replace(client: &Client, table: &str, to: IpNet, target: &str) -> Resul
 
 /// Deletes a route, if it exists.
 async fn delete(client: &Client, table: &str, to: IpNet) -> Result<()> {
-    match client.delete_route(table, to).await {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        deleted => deleted,
-    }
+    accept(client.delete_route(table, to).await, ErrorKind::NotFound, ())
 }
 
 /// The results of changes, a few of which are sent at a time.
@@ -257,7 +251,7 @@ struct State {
     /// Routes that go.
     deleted: HashSet<Key>,
     /// Why no more routes are tried: a table is full.
-    full: Mutex<Option<Error>>,
+    full: OnceLock<Error>,
 }
 
 #[async_trait]
@@ -290,14 +284,11 @@ impl Routes for TableRoutes {
             }
         }
         let there = |route: &DesiredRoute| found.get(&(route.destination, route.next_hop.clone(), false));
-        let is_off = |id: &String| {
-            let unchecked = self.unchecked.lock();
-            let since = unchecked.get(id);
-            since.is_some_and(|since| since.elapsed() < CHECK_MAX_AGE)
-        };
+        let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
+        let is_unknown = |id: &String| !self.unchecked.lock().get(id).is_some_and(is_off);
         let hops = desired.iter().filter(|route| there(route).is_some());
         let hops = hops.map(|route| route.next_hop.to_string());
-        let unknown: HashSet<String> = hops.filter(|id| !is_off(id)).collect();
+        let unknown: HashSet<String> = hops.filter(is_unknown).collect();
         let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
             // The routes themselves are known. Finishing them says what is wrong.
             let error = error.report();
@@ -312,18 +303,16 @@ impl Routes for TableRoutes {
             of.is_some_and(|of| of.len() < tables.len() || is_checked(route.next_hop.as_str()))
         };
         let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));
-        Ok(Observed {
-            unfinished: unfinished.map(|(place, _)| place).collect(),
-            routes: found
-                .iter()
-                .map(|((destination, next_hop, blackhole), tables)| CloudRoute {
-                    destination: *destination,
-                    next_hop: next_hop.clone(),
-                    blackhole: *blackhole,
-                    handle: tables.join(","),
-                })
-                .collect(),
-        })
+        let unfinished = unfinished.map(|(place, _)| place).collect();
+        let routes = found.into_iter();
+        let routes = routes.map(|((destination, next_hop, blackhole), tables)| CloudRoute {
+            destination,
+            next_hop,
+            blackhole,
+            handle: tables.join(","),
+        });
+        let routes = routes.collect();
+        Ok(Observed { routes, unfinished })
     }
 
     async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
@@ -332,19 +321,12 @@ impl Routes for TableRoutes {
         }
         let state = match self.state(changes, priority).await {
             Ok(state) => state,
-            Err(error) => {
-                let failed = |len| vec![Err(error.clone()); len];
-                return Applied {
-                    deleted: failed(changes.delete.len()),
-                    created: failed(changes.create.len()),
-                    finished: failed(changes.finish.len()),
-                };
-            }
+            Err(error) => return Applied::failed(changes, &error),
         };
         let desired = changes.create.iter().chain(&changes.finish);
         let replaced: HashSet<IpNet> = desired.clone().map(|route| route.destination).collect();
         let replaces = |route: &CloudRoute| replaced.contains(&route.destination.trunc());
-        // What is not replaced makes room first.
+        // Routes that are deleted make space in the tables.
         let deletes = changes.delete.iter().map(|route| {
             let tables = if replaces(route) { &[][..] } else { &state.tables };
             self.delete(route, tables, priority)
@@ -353,10 +335,9 @@ impl Routes for TableRoutes {
         let writes = desired.clone().map(|route| self.write(route, &state, priority));
         let mut created = in_turn(writes.collect()).await;
         // A route that could not be replaced is still there.
-        let failures = desired.zip(&created).filter_map(|(route, written)| {
-            let error = written.as_ref().err()?;
-            Some((route.destination, error))
-        });
+        let failures = desired.zip(&created);
+        let failures =
+            failures.filter_map(|(route, written)| Some((route.destination, written.as_ref().err()?)));
         let failures: HashMap<IpNet, &Error> = failures.collect();
         for (route, deleted) in changes.delete.iter().zip(&mut deleted) {
             if let Some(error) = failures.get(&route.destination.trunc()) {

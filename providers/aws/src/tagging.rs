@@ -27,12 +27,11 @@ use tracing::{debug, info, warn};
 
 use crate::{
     Aws, BURST, RATE, RESOURCES, SYNCS, TAGS,
-    client::{Client, ec2::TAGGED_RESOURCES},
+    client::Client,
+    client::ec2::{Instance, TAGGED_RESOURCES},
     cluster::Tags,
-    instances::{
-        provider_id::{self, ProviderId, is_well_formed},
-        without_refused,
-    },
+    instances::provider_id::{self, is_well_formed},
+    instances::without_refused,
 };
 
 /// The label with the checksum of the tags.
@@ -93,8 +92,8 @@ pub(crate) fn check(context: &BuildContext) -> Result<()> {
 #[derive(Clone, Debug, PartialEq)]
 struct Settings {
     tags: Tags,
-    /// Nodes per second and at once, if they are limited.
-    limit: Option<(f64, u32)>,
+    /// How many nodes are handled, if that is limited.
+    limit: Option<Quota>,
     syncs: usize,
 }
 
@@ -103,33 +102,34 @@ impl Settings {
         let mut problems = Vec::new();
         let mut tags = Tags::new();
         for item in flags.list(&TAGS) {
-            match item.split_once('=') {
-                Some((key, value)) if !key.trim().is_empty() => {
-                    tags.insert(key.trim().to_owned(), value.trim().to_owned());
-                }
+            match item
+                .split_once('=')
+                .map(|(key, value)| (key.trim(), value.trim()))
+            {
+                Some((key, value)) if !key.is_empty() => drop(tags.insert(key.into(), value.into())),
                 _ => problems.push(format!("--tags: {item:?} is not a tag; write key=value")),
             }
         }
-        if tags.is_empty() && problems.is_empty() {
-            let text = "--tags: the tagging controller needs at least one; write --tags=key=value";
-            problems.push(text.to_owned());
-        }
+        let text = "--tags: the tagging controller needs at least one; write --tags=key=value";
+        let is_missing = tags.is_empty() && problems.is_empty();
+        problems.extend(is_missing.then(|| text.to_owned()));
         let resources = flags.list(&RESOURCES);
         let others = resources.iter().filter(|resource| *resource != "instance");
-        problems
-            .extend(others.map(|other| format!("--resources: {other:?} cannot be tagged; write instance")));
-        if resources.is_empty() {
-            let text = "--resources: the tagging controller needs one; write --resources=instance";
-            problems.push(text.to_owned());
-        }
+        let others = others.map(|other| format!("--resources: {other:?} cannot be tagged; write instance"));
+        problems.extend(others);
+        let text = "--resources: the tagging controller needs one; write --resources=instance";
+        problems.extend(resources.is_empty().then(|| text.to_owned()));
         if !problems.is_empty() {
             return Err(Error::new(ErrorKind::InvalidConfig, problems.join("\n")));
         }
-        let burst = u32::try_from(flags.number(&BURST)).unwrap_or(0);
-        let rate = flags.float(&RATE);
+        let limit = Quota {
+            rate: flags.float(&RATE),
+            burst: u32::try_from(flags.number(&BURST)).unwrap_or(0),
+            max_in_flight: u32::MAX,
+        };
         Ok(Self {
             tags,
-            limit: (rate > 0.0 && burst > 0).then_some((rate, burst)),
+            limit: (limit.rate > 0.0 && limit.burst > 0).then_some(limit),
             syncs: usize::try_from(flags.number(&SYNCS)).unwrap_or(1),
         })
     }
@@ -170,19 +170,12 @@ struct Tagger {
 
 impl Tagger {
     fn new(aws: &Aws, settings: Settings, context: ControllerContext) -> Self {
-        let bucket = settings.limit.map(|(rate, burst)| {
-            Bucket::new(Quota {
-                rate,
-                burst,
-                max_in_flight: u32::MAX,
-            })
-        });
         Self {
             api: aws.nodes.api.fenced_by(&context.fence).at(Priority::Background),
             nodes: Arc::clone(&context.nodes),
             client: KubeApi::all(context.client.clone()),
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),
-            bucket,
+            bucket: settings.limit.map(Bucket::new),
             checksum: checksum(&settings.tags),
             metrics: Metrics::publish(NAME, &context.cloud_metrics),
             settings,
@@ -226,17 +219,14 @@ impl Tagger {
         match change {
             Change::Applied(name) => {
                 let node = self.nodes.get(&name);
-                let Some((node, id)) = node.and_then(|node| Some((Arc::clone(&node), instance_of(&node)?)))
-                else {
+                let Some((id, node)) = node.and_then(|node| Some((instance_of(&node)?, node))) else {
                     return;
                 };
                 let known = self.instances.insert(id.clone(), name);
-                if self.has_label(&node) {
-                    return;
-                }
                 match known {
+                    _ if self.has_label(&node) => {}
                     Some(_) => self.queue.add_unless_waiting(id),
-                    // It may wait for another try to take its tags away.
+                    // It may wait for another attempt to remove its tags.
                     None => self.queue.add(id),
                 }
             }
@@ -295,32 +285,28 @@ impl Tagger {
     async fn write(&self, ids: Vec<String>, add: bool) -> HashMap<String, Result<()>> {
         let (api, tags) = (&self.api, &self.settings.tags);
         let send = |ids: Vec<String>| async move {
-            match add {
-                true => api.create_tags(&ids, tags).await?,
-                false => api.delete_tags(&ids, tags).await?,
-            }
-            Ok(vec![(); ids.len()])
+            let written = match add {
+                true => api.create_tags(&ids, tags).await,
+                false => api.delete_tags(&ids, tags).await,
+            };
+            written.map(|()| vec![(); ids.len()])
         };
         without_refused(ids, send).await
     }
 
     /// Writes the label.
     async fn label(&self, node: &NodeObject) -> Result<()> {
-        if !node.view.labels.contains_key(LABEL)
-            && let Some(age) = node.age_seconds()
-        {
-            self.metrics.delay.observe(age);
+        if !node.view.labels.contains_key(LABEL) {
+            node.age_seconds().inspect(|age| self.metrics.delay.observe(*age));
         }
         let patch = json!({"metadata": {"uid": node.view.uid, "labels": {LABEL: self.checksum}}});
         let (patch, params) = (Patch::Merge(patch), PatchParams::default());
-        match self.client.patch(&node.view.name, &params, &patch).await {
-            Ok(_) => Ok(()),
-            // Gone, or another node of this name.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => {
-                Err(Error::new(ErrorKind::Unavailable, "could not label the node").with_source(error))
-            }
-        }
+        let patched = self.client.patch(&node.view.name, &params, &patch).await;
+        patched.map(drop).or_else(|error| match error {
+            // Deleted, or another node of this name.
+            kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
+            error => Err(Error::new(ErrorKind::Unavailable, "could not label the node").with_source(error)),
+        })
     }
 
     fn finish(&self, id: &String, node: &str, result: Result<()>) {
@@ -356,16 +342,14 @@ impl Tagger {
         };
         let tags = self.settings.tags.iter();
         let lacks = |of: &Tags| tags.clone().any(|(key, value)| of.get(key) != Some(value));
-        let repair = found
-            .into_iter()
-            .filter(|one| one.state != "terminated" && lacks(&one.tags));
+        let needs_repair = |one: &Instance| one.state != "terminated" && lacks(&one.tags);
+        let repair = found.into_iter().filter(needs_repair);
         let repair: Vec<String> = repair.map(|one| one.id).collect();
         for chunk in repair.chunks(TAGGED_RESOURCES) {
             info!(instances = chunk.len(), "Repairing tags that were changed");
-            for (id, result) in self.write(chunk.to_vec(), true).await {
-                if let Err(error) = result {
-                    debug!(instance_id = id, error = error.report(), "Could not repair tags");
-                }
+            let results = self.write(chunk.to_vec(), true).await.into_iter();
+            for (id, error) in results.filter_map(|(id, result)| Some((id, result.err()?))) {
+                debug!(instance_id = id, error = error.report(), "Could not repair tags");
             }
         }
     }
@@ -373,10 +357,7 @@ impl Tagger {
 
 /// The instance of a node, if it has one that can be tagged.
 fn instance_of(node: &NodeObject) -> Option<String> {
-    match provider_id::parse(node.view.provider_id.as_deref()?) {
-        Ok(ProviderId::Instance(id)) if is_well_formed(&id) => Some(id),
-        _ => None,
-    }
+    provider_id::instance_of(&node.view).filter(|id| is_well_formed(id))
 }
 
 /// EC2 may not show the instance of a new node everywhere yet.
@@ -437,7 +418,11 @@ mod tests {
         ]);
         let expected = Settings {
             tags: tags(&[("team", "web"), ("cost", "1"), ("empty", "")]),
-            limit: Some((2.5, 7)),
+            limit: Some(Quota {
+                rate: 2.5,
+                burst: 7,
+                max_in_flight: u32::MAX,
+            }),
             syncs: 1,
         };
         assert_eq!(read.unwrap(), expected);

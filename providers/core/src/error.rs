@@ -247,6 +247,17 @@ impl Error {
     }
 }
 
+/// The result, or `value` in place of an error of this kind, which the caller expects.
+///
+/// # Errors
+/// Errors of other kinds.
+pub fn accept<T>(result: Result<T>, kind: ErrorKind, value: T) -> Result<T> {
+    match result {
+        Err(error) if error.kind() == kind => Ok(value),
+        result => result,
+    }
+}
+
 /// The chain of an error in one line: each cause after a colon, a cause that its parent already prints left out.
 #[must_use]
 pub fn report(error: &dyn StdError) -> String {

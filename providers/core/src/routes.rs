@@ -57,7 +57,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use ipnet::IpNet;
 
-use crate::{NodeAddress, NodeView, Priority, Result};
+use crate::{Error, NodeAddress, NodeView, Priority, Result};
 
 pub use cidrs::ClusterCidrs;
 pub use desired::{Desired, Due, Obstacle, Want};
@@ -249,4 +249,17 @@ pub struct Applied {
     pub created: Vec<Result<()>>,
     /// Of those that lacked something.
     pub finished: Vec<Result<()>>,
+}
+
+impl Applied {
+    /// The same error for all changes.
+    #[must_use]
+    pub fn failed(changes: &Changes, error: &Error) -> Self {
+        let failed = |count| vec![Err(error.clone()); count];
+        Self {
+            deleted: failed(changes.delete.len()),
+            created: failed(changes.create.len()),
+            finished: failed(changes.finish.len()),
+        }
+    }
 }

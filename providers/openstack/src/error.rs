@@ -75,18 +75,6 @@ fn classify(target: &Target, answer: &Answer, fault: &Fault) -> (ErrorKind, Opti
     }
 }
 
-/// As if what is not there had been deleted.
-///
-/// # Errors
-///
-/// Every other one.
-pub(crate) fn gone_is_deleted(result: ccm_core::Result<()>) -> ccm_core::Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 /// What a service says of its refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fault {

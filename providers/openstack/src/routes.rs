@@ -231,7 +231,7 @@ impl Routes for RouterRoutes {
     async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
         let features = match self.features(priority).await {
             Ok(features) => features,
-            Err(error) => return all_failed(changes, &error),
+            Err(error) => return Applied::failed(changes, &error),
         };
         let api = self.api();
         let tables = self.tables(&api, features, priority);
@@ -335,13 +335,4 @@ fn held_back(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) ->
         result.as_ref().err().filter(|_| same)
     });
     failed.map_or(Ok(()), |error| Err(error.clone()))
-}
-
-fn all_failed(changes: &Changes, error: &Error) -> Applied {
-    let failed = |count: usize| vec![Err(error.clone()); count];
-    Applied {
-        deleted: failed(changes.delete.len()),
-        created: failed(changes.create.len()),
-        finished: failed(changes.finish.len()),
-    }
 }

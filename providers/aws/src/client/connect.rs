@@ -19,11 +19,8 @@ use aws_smithy_http_client::{
 };
 use aws_smithy_runtime_api::{
     box_error::BoxError,
-    client::{
-        http::SharedHttpClient,
-        interceptors::{Intercept, context::BeforeTransmitInterceptorContextMut},
-        runtime_components::RuntimeComponents,
-    },
+    client::interceptors::{Intercept, context::BeforeTransmitInterceptorContextMut},
+    client::{http::SharedHttpClient, runtime_components::RuntimeComponents},
 };
 use aws_smithy_types::config_bag::ConfigBag;
 use aws_types::{SigningName, app_name::AppName, os_shim_internal::Env, region::SigningRegion};
@@ -70,21 +67,15 @@ pub(crate) enum Service {
 
 /// Each API with its name in the SDKs, which is also that of upstream's `[ServiceOverride]`, and the short names that were valid
 /// in older Go SDKs.
-const SERVICES: [(Service, &str, &[&str]); 5] = [
-    (Service::Ec2, "EC2", &[]),
-    (
-        Service::Elb,
-        "Elastic Load Balancing",
-        &["elasticloadbalancing", "elb"],
-    ),
-    (
-        Service::ElbV2,
-        "Elastic Load Balancing v2",
-        &["elasticloadbalancingv2", "elbv2"],
-    ),
-    (Service::Sts, "STS", &[]),
-    (Service::Metadata, "ec2imds", &["ec2metadata"]),
+const SERVICES: [(Service, &str, [&str; 2]); 5] = [
+    (Service::Ec2, "EC2", ["ec2"; 2]),
+    (Service::Elb, ELB, ["elasticloadbalancing", "elb"]),
+    (Service::ElbV2, ELB_V2, ["elasticloadbalancingv2", "elbv2"]),
+    (Service::Sts, "STS", ["sts"; 2]),
+    (Service::Metadata, "ec2imds", ["ec2metadata"; 2]),
 ];
+const ELB: &str = "Elastic Load Balancing";
+const ELB_V2: &str = "Elastic Load Balancing v2";
 
 impl Service {
     /// The name in the SDKs.
@@ -100,10 +91,10 @@ impl Service {
 
     /// Reads a name of `[ServiceOverride]`; case does not count.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let is_called = |name: &&str| name.eq_ignore_ascii_case(text);
-        let mut entries = SERVICES.iter();
-        let entry = entries.find(|(_, name, short)| is_called(name) || short.iter().any(is_called));
-        entry.map(|(service, ..)| *service)
+        let is_name = |name: &str| name.eq_ignore_ascii_case(text);
+        let mut services = SERVICES.into_iter();
+        let found = services.find(|(_, name, short)| is_name(name) || short.iter().any(|name| is_name(name)));
+        found.map(|(service, ..)| service)
     }
 }
 
@@ -133,8 +124,8 @@ pub(crate) struct Role {
     pub(crate) source_arn: Option<String>,
 }
 
-/// How to reach AWS.
-#[derive(Clone)]
+/// How to reach AWS. The URL of a proxy may have a password. It is only in the environment, whose `Debug` has no values.
+#[derive(Clone, Debug)]
 pub(crate) struct Connection {
     /// The region, if file or environment give it.
     pub(crate) region: Option<String>,
@@ -142,25 +133,12 @@ pub(crate) struct Connection {
     pub(crate) role: Option<Role>,
     /// Other endpoints than those that the environment and the shared config file give.
     pub(crate) endpoints: Vec<Endpoint>,
-    /// The proxy for HTTPS and the hosts that are reached without it.
-    pub(crate) proxy: Option<(String, String)>,
     /// Certificates of the authorities to trust in place of the system's, PEM.
     pub(crate) ca_bundle: Option<Vec<u8>>,
-    /// Where credentials come from.
+    /// Where credentials and the proxy come from.
     pub(crate) environment: Environment,
     /// The longest wait for an answer.
     pub(crate) answer_timeout: Duration,
-}
-
-/// Without the proxy: its URL may hold a password.
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("region", &self.region)
-            .field("role", &self.role)
-            .field("endpoints", &self.endpoints)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Whether this is a PEM bundle of certificates that can be trusted. The SDK ends the process if it is not.
@@ -178,7 +156,7 @@ impl Connection {
                 endpoint.service == service && endpoint.region.as_deref().is_none_or(|own| own == region)
             })
         };
-        // Both APIs of load balancers have one endpoint.
+        // Upstream has one endpoint for both APIs of load balancers.
         of(service).or_else(|| of(Service::Elb).filter(|_| service == Service::ElbV2))
     }
 
@@ -187,6 +165,17 @@ impl Connection {
         let of_file = self.endpoint(Service::Metadata, "");
         let of_file = of_file.map(|endpoint| endpoint.url.as_str());
         of_file.or_else(|| self.environment.var(METADATA_ENDPOINT))
+    }
+
+    /// The variable with the proxy for HTTPS, the proxy's URL, and the hosts that are reached without it.
+    pub(crate) fn proxy(&self) -> Option<(&'static str, String, &str)> {
+        let env = &self.environment;
+        let first = |names: &[&'static str]| names.iter().find_map(|name| Some((*name, env.var(name)?)));
+        let (variable, url) = first(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?;
+        // As in Go, a proxy without a scheme is one of HTTP.
+        let scheme = if url.contains("://") { "" } else { "http://" };
+        let bypass = first(&["NO_PROXY", "no_proxy"]).map_or("", |(_, hosts)| hosts);
+        Some((variable, format!("{scheme}{url}"), bypass))
     }
 
     /// The HTTP client.
@@ -198,9 +187,9 @@ impl Connection {
         let invalid = |what: &str, error: &dyn fmt::Display| {
             Error::new(ErrorKind::InvalidConfig, format!("{what}: {error}"))
         };
-        let proxy = match &self.proxy {
+        let proxy = match self.proxy() {
             None => ProxyConfig::disabled(),
-            Some((url, bypass)) => ProxyConfig::https(url.as_str())
+            Some((_, url, bypass)) => ProxyConfig::https(url)
                 .map_err(|_| invalid("HTTPS_PROXY", &"not a URL"))?
                 .no_proxy(bypass),
         };
@@ -210,25 +199,20 @@ impl Connection {
         };
         let tls = TlsContext::builder().with_trust_store(trust).build();
         let tls = tls.map_err(|error| invalid("AWS_CA_BUNDLE", &error))?;
-        Ok(
-            Builder::new().build_with_connector_fn(move |settings, components| {
-                let mut builder = Connector::builder();
-                builder.set_connector_settings(settings.cloned());
-                builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
-                builder
-                    .proxy_config(proxy.clone())
-                    .tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc))
-                    .tls_context(tls.clone())
-                    .build()
-            }),
-        )
+        let client = Builder::new().build_with_connector_fn(move |settings, components| {
+            let mut builder = Connector::builder().proxy_config(proxy.clone());
+            builder.set_connector_settings(settings.cloned());
+            builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+            let builder = builder.tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc));
+            builder.tls_context(tls.clone()).build()
+        });
+        Ok(client)
     }
 
     /// The variables that the SDK may read.
     fn variables(&self) -> Env {
-        let names = [VARIABLES, ENDPOINT_VARIABLES]
-            .into_iter()
-            .flat_map(str::split_whitespace);
+        let names = VARIABLES.split_whitespace();
+        let names = names.chain(ENDPOINT_VARIABLES.split_whitespace());
         let variables = names.filter_map(|name| Some((name, self.environment.var(name)?)));
         // That of the file wins.
         let metadata = self.metadata_endpoint().map(|url| (METADATA_ENDPOINT, url));
@@ -241,19 +225,16 @@ impl Connection {
     ///
     /// What is wrong with the proxy. Credentials are read when they are needed.
     pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(self.answer_timeout)
-            .build();
+        let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT);
+        let timeouts = timeouts.read_timeout(self.answer_timeout).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .env(self.variables())
             .region(Region::new(region.to_owned()))
             .http_client(self.http_client()?)
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts);
-        if let Ok(name) =
-            AppName::new(user_agent.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-"))
-        {
+        let name = user_agent.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
+        if let Ok(name) = AppName::new(name) {
             loader = loader.app_name(name);
         }
         let mut config = loader.load().await;

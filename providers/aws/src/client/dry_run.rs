@@ -54,12 +54,8 @@ impl Client {
                 RouteDelete(.dry_run(true).route_table_id(table).destination_cidr_block(NETWORK));
             });
         }
-        join_all(
-            trials
-                .into_iter()
-                .map(|(op, trial)| async move { (op, trial.await) }),
-        )
-        .await
+        let trials = trials.into_iter();
+        join_all(trials.map(|(op, trial)| async move { (op, trial.await) })).await
     }
 }
 

@@ -76,14 +76,10 @@ pub(crate) struct Interface {
 pub(crate) struct Subnet {
     /// `subnet-...`.
     pub(crate) id: String,
-    /// Its VPC.
-    pub(crate) vpc: String,
     /// Its availability zone.
     pub(crate) zone: String,
-    /// Its IPv4 network.
-    pub(crate) cidr: String,
-    /// Its IPv6 networks.
-    pub(crate) ipv6_cidrs: Vec<String>,
+    /// Its IPv4 network, then its IPv6 networks.
+    pub(crate) cidrs: Vec<String>,
     /// Its tags.
     pub(crate) tags: Tags,
 }
@@ -136,14 +132,10 @@ fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
 }
 
 /// The tags as the SDK wants them.
-pub(super) fn sdk_tags<'a>(tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Vec<sdk::Tag>> {
-    let tags = tags.into_iter();
-    let tag = |(key, value)| sdk::Tag::builder().key(key).value(value).build();
-    Some(tags.map(tag).collect())
-}
-
-fn pairs(tags: &Tags) -> impl Iterator<Item = (&str, &str)> {
-    tags.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+pub(super) fn sdk_tags(
+    tags: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+) -> Option<Vec<sdk::Tag>> {
+    key_values!(sdk::Tag, tags.into_iter())
 }
 
 fn unreadable(what: &str) -> Error {
@@ -219,7 +211,7 @@ impl Client {
     ) -> Result<Vec<Instance>> {
         let vpc = ("vpc-id", vec![vpc.to_owned()]);
         let filter = &[vpc, ("private-ip-address", addresses)];
-        list!(self, NetworkInterfaces(set_next_token, next_token), network_interfaces.filter_map(fargate),
+        list!(self, NetworkInterfaces(set_next_token, next_token), network_interfaces.flat_map(fargate),
             .max_results(PAGE).set_filters(filters(filter)))
     }
 
@@ -247,13 +239,13 @@ impl Client {
 
     /// The subnets that fit the filters.
     pub(crate) async fn subnets(&self, filter: &[Filter<'_>]) -> Result<Vec<Subnet>> {
-        list!(self, Subnets(set_next_token, next_token), subnets.filter_map(subnet),
+        list!(self, Subnets(set_next_token, next_token), subnets.flat_map(subnet),
             .max_results(PAGE).set_filters(filters(filter)))
     }
 
     /// The route tables that fit the filters, with all of their routes.
     pub(crate) async fn route_tables(&self, filter: &[Filter<'_>]) -> Result<Vec<RouteTable>> {
-        list!(self, RouteTables(set_next_token, next_token), route_tables.filter_map(route_table),
+        list!(self, RouteTables(set_next_token, next_token), route_tables.flat_map(route_table),
             .max_results(TABLES_PAGE).set_filters(filters(filter)))
     }
 
@@ -289,13 +281,13 @@ impl Client {
     /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values. [`ErrorKind::NotFound`] if one resource
     /// does not exist; then none is changed.
     pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        done!(self, TagsCreate, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(pairs(tags))))
+        done!(self, TagsCreate, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(tags)))
     }
 
     /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources. Errors as of
     /// [`Self::create_tags`].
     pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        done!(self, TagsDelete, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(pairs(tags))))
+        done!(self, TagsDelete, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(tags)))
     }
 }
 
@@ -347,22 +339,18 @@ fn interface(given: sdk::InstanceNetworkInterface) -> Interface {
     }
 }
 
-/// A Fargate node by its network interface, if that is attached. Whoever asked knows the id.
+/// A Fargate node by its network interface, if that is attached. The interface does not have the node's id.
 fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
     let status = given.attachment.and_then(|attachment| attachment.status);
     let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
     (status == Some(sdk::AttachmentStatus::Attached)).then(|| Instance {
         zone: text(given.availability_zone),
-        vpc: text(given.vpc_id),
-        subnet: text(given.subnet_id),
         private_dns: text(given.private_dns_name),
         interfaces: vec![Interface {
-            id: text(given.network_interface_id),
-            device_index: Some(0),
             in_use: true,
             addresses: given.private_ip_address.into_iter().collect(),
             ipv6: ipv6.filter_map(|ip| ip.ipv6_address).collect(),
-            source_dest_check: given.source_dest_check.unwrap_or(true),
+            ..Interface::default()
         }],
         is_fargate: true,
         ..Instance::default()
@@ -371,12 +359,11 @@ fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
 
 fn subnet(given: sdk::Subnet) -> Option<Subnet> {
     let ipv6 = given.ipv6_cidr_block_association_set.into_iter().flatten();
+    let ipv6 = ipv6.filter_map(|one| one.ipv6_cidr_block);
     Some(Subnet {
         id: given.subnet_id?,
-        vpc: text(given.vpc_id),
         zone: text(given.availability_zone),
-        cidr: text(given.cidr_block),
-        ipv6_cidrs: ipv6.filter_map(|one| one.ipv6_cidr_block).collect(),
+        cidrs: given.cidr_block.into_iter().chain(ipv6).collect(),
         tags: tags(given.tags),
     })
 }
@@ -394,9 +381,8 @@ fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
 }
 
 fn route(given: sdk::Route) -> Option<Route> {
-    let destination = given
-        .destination_cidr_block
-        .or(given.destination_ipv6_cidr_block)?;
+    let destination = given.destination_cidr_block;
+    let destination = destination.or(given.destination_ipv6_cidr_block)?;
     Some(Route {
         destination: destination.parse().ok()?,
         instance: given.instance_id,

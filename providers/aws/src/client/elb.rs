@@ -1,7 +1,11 @@
-//! Reads of network load balancers, their listeners and target groups.
+//! Reads of load balancers, network and classic, with their listeners and target groups.
 
 use std::collections::HashMap;
 
+use aws_sdk_elasticloadbalancing::types::{
+    AccessLog, BackendServerDescription, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing,
+    HealthCheck, LoadBalancerDescription,
+};
 use aws_sdk_elasticloadbalancingv2::types::{
     IpAddressType, Listener, LoadBalancer, LoadBalancerSchemeEnum, LoadBalancerStateEnum,
     LoadBalancerTypeEnum, ProtocolEnum, Tag, TargetGroup, TargetHealthReasonEnum,
@@ -14,33 +18,36 @@ use serde_json::Value;
 
 use super::Client;
 use crate::load_balancer::{
-    kinds::{Entry, Kind},
+    classic::SSL_POLICY_PREFIX,
+    kinds::{Entry, INSTANCES, Kind, PROXY_PORTS},
     spec::transports,
 };
 
 /// Load balancers, target groups and listeners in one page.
 const PAGE: i32 = 400;
-/// Resources in one DescribeTags.
+/// The most resources of one DescribeTags of either API.
 pub(crate) const TAGGED: usize = 20;
+/// The policy of a classic load balancer with the PROXY protocol.
+pub(super) const PROXY_POLICY: &str = "k8s-proxyprotocol-enabled";
 
 impl Client {
     /// All load balancers of the v2 API, without tags and attributes.
     pub(crate) async fn network_balancers(&self) -> Result<Vec<Object<Kind>>> {
-        list!(self, LoadBalancers(set_marker, next_marker), load_balancers.filter_map(|one| balancer(&one)), .page_size(PAGE))
+        list!(self, LoadBalancers(set_marker, next_marker), load_balancers.flat_map(|one| balancer(&one)), .page_size(PAGE))
     }
 
     /// All target groups, without tags, attributes and targets.
     pub(crate) async fn target_groups(&self) -> Result<Vec<Object<Kind>>> {
-        list!(self, TargetGroups(set_marker, next_marker), target_groups.filter_map(|one| target_group(&one)), .page_size(PAGE))
+        list!(self, TargetGroups(set_marker, next_marker), target_groups.flat_map(|one| target_group(&one)), .page_size(PAGE))
     }
 
     /// The listeners of a load balancer. `target_group` is an ARN.
     pub(crate) async fn listeners(&self, balancer: &str) -> Result<Vec<Object<Kind>>> {
-        list!(self, Listeners(set_marker, next_marker), listeners.filter_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
+        list!(self, Listeners(set_marker, next_marker), listeners.flat_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
     }
 
-    /// The attributes of a load balancer or of a target group that are known.
-    pub(crate) async fn attributes(&self, kind: Kind, arn: &str) -> Result<Attributes> {
+    /// The attributes of a load balancer or of a target group that are not listed.
+    pub(crate) async fn attributes(&self, kind: Kind, id: &str) -> Result<Attributes> {
         /// The attributes of a reply as pairs.
         macro_rules! pairs {
             ($reply:expr) => {{
@@ -51,8 +58,9 @@ impl Client {
             }};
         }
         let mut pairs: HashMap<String, String> = match kind {
-            Kind::TargetGroup => pairs!(send!(self, TargetGroupAttributes, .target_group_arn(arn))),
-            _ => pairs!(send!(self, LoadBalancerAttributes, .load_balancer_arn(arn))),
+            Kind::Classic => return self.classic_attributes(id).await,
+            Kind::TargetGroup => pairs!(send!(self, TargetGroupAttributes, .target_group_arn(id))),
+            _ => pairs!(send!(self, LoadBalancerAttributes, .load_balancer_arn(id))),
         };
         let known = kind.schema().attributes.iter();
         let known = known.filter_map(|known| Some((known.name, pairs.remove(known.name)?.into())));
@@ -83,18 +91,52 @@ impl Client {
             .collect())
     }
 
-    /// The tags of load balancers, listeners and target groups by ARN.
+    /// The tags of at most [`TAGGED`] load balancers, listeners and target groups by ARN.
     pub(crate) async fn load_balancer_tags(&self, arns: &[String]) -> Result<HashMap<String, Vec<Entry>>> {
-        let mut all = HashMap::new();
-        for chunk in arns.chunks(TAGGED) {
-            let reply = send!(self, LoadBalancerTags, .set_resource_arns(Some(chunk.to_vec())))?;
-            let tag = |tag: Tag| Entry::tag(&tag.key.unwrap_or_default(), &tag.value.unwrap_or_default());
-            all.extend(reply.tag_descriptions.into_iter().flatten().filter_map(|one| {
-                let tags = one.tags.into_iter().flatten().map(tag);
-                Some((one.resource_arn?, tags.collect()))
-            }));
-        }
-        Ok(all)
+        let reply = send!(self, LoadBalancerTags, .set_resource_arns(Some(arns.to_vec())))?;
+        let tag = |tag: Tag| Entry::tag(&tag.key.unwrap_or_default(), &tag.value.unwrap_or_default());
+        let found = reply.tag_descriptions.into_iter().flatten().filter_map(|one| {
+            let tags = one.tags.into_iter().flatten().map(tag);
+            Some((one.resource_arn?, tags.collect()))
+        });
+        Ok(found.collect())
+    }
+
+    /// All classic load balancers with their listeners, without tags and attributes.
+    pub(crate) async fn classic_balancers(&self) -> Result<Vec<Object<Kind>>> {
+        list!(self, ClassicLoadBalancers(set_marker, next_marker),
+            load_balancer_descriptions.flat_map(|one| classic_balancer(&one)), .page_size(PAGE))
+    }
+
+    /// The tags of at most [`TAGGED`] classic load balancers by name.
+    pub(crate) async fn classic_tags(&self, names: &[String]) -> Result<HashMap<String, Vec<Entry>>> {
+        let reply = send!(self, ClassicTags, .set_load_balancer_names(Some(names.to_vec())))?;
+        let found = reply.tag_descriptions().iter().filter_map(|one| {
+            let tags = one.tags().iter();
+            let tags = tags.map(|tag| Entry::tag(tag.key(), tag.value().unwrap_or_default()));
+            Some((one.load_balancer_name()?.to_owned(), tags.collect()))
+        });
+        Ok(found.collect())
+    }
+
+    async fn classic_attributes(&self, name: &str) -> Result<Attributes> {
+        let reply = send!(self, ClassicAttributes, .load_balancer_name(name))?;
+        let Some(attributes) = reply.load_balancer_attributes() else {
+            return Ok(Attributes::new());
+        };
+        let (log, draining) = (attributes.access_log(), attributes.connection_draining());
+        let cross_zone = attributes.cross_zone_load_balancing();
+        let object = object!(Kind::Classic, name, name, {
+            "cross_zone" => cross_zone.map(CrossZoneLoadBalancing::enabled),
+            "access_log" => log.map(AccessLog::enabled),
+            "access_log_bucket" => log.and_then(AccessLog::s3_bucket_name),
+            "access_log_prefix" => log.and_then(AccessLog::s3_bucket_prefix),
+            "access_log_interval" => log.and_then(AccessLog::emit_interval),
+            "draining" => draining.map(ConnectionDraining::enabled),
+            "draining_timeout" => draining.and_then(ConnectionDraining::timeout),
+            "idle_timeout" => attributes.connection_settings().map(ConnectionSettings::idle_timeout),
+        });
+        Ok(object.attributes)
     }
 }
 
@@ -142,18 +184,62 @@ pub(super) fn listener(listener: &Listener) -> Option<Object<Kind>> {
     let protocol = listener.protocol().map(ProtocolEnum::as_str).unwrap_or_default();
     // Only TLS has them, whatever is reported.
     let of_tls = |text: Option<&str>| Value::from(text.filter(|_| protocol == "TLS"));
-    let certificate = listener
-        .certificates()
-        .first()
-        .and_then(|one| one.certificate_arn());
+    let certificate = listener.certificates().first();
     let action = listener.default_actions().first();
     let port = listener.port()?.to_string();
     Some(object!(Kind::Listener, &port, listener.listener_arn()?, {
         "transport" => transports(protocol).join("+"),
         "protocol" => protocol,
-        "certificate" => of_tls(certificate),
+        "certificate" => of_tls(certificate.and_then(|certificate| certificate.certificate_arn())),
         "ssl_policy" => of_tls(listener.ssl_policy()),
         "alpn_policy" => of_tls(listener.alpn_policy().first().map(String::as_str)),
         "target_group" => action.and_then(|action| action.target_group_arn()),
     }))
+}
+
+/// The ID of a listener, since AWS has none: load balancer and port.
+pub(super) fn listener_id(listener: &Object<Kind>) -> String {
+    let balancer = listener.parent.as_deref().unwrap_or_default();
+    format!("{balancer}:{}", listener.key)
+}
+
+/// A classic load balancer and its listeners.
+fn classic_balancer(balancer: &LoadBalancerDescription) -> Vec<Object<Kind>> {
+    let name = balancer.load_balancer_name().unwrap_or_default();
+    let descriptions = balancer.listener_descriptions().iter();
+    let listeners = descriptions.filter_map(|description| {
+        let listener = description.listener()?;
+        let port = listener.load_balancer_port().to_string();
+        let mut policies = description.policy_names().iter();
+        let mut object = object!(Kind::ClassicListener, &port, &port, {
+            "protocol" => listener.protocol(),
+            "instance_protocol" => listener.instance_protocol().unwrap_or(listener.protocol()),
+            "instance_port" => listener.instance_port(),
+            "certificate" => listener.ssl_certificate_id(),
+            "policy" => policies.find(|name| name.starts_with(SSL_POLICY_PREFIX)).map(String::as_str),
+        });
+        object.parent = Some(name.to_owned());
+        object.id = listener_id(&object);
+        Some(object)
+    });
+    let check = balancer.health_check();
+    let instances = balancer.instances().iter();
+    let instances = instances.filter_map(|instance| instance.instance_id.clone());
+    let backends = balancer.backend_server_descriptions().iter();
+    let proxied = backends.filter(|backend| backend.policy_names().iter().any(|name| name == PROXY_POLICY));
+    let proxied = proxied.filter_map(BackendServerDescription::instance_port);
+    let object = object!(Kind::Classic, name, name, {
+        "scheme" => balancer.scheme(),
+        "dns_name" => balancer.dns_name(),
+        "subnets" => balancer.subnets(),
+        "security_groups" => balancer.security_groups(),
+        "health_check" => check.map(HealthCheck::target),
+        "health_check_interval" => check.map(HealthCheck::interval),
+        "health_check_timeout" => check.map(HealthCheck::timeout),
+        "healthy_threshold" => check.map(HealthCheck::healthy_threshold),
+        "unhealthy_threshold" => check.map(HealthCheck::unhealthy_threshold),
+    });
+    let object = object.entries(INSTANCES, instances.map(Entry::Name));
+    let ports = proxied.map(|port| Entry::Name(port.to_string()));
+    listeners.chain([object.entries(PROXY_PORTS, ports)]).collect()
 }

@@ -5,35 +5,14 @@ use ccm_core::{Result, plan::objects::Object};
 
 use super::{
     Client,
-    ec2::{FILTER_VALUES, Filter, PAGE, filters},
+    ec2::{Filter, PAGE, filters},
 };
 use crate::load_balancer::kinds::{Entry, Kind, RULES, Rule, TAGS};
 
 impl Client {
-    /// The security groups of a VPC that have one of these tags. Without tags: all.
-    pub(crate) async fn security_groups(
-        &self,
-        vpc: &str,
-        tag_keys: Vec<String>,
-    ) -> Result<Vec<Object<Kind>>> {
-        let mut filter = vec![("vpc-id", vec![vpc.to_owned()])];
-        if !tag_keys.is_empty() {
-            filter.push(("tag-key", tag_keys));
-        }
-        self.security_groups_by(&filter).await
-    }
-
-    /// The security groups with these IDs. One that does not exist is left out.
-    pub(crate) async fn security_groups_by_id(&self, ids: &[String]) -> Result<Vec<Object<Kind>>> {
-        let mut all = Vec::new();
-        for ids in ids.chunks(FILTER_VALUES) {
-            all.extend(self.security_groups_by(&[("group-id", ids.to_vec())]).await?);
-        }
-        Ok(all)
-    }
-
-    async fn security_groups_by(&self, filter: &[Filter<'_>]) -> Result<Vec<Object<Kind>>> {
-        list!(self, SecurityGroups(set_next_token, next_token), security_groups.filter_map(|one| group(&one)),
+    /// The security groups that fit the filters, with their rules.
+    pub(crate) async fn security_groups(&self, filter: &[Filter<'_>]) -> Result<Vec<Object<Kind>>> {
+        list!(self, SecurityGroups(set_next_token, next_token), security_groups.flat_map(|one| group(&one)),
             .max_results(PAGE).set_filters(filters(filter)))
     }
 
@@ -45,30 +24,24 @@ impl Client {
 
 /// One permission for each rule.
 pub(super) fn permissions(rules: &[&Rule]) -> Option<Vec<IpPermission>> {
-    /// The source of a rule with its description.
-    macro_rules! source {
-        ($permission:ident.$set:ident, $kind:ident.$field:ident, $rule:ident) => {{
-            let description = Some($rule.description.clone()).filter(|text| !text.is_empty());
-            let source = $kind::builder()
-                .$field(&$rule.source)
-                .set_description(description);
-            $permission.$set(source.build())
-        }};
-    }
     let permissions = rules.iter().map(|rule| {
         let mut permission = IpPermission::builder().ip_protocol(&rule.protocol);
         if rule.protocol != "-1" {
             permission = permission.from_port(rule.from).to_port(rule.to);
         }
+        let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
+        /// The permission with the rule's source and description.
+        macro_rules! with {
+            ($set:ident, $kind:ident.$field:ident) => {{
+                let source = $kind::builder().$field(&rule.source);
+                permission.$set(source.set_description(description).build())
+            }};
+        }
         let permission = match rule.source.as_str() {
-            source if source.starts_with("sg-") => {
-                source!(permission.user_id_group_pairs, UserIdGroupPair.group_id, rule)
-            }
-            source if source.starts_with("pl-") => {
-                source!(permission.prefix_list_ids, PrefixListId.prefix_list_id, rule)
-            }
-            source if source.contains(':') => source!(permission.ipv6_ranges, Ipv6Range.cidr_ipv6, rule),
-            _ => source!(permission.ip_ranges, IpRange.cidr_ip, rule),
+            source if source.starts_with("sg-") => with!(user_id_group_pairs, UserIdGroupPair.group_id),
+            source if source.starts_with("pl-") => with!(prefix_list_ids, PrefixListId.prefix_list_id),
+            source if source.contains(':') => with!(ipv6_ranges, Ipv6Range.cidr_ipv6),
+            _ => with!(ip_ranges, IpRange.cidr_ip),
         };
         permission.build()
     });
@@ -79,22 +52,13 @@ fn group(group: &SecurityGroup) -> Option<Object<Kind>> {
     let mut rules = Vec::new();
     for permission in group.ip_permissions() {
         let protocol = permission.ip_protocol().unwrap_or_default();
-        let ports = (
-            permission.from_port().unwrap_or(-1),
-            permission.to_port().unwrap_or(-1),
-        );
+        let [from, to] = [permission.from_port(), permission.to_port()].map(|port| port.unwrap_or(-1));
         /// Adds the rules of one kind of sources.
         macro_rules! add {
             ($sources:ident.$id:ident) => {
                 for one in permission.$sources() {
-                    let rule = |source| {
-                        Rule::new(
-                            protocol,
-                            ports,
-                            source,
-                            one.description().unwrap_or_default(),
-                        )
-                    };
+                    let description = one.description().unwrap_or_default();
+                    let rule = |source| Rule::new(protocol, (from, to), source, description);
                     rules.extend(one.$id().map(rule).map(Entry::Rule));
                 }
             };

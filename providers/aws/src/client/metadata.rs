@@ -5,6 +5,11 @@ use ccm_core::{Error, ErrorKind, Result};
 
 use super::Connection;
 
+/// The path of the region of this instance, and what makes it unnecessary.
+pub(crate) const REGION: [&str; 2] = ["placement/region", "set [Global] Region or AWS_REGION"];
+/// The path of the id of this instance, and what makes it unnecessary.
+pub(crate) const INSTANCE_ID: [&str; 2] = ["instance-id", "set [Global] VPC and KubernetesClusterID"];
+
 /// Reads the metadata of the instance that this program runs on.
 #[derive(Clone, Debug)]
 pub(crate) struct Metadata {
@@ -31,34 +36,17 @@ impl Metadata {
                 Error::new(ErrorKind::InvalidConfig, text)
             })?;
         }
-        Ok(Self {
-            client: Some(builder.build()),
-        })
+        let client = Some(builder.build());
+        Ok(Self { client })
     }
 
-    /// The region of this instance.
+    /// Reads a value: [`REGION`] or [`INSTANCE_ID`].
     ///
     /// # Errors
     ///
-    /// The service cannot be reached: mostly, this is not an instance, or a container whose packets to the service are
+    /// The service cannot be reached: probably, this is not an instance, or a container whose packets to the service are
     /// dropped.
-    pub(crate) async fn region(&self) -> Result<String> {
-        self.get("placement/region", "set [Global] Region or AWS_REGION")
-            .await
-    }
-
-    /// The id of this instance.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Self::region`].
-    pub(crate) async fn instance_id(&self) -> Result<String> {
-        self.get("instance-id", "set [Global] VPC and KubernetesClusterID")
-            .await
-    }
-
-    /// Reads one value; `instead` is what makes it unnecessary.
-    async fn get(&self, path: &str, instead: &str) -> Result<String> {
+    pub(crate) async fn get(&self, [path, instead]: [&str; 2]) -> Result<String> {
         let Some(client) = &self.client else {
             let text =
                 format!("the instance metadata service is disabled by AWS_EC2_METADATA_DISABLED; {instead}");

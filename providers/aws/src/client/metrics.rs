@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccm_core::client::{Operation, PROMETHEUS_BUCKETS, provider_metrics};
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 
-use super::Op;
+use super::{Op, Service};
 
 /// One label.
 type Label = [(&'static str, &'static str); 1];
@@ -57,12 +57,7 @@ impl RequestMetrics {
             self.throttled.get_or_create(&[("operation_name", action)]).inc();
         }
         if let Some(status) = status.filter(|status| *status >= 400) {
-            let service = match api {
-                "elb" => "Elastic Load Balancing",
-                "elbv2" => "Elastic Load Balancing v2",
-                "sts" => "STS",
-                _ => "EC2",
-            };
+            let service = Service::parse(api).map_or("", Service::name);
             let labels = [
                 ("service", service.to_owned()),
                 ("operation", action.to_owned()),

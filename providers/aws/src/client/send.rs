@@ -1,6 +1,8 @@
 //! The writes of load balancers and security groups: one request for each change of an object. IDs come from what was
 //! observed.
 
+use std::collections::BTreeSet;
+
 use aws_sdk_ec2::types::{ResourceType, TagSpecification};
 use aws_sdk_elasticloadbalancing::types as classic;
 use aws_sdk_elasticloadbalancingv2::types::{
@@ -9,20 +11,22 @@ use aws_sdk_elasticloadbalancingv2::types::{
 };
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
+    error::accept,
     plan::objects::{Attributes, Object, ObjectCalls, Objects, Reply, unsupported},
 };
 use serde_json::Value;
 
 use super::{
     Client,
-    classic::{PROXY_POLICY, listener_id},
     ec2::sdk_tags,
-    elb,
+    elb::{self, PROXY_POLICY, listener_id},
     groups::permissions,
 };
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
-    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, PROXY_PORTS, RULES, Rule, TAGS, TARGETS, group_id},
+    kinds::{
+        CERTIFICATES, Entry, INSTANCES, Kind, PROXY_PORTS, RULES, Rule, TAGS, TARGETS, group_id, text_set,
+    },
 };
 
 /// Makes changes.
@@ -69,19 +73,19 @@ impl ObjectCalls<Kind> for Sender<'_> {
         let (client, key) = (&self.client, object.key.as_str());
         let internal = object.text("scheme") == "internal";
         let groups = || groups(object, observed);
-        let mut created = match object.kind {
+        let created = match object.kind {
             Kind::Group => {
-                let with_tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
-                let with_tags = with_tags.set_tags(sdk_tags(pairs(object.set(TAGS)))).build();
+                let tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
+                let tags = tags.set_tags(sdk_tags(pairs(object.set(TAGS)))).build();
                 let reply = send!(client, SecurityGroupCreate, .group_name(key).vpc_id(self.vpc)
-                    .description(object.text("description")).tag_specifications(with_tags.clone()))?;
-                object!(object.kind, key, &reply.group_id.unwrap_or_default(), {})
+                    .description(object.text("description")).tag_specifications(tags.clone()))?;
+                reply.group_id.map(|id| object!(object.kind, key, id, {}))
             }
             Kind::TargetGroup => {
                 let reply = target_group!(client, TargetGroupCreate, object, .name(key).vpc_id(self.vpc)
                     .target_type(TargetTypeEnum::Instance).set_protocol(protocol(object, "protocol"))
                     .set_port(number(object, "port")).set_tags(tags(object.set(TAGS))))?;
-                answered(reply.target_groups, elb::target_group)
+                reply.target_groups().iter().find_map(elb::target_group)
             }
             Kind::Balancer => {
                 let scheme = || internal.then_some(LoadBalancerSchemeEnum::Internal);
@@ -89,11 +93,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
                     .set_scheme(scheme()).set_subnet_mappings(Some(mappings(object))).set_security_groups(groups())
                     .set_ip_address_type(text(object, "ip_address_type").map(|text| text.as_str().into()))
                     .set_tags(tags(object.set(TAGS))))?;
-                let mut created = answered(reply.load_balancers, elb::balancer);
-                let names = object.attributes.get_key_value("security_groups");
-                let names = names.map(|(name, value)| (*name, value.clone()));
-                created.attributes.extend(names);
-                created
+                reply.load_balancers().iter().find_map(elb::balancer)
             }
             Kind::Listener => {
                 let balancer = observed.id(Kind::Balancer, object.parent.as_deref().unwrap_or_default())?;
@@ -101,27 +101,29 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 let action = forward(observed.id(Kind::TargetGroup, group)?);
                 let reply = listener!(client, ListenerCreate, object, .load_balancer_arn(balancer)
                     .set_port(key.parse().ok()).default_actions(action.clone()).set_tags(tags(object.set(TAGS))))?;
-                answered(reply.listeners, elb::listener).with("target_group", group)
+                let created = reply.listeners().iter().find_map(elb::listener);
+                created.map(|listener| listener.with("target_group", group))
             }
             Kind::Classic => {
                 let listeners = || children.iter().filter_map(classic_listener).collect();
                 let reply = send!(client, ClassicCreate, .load_balancer_name(key).set_listeners(Some(listeners()))
                     .set_subnets(Some(texts(object, "subnets"))).set_security_groups(groups())
                     .set_scheme(internal.then(|| "internal".to_owned())).set_tags(classic_tags(object.set(TAGS))))?;
-                object!(object.kind, key, key, { "dns_name" => reply.dns_name, })
+                Some(object!(object.kind, key, key, { "dns_name" => reply.dns_name, }))
             }
             Kind::ClassicListener => {
                 send!(client, ClassicListenersCreate, .set_load_balancer_name(object.parent.clone())
                     .set_listeners(classic_listener(object).map(|listener| vec![listener])))?;
-                object!(object.kind, key, listener_id(object), {})
+                Some(object!(object.kind, key, listener_id(object), {}))
             }
             Kind::NodeGroup => return Err(unsupported(object, "existence")),
         };
-        if created.id.is_empty() {
+        let mut created = created.ok_or_else(|| {
             let text = format!("the answer does not have {}", object.title());
-            return Err(Error::new(ErrorKind::Unexpected, text));
-        }
-        created.key.clone_from(&object.key);
+            Error::new(ErrorKind::Unexpected, text)
+        })?;
+        // The answer has IDs. The new load balancer refers to its own security group by name.
+        created.attributes.remove("security_groups");
         let mut reply = Reply::object(created);
         let children = children.iter();
         let children = children.map(|child| object!(child.kind, &child.key, listener_id(child), {}));
@@ -137,34 +139,28 @@ impl ObjectCalls<Kind> for Sender<'_> {
         observed: &Objects<Kind>,
     ) -> Result<Reply<Kind>> {
         let (client, id) = (&self.client, object.id.as_str());
-        let desired = &Object {
-            attributes: changes.clone(),
-            ..Object::new(object.kind, object.key.clone())
+        let with = |attributes| Object {
+            attributes,
+            ..object.clone()
         };
+        let desired = &with(changes.clone());
         // Classic load balancers get unchanged values, too.
-        let mut all = object.clone();
-        all.attributes.extend(changes.clone());
-        let all = &all;
+        let all = object.attributes.iter().chain(changes);
+        let all = &with(all.map(|(name, value)| (*name, value.clone())).collect());
         let groups = || groups(desired, observed);
-        /// The attributes as the SDK wants them.
-        macro_rules! attributes {
-            ($attribute:ident) => {{
-                let values = changes.iter();
-                let values = values.map(|(key, value)| (*key, value.as_str().unwrap_or_default()));
-                let attributes =
-                    values.map(|(key, value)| $attribute::builder().key(key).value(value).build());
-                Some(attributes.collect())
-            }};
-        }
+        let values = || {
+            let values = changes.iter();
+            values.map(|(key, value)| (*key, value.as_str().unwrap_or_default()))
+        };
         match call {
             "ModifyTargetGroup" => {
                 target_group!(client, TargetGroupModify, desired, .target_group_arn(id)).map(drop)
             }
             "ModifyTargetGroupAttributes" => done!(client, TargetGroupAttributesModify, .target_group_arn(id)
-                .set_attributes(attributes!(TargetGroupAttribute))),
+                .set_attributes(key_values!(TargetGroupAttribute, values()))),
             "ModifyLoadBalancerAttributes" => {
                 done!(client, LoadBalancerAttributesModify, .load_balancer_arn(id)
-                .set_attributes(attributes!(LoadBalancerAttribute)))
+                .set_attributes(key_values!(LoadBalancerAttribute, values())))
             }
             "SetSecurityGroups" => done!(client, SecurityGroupsSet, .load_balancer_arn(id)
                 .set_security_groups(groups())),
@@ -172,18 +168,15 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 .set_subnets(Some(texts(desired, "subnets")))),
             "ModifyListener" => {
                 let group = text(desired, "target_group");
-                let group = group
-                    .map(|name| observed.id(Kind::TargetGroup, &name))
-                    .transpose()?;
+                let group = group.map(|name| observed.id(Kind::TargetGroup, &name));
+                let group = group.transpose()?;
                 listener!(client, ListenerModify, desired, .listener_arn(id)
                     .set_default_actions(group.map(|arn| vec![forward(arn)])))
                 .map(drop)
             }
             "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, desired).await,
-            "ApplySecurityGroupsToLoadBalancer" => {
-                done!(client, ClassicSecurityGroupsSet, .load_balancer_name(id)
-                .set_security_groups(groups()))
-            }
+            "ApplySecurityGroupsToLoadBalancer" => done!(client, ClassicSecurityGroupsSet,
+                .load_balancer_name(id).set_security_groups(groups())),
             "ConfigureHealthCheck" => {
                 let check = health_check(all)?;
                 done!(client, ClassicHealthCheck, .load_balancer_name(id).health_check(check.clone()))
@@ -193,8 +186,8 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 let policy = all.text("policy");
                 let reference = policy.strip_prefix(SSL_POLICY_PREFIX).unwrap_or(policy);
                 let attribute = ("Reference-Security-Policy", reference);
-                self.create_policy(balancer, policy, "SSLNegotiationPolicyType", attribute)
-                    .await?;
+                let kind = "SSLNegotiationPolicyType";
+                self.create_policy(balancer, policy, kind, attribute).await?;
                 done!(client, ClassicListenerPoliciesSet, .load_balancer_name(balancer)
                     .load_balancer_port(port(&object.key)).policy_names(policy))
             }
@@ -220,17 +213,14 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 .set_load_balancer_name(object.parent.clone()).load_balancer_ports(port(&object.key))),
             Kind::NodeGroup => Err(unsupported(object, "existence")),
         };
-        match deleted {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) if object.kind == Kind::Balancer && error.kind() == ErrorKind::InvalidSpec => {
-                let text = format!(
-                    "AWS does not delete load balancer {}; turn off its deletion protection",
-                    object.key
-                );
-                Err(Error::new(ErrorKind::InvalidSpec, text).with_source(error))
+        accept(deleted, ErrorKind::NotFound, ()).map_err(|error| {
+            if object.kind != Kind::Balancer || error.kind() != ErrorKind::InvalidSpec {
+                return error;
             }
-            deleted => deleted,
-        }
+            let key = &object.key;
+            let text = format!("AWS does not delete load balancer {key}; turn off its deletion protection");
+            Error::new(ErrorKind::InvalidSpec, text).with_source(error)
+        })
     }
 
     async fn add(&self, object: &Object<Kind>, set: &'static str, entries: &[Entry]) -> Result<Reply<Kind>> {
@@ -245,10 +235,9 @@ impl ObjectCalls<Kind> for Sender<'_> {
             (INSTANCES, _) => done!(client, ClassicInstancesRegister, .load_balancer_name(id)
                 .set_instances(instances(entries))),
             (PROXY_PORTS, _) => {
-                let attribute = ("ProxyProtocol", "true");
-                self.create_policy(id, PROXY_POLICY, "ProxyProtocolPolicyType", attribute)
-                    .await?;
-                self.set_proxy_policies(id, entries, &[PROXY_POLICY]).await
+                let (kind, attribute) = ("ProxyProtocolPolicyType", ("ProxyProtocol", "true"));
+                self.create_policy(id, PROXY_POLICY, kind, attribute).await?;
+                self.set_proxy_policy(id, entries, Some(PROXY_POLICY)).await
             }
             (TAGS, Kind::Group) => {
                 done!(client, TagsCreate, .resources(id).set_tags(sdk_tags(pairs(entries))))
@@ -276,7 +265,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 .set_certificates(certificates(entries))),
             INSTANCES => done!(client, ClassicInstancesDeregister, .load_balancer_name(id)
                 .set_instances(instances(entries))),
-            PROXY_PORTS => self.set_proxy_policies(id, entries, &[]).await,
+            PROXY_PORTS => self.set_proxy_policy(id, entries, None).await,
             _ => Err(unsupported(object, set)),
         }
     }
@@ -308,17 +297,15 @@ impl Sender<'_> {
     }
 
     async fn set_classic_subnets(&self, object: &Object<Kind>, desired: &Object<Kind>) -> Result<()> {
-        let (have, want) = (texts(object, "subnets"), texts(desired, "subnets"));
-        let without = |all: &[String], others: &[String]| -> Vec<String> {
-            all.iter().filter(|id| !others.contains(id)).cloned().collect()
-        };
-        let (gone, new) = (without(&have, &want), without(&want, &have));
+        let (have, desired) = (text_set(object, "subnets"), text_set(desired, "subnets"));
+        let list = |ids: &BTreeSet<String>| (!ids.is_empty()).then(|| ids.iter().cloned().collect());
+        let (surplus, missing) = (list(&(&have - &desired)), list(&(&desired - &have)));
         let (client, name) = (&self.client, object.key.as_str());
-        if !gone.is_empty() {
-            send!(client, ClassicSubnetsDetach, .load_balancer_name(name).set_subnets(Some(gone.clone())))?;
+        if surplus.is_some() {
+            send!(client, ClassicSubnetsDetach, .load_balancer_name(name).set_subnets(surplus.clone()))?;
         }
-        if !new.is_empty() {
-            send!(client, ClassicSubnetsAttach, .load_balancer_name(name).set_subnets(Some(new.clone())))?;
+        if missing.is_some() {
+            send!(client, ClassicSubnetsAttach, .load_balancer_name(name).set_subnets(missing.clone()))?;
         }
         Ok(())
     }
@@ -333,20 +320,17 @@ impl Sender<'_> {
     ) -> Result<()> {
         let attribute = classic::PolicyAttribute::builder().attribute_name(key);
         let attribute = attribute.attribute_value(value).build();
-        match done!(self.client, ClassicPolicyCreate, .load_balancer_name(balancer).policy_name(name)
-            .policy_type_name(kind).policy_attributes(attribute.clone()))
-        {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            result => result,
-        }
+        let created = done!(self.client, ClassicPolicyCreate, .load_balancer_name(balancer).policy_name(name)
+            .policy_type_name(kind).policy_attributes(attribute.clone()));
+        accept(created, ErrorKind::AlreadyExists, ())
     }
 
-    /// Gives ports of a classic load balancer's instances these policies and no others.
-    async fn set_proxy_policies(&self, balancer: &str, ports: &[Entry], policies: &[&str]) -> Result<()> {
-        let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();
+    /// Gives ports of a classic load balancer's instances this policy and no other.
+    async fn set_proxy_policy(&self, balancer: &str, ports: &[Entry], policy: Option<&str>) -> Result<()> {
         for entry in ports {
+            let policies = || policy.map(str::to_owned).into_iter().collect();
             send!(self.client, ClassicBackendPoliciesSet, .load_balancer_name(balancer)
-                .instance_port(port(&entry.to_string())).set_policy_names(Some(policies.clone())))?;
+                .instance_port(port(&entry.to_string())).set_policy_names(Some(policies())))?;
         }
         Ok(())
     }
@@ -366,12 +350,6 @@ fn groups(object: &Object<Kind>, observed: &Objects<Kind>) -> Option<Vec<String>
     let names = object.texts("security_groups").into_iter();
     let ids: Vec<_> = names.map(|name| group_id(observed, name)).collect();
     (!ids.is_empty()).then_some(ids)
-}
-
-/// The object in an answer. Without an ID if there is none.
-fn answered<T>(objects: Option<Vec<T>>, convert: fn(&T) -> Option<Object<Kind>>) -> Object<Kind> {
-    let object = objects.unwrap_or_default().iter().find_map(convert);
-    object.unwrap_or_else(|| Object::new(Kind::Balancer, ""))
 }
 
 fn text(object: &Object<Kind>, name: &str) -> Option<String> {
@@ -407,19 +385,16 @@ fn certificates(entries: &[Entry]) -> Option<Vec<Certificate>> {
 
 /// The subnets of a new load balancer with the addresses in them.
 fn mappings(object: &Object<Kind>) -> Vec<SubnetMapping> {
-    let (allocations, addresses) = (
-        texts(object, "eip_allocations"),
-        texts(object, "private_addresses"),
-    );
-    let mapping = |(at, subnet): (usize, &str)| {
+    let allocations = texts(object, "eip_allocations");
+    let addresses = texts(object, "private_addresses");
+    let subnets = object.texts("subnets").into_iter().enumerate();
+    let mappings = subnets.map(|(at, subnet)| {
         let mapping = SubnetMapping::builder().subnet_id(subnet);
         let mapping = mapping.set_allocation_id(allocations.get(at).cloned());
-        mapping
-            .set_private_ipv4_address(addresses.get(at).cloned())
-            .build()
-    };
-    let subnets = object.texts("subnets").into_iter().enumerate();
-    subnets.map(mapping).collect()
+        let mapping = mapping.set_private_ipv4_address(addresses.get(at).cloned());
+        mapping.build()
+    });
+    mappings.collect()
 }
 
 fn forward(target_group: &str) -> Action {
@@ -439,18 +414,13 @@ fn targets(entries: &[Entry]) -> Option<Vec<TargetDescription>> {
 }
 
 fn instances(entries: &[Entry]) -> Option<Vec<classic::Instance>> {
-    let instance = |entry: &Entry| {
-        classic::Instance::builder()
-            .instance_id(entry.to_string())
-            .build()
-    };
-    Some(entries.iter().map(instance).collect())
+    let ids = entries.iter().map(ToString::to_string);
+    let instance = |id: String| classic::Instance::builder().instance_id(id).build();
+    Some(ids.map(instance).collect())
 }
 
 fn tags(entries: &[Entry]) -> Option<Vec<Tag>> {
-    let tags = pairs(entries).map(|(key, value)| Tag::builder().key(key).value(value).build());
-    let tags: Vec<_> = tags.collect();
-    (!tags.is_empty()).then_some(tags)
+    key_values!(Tag, pairs(entries))
 }
 
 fn classic_tags(entries: &[Entry]) -> Option<Vec<classic::Tag>> {
@@ -487,15 +457,15 @@ fn health_check(object: &Object<Kind>) -> Result<classic::HealthCheck> {
 
 fn classic_attributes(object: &Object<Kind>) -> Result<classic::LoadBalancerAttributes> {
     let flag = |name: &str| object.attributes.get(name).and_then(Value::as_bool) == Some(true);
-    let mut log = classic::AccessLog::builder().enabled(flag("access_log"));
-    if flag("access_log") {
-        log = log
-            .set_s3_bucket_name(text(object, "access_log_bucket"))
-            .set_s3_bucket_prefix(text(object, "access_log_prefix"))
-            .set_emit_interval(number(object, "access_log_interval"));
-    }
-    let timeout = number(object, "draining_timeout").filter(|_| flag("draining"));
-    let draining = classic::ConnectionDraining::builder().enabled(flag("draining"));
+    let (has_log, drains) = (flag("access_log"), flag("draining"));
+    let log_text = |name: &str| text(object, name).filter(|_| has_log);
+    let log = classic::AccessLog::builder()
+        .enabled(has_log)
+        .set_s3_bucket_name(log_text("access_log_bucket"))
+        .set_s3_bucket_prefix(log_text("access_log_prefix"))
+        .set_emit_interval(number(object, "access_log_interval").filter(|_| has_log));
+    let timeout = number(object, "draining_timeout").filter(|_| drains);
+    let draining = classic::ConnectionDraining::builder().enabled(drains);
     let cross_zone = classic::CrossZoneLoadBalancing::builder().enabled(flag("cross_zone"));
     let idle = classic::ConnectionSettings::builder().set_idle_timeout(number(object, "idle_timeout"));
     let attributes = classic::LoadBalancerAttributes::builder()

@@ -25,10 +25,10 @@ fn loaded(text: &str, env: &Environment) -> Result<(Config, Vec<Problem>)> {
     Ok((parsed.value, parsed.warnings))
 }
 
-fn good(text: &str) -> Settings {
+fn good(text: &str) -> Config {
     let (config, warnings) = loaded(text, &Environment::default()).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
-    config.settings
+    config
 }
 
 /// The error lines, each without the file's name.
@@ -95,14 +95,14 @@ ec2-read-burst = 7
         signing_name: Some("other".into()),
     };
     assert_eq!(connection.endpoints, [endpoint]);
-    let site = &settings.site;
     assert_eq!(
-        (site.vpc.as_deref(), site.subnet.as_deref()),
+        (settings.vpc.as_deref(), settings.subnet.as_deref()),
         (Some("vpc-1"), Some("subnet-1"))
     );
-    assert_eq!((site.cluster_id.as_deref(), site.legacy_tag), (Some("a"), true));
-    assert_eq!(settings.instances.families, [IpFamily::V6, IpFamily::V4]);
-    assert!(settings.instances.topology_types.unwrap().is_match("m5.large"));
+    let (id, legacy) = ("a".to_owned(), true);
+    assert_eq!(settings.cluster, Cluster { id, legacy });
+    assert_eq!(settings.families, [IpFamily::V6, IpFamily::V4]);
+    assert!(settings.topology_types.unwrap().is_match("m5.large"));
     assert_eq!(settings.route_table.as_deref(), Some("rtb-1"));
     let balancing = &settings.load_balancing;
     let probe = SharedProbe {
@@ -123,12 +123,12 @@ fn without_a_file_everything_has_its_default() {
         ..BuildContext::default()
     };
     let parsed = load(&context, &mut ConfigFiles::default()).unwrap();
-    let settings = parsed.value.settings;
+    let settings = parsed.value;
     assert_eq!(settings.connection.region.as_deref(), Some("eu-west-1"));
-    assert_eq!(settings.instances.families, [IpFamily::V4]);
+    assert_eq!(settings.families, [IpFamily::V4]);
     assert_eq!(settings.load_balancing.shared_probe, None);
     assert_eq!(settings.load_balancing.default_type, DefaultType::Classic);
-    let types = settings.instances.topology_types.unwrap();
+    let types = settings.topology_types.unwrap();
     for kind in [
         "p4d.24xlarge",
         "p6e-gb200.36xlarge",
@@ -200,7 +200,7 @@ fn what_is_suspicious_is_a_warning() {
     let text = "[Global]\nNodeIPFamilies = ipv5\nSourceARN = arn:x\nVpcId = vpc-1\n[ServiceOverride \"1\"]\n\
                 Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n";
     let (config, warnings) = loaded(text, &Environment::default()).unwrap();
-    assert_eq!(config.settings.instances.families, [IpFamily::V4]);
+    assert_eq!(config.families, [IpFamily::V4]);
     let warnings: Vec<String> = warnings
         .iter()
         .map(|warning| warning.message().to_owned())
@@ -236,7 +236,7 @@ fn endpoints_are_chosen_by_api_and_region() {
         ("ec2imds", "anywhere"),
     ]);
     let (config, _) = loaded(&text, &Environment::default()).unwrap();
-    let connection = config.settings.connection;
+    let connection = config.connection;
     let url = |service, region| {
         connection
             .endpoint(service, region)
@@ -272,11 +272,9 @@ fn proxies_are_read_and_never_shown() {
             .with("NO_PROXY", "10.0.0.0/8")
     };
     let (config, _) = loaded("", &env("user:secret@proxy:3128")).unwrap();
-    let proxy = config.settings.connection.proxy.clone();
-    assert_eq!(
-        proxy,
-        Some(("http://user:secret@proxy:3128".into(), "10.0.0.0/8".into()))
-    );
+    let proxy = config.connection.proxy();
+    let url = "http://user:secret@proxy:3128".to_owned();
+    assert_eq!(proxy, Some(("https_proxy", url, "10.0.0.0/8")));
     assert!(!format!("{config:?}").contains("secret"));
     let error = loaded("", &env("http://user:secret@ x")).map(drop).unwrap_err();
     assert!(

@@ -1,26 +1,14 @@
 //! From the network interfaces of an instance to the addresses of its node.
 
-use ccm_core::{AddressType, NodeAddress};
+use ccm_core::{AddressType, NodeAddress, load_balancer::IpFamily};
 
-use crate::client::ec2::{Instance, Interface};
-
-/// A family of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IpFamily {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
+use crate::client::ec2::Instance;
 
 /// The addresses in the order of upstream: family by family, interfaces by their device index.
 pub(crate) fn addresses(instance: &Instance, families: &[IpFamily]) -> Vec<NodeAddress> {
     use AddressType::{ExternalDNS, ExternalIP, Hostname, InternalDNS, InternalIP};
-    let mut interfaces: Vec<&Interface> = instance
-        .interfaces
-        .iter()
-        .filter(|interface| interface.in_use)
-        .collect();
+    let interfaces = instance.interfaces.iter();
+    let mut interfaces: Vec<_> = interfaces.filter(|interface| interface.in_use).collect();
     // Those without an index come last.
     interfaces.sort_by_key(|interface| interface.device_index.unwrap_or(i32::MAX));
     let mut addresses = Vec::new();
@@ -33,11 +21,7 @@ pub(crate) fn addresses(instance: &Instance, families: &[IpFamily]) -> Vec<NodeA
         for interface in &interfaces {
             match family {
                 IpFamily::V4 => interface.addresses.iter().for_each(|ip| add(InternalIP, ip)),
-                IpFamily::V6 => interface
-                    .ipv6
-                    .first()
-                    .into_iter()
-                    .for_each(|ip| add(InternalIP, ip)),
+                IpFamily::V6 => interface.ipv6.iter().take(1).for_each(|ip| add(InternalIP, ip)),
             }
         }
         if instance.is_fargate {
@@ -55,6 +39,7 @@ pub(crate) fn addresses(instance: &Instance, families: &[IpFamily]) -> Vec<NodeA
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::ec2::Interface;
 
     fn instance(interfaces: Vec<Interface>) -> Instance {
         Instance {

@@ -1,6 +1,8 @@
 //! Provider IDs: `aws:///<zone>/<instance>`.
 
-use ccm_core::{Error, ErrorKind, Result};
+use std::net::Ipv4Addr;
+
+use ccm_core::{Error, ErrorKind, NodeView, Result};
 
 /// The scheme, which is also the provider's name.
 pub(crate) const SCHEME: &str = "aws";
@@ -42,6 +44,14 @@ pub(crate) fn parse(text: &str) -> Result<ProviderId> {
     }
 }
 
+/// The EC2 instance of a node by its provider ID. `None` for a Fargate node, a machine of another cloud and a wrong ID.
+pub(crate) fn instance_of(node: &NodeView) -> Option<String> {
+    match parse(node.provider_id.as_deref()?) {
+        Ok(ProviderId::Instance(id)) => Some(id),
+        _ => None,
+    }
+}
+
 /// The provider ID of an instance in a zone.
 pub(crate) fn render(zone: &str, id: &str) -> String {
     format!("{SCHEME}:///{zone}/{id}")
@@ -50,10 +60,8 @@ pub(crate) fn render(zone: &str, id: &str) -> String {
 /// Whether EC2 could have given this id: 8 or 17 hex digits. Others refuse every request that names them.
 pub(crate) fn is_well_formed(id: &str) -> bool {
     let digits = id.strip_prefix("i-").unwrap_or_default();
-    matches!(digits.len(), 8 | 17)
-        && digits
-            .bytes()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    matches!(digits.len(), 8 | 17) && digits.chars().all(is_digit)
 }
 
 /// The address in the id of a Fargate node: `fargate-ip-192-0-2-7.internal` or `fargate-192.0.2.7`. `None` if this is not
@@ -66,11 +74,8 @@ pub(crate) fn fargate_address(id: &str) -> Option<String> {
 /// The address in a name of the form `ip-192-0-2-7.<domain>`.
 pub(crate) fn address_of_name(name: &str) -> Option<String> {
     let host = name.strip_prefix("ip-")?.split('.').next()?;
-    let address = host.replace('-', ".");
-    address
-        .parse::<std::net::Ipv4Addr>()
-        .ok()
-        .map(|address| address.to_string())
+    let address: Ipv4Addr = host.replace('-', ".").parse().ok()?;
+    Some(address.to_string())
 }
 
 #[cfg(test)]

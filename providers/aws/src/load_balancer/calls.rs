@@ -9,14 +9,14 @@ use std::{
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     client::ClientMetrics,
+    error::accept,
     load_balancer::{ClusterView, ReadOptions, ServiceId, ServiceView},
-    plan::{
-        Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck, Wait,
-        objects::{self, Action, Change, Object, Refused},
-    },
+    plan::objects::{self, Action, Change, Object, Refused},
+    plan::{Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck, Wait},
 };
 use futures_util::future::{try_join, try_join_all};
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
@@ -27,9 +27,14 @@ use super::{
     names,
     node_groups::NodeGroup,
     spec::{self, Flavor, Spec},
-    subnets,
+    subnets::{self, Place},
 };
-use crate::{Nodes, client::send::Sender, cluster::SERVICE_NAME, config::LoadBalancing};
+use crate::{
+    Nodes,
+    client::{Client, ec2::FILTER_VALUES, send::Sender},
+    cluster::SERVICE_NAME,
+    config::LoadBalancing,
+};
 
 /// Subnets and route tables are read again after this.
 const NETWORK_AGE: Duration = Duration::from_secs(300);
@@ -39,26 +44,14 @@ const MISSING_AGE: Duration = Duration::from_secs(5);
 const IN_USE: Duration = Duration::from_secs(2);
 
 /// Actions that upstream does without: they are not in the rights that it documents.
-const OPTIONAL: [&str; 5] = [
-    "SetSubnets",
-    "ModifyTargetGroupAttributes",
-    "AddListenerCertificates",
-    "RemoveListenerCertificates",
-    "RemoveTags",
-];
-
-/// A load balancer as it was last read, with the changes since then.
-#[derive(Debug)]
-struct Known {
-    /// When the read began.
-    began: Instant,
-    observed: Observed,
-}
+const OPTIONAL: &str =
+    "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates RemoveTags";
 
 /// What the calls keep. All of it can be read again.
 #[derive(Debug, Default)]
 struct State {
-    parts: HashMap<Key, Known>,
+    /// Load balancers as they were last read, with the changes since then, and when the read began.
+    parts: HashMap<Key, (Instant, Observed)>,
     /// Services as this process first saw them, and whether they changed since.
     seen: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
     /// The security groups of nodes that get rules.
@@ -78,11 +71,6 @@ pub(crate) struct Calls {
     state: Mutex<State>,
 }
 
-fn active(members: &[PartMember]) -> impl Iterator<Item = &Arc<ServiceView>> {
-    let active = PartMember::active(members);
-    active.map(|member| &member.service)
-}
-
 impl Calls {
     /// Calls through which these nodes are seen, too.
     pub(crate) fn new(nodes: &Nodes, settings: Arc<LoadBalancing>, metrics: &ClientMetrics) -> Self {
@@ -95,166 +83,27 @@ impl Calls {
         }
     }
 
-    /// Reads a load balancer with everything that only it uses. Of one that is deleted, only what there is.
-    async fn balancer(&self, name: &str, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let client = self.nodes.api.at(read.priority);
-        let listings = self.listings.get(read).await?;
-        let stays = PartMember::staying(members).next().is_some();
-        let roots = listings.named(Kind::Balancer, name);
-        let roots: Vec<_> = roots.chain(listings.named(Kind::Classic, name)).collect();
-        let groups: Vec<_> = self.target_groups(name, &roots, members, &listings).collect();
-        let mut listeners = Vec::new();
-        for root in roots.iter().filter(|root| stays && root.kind == Kind::Balancer) {
-            listeners.extend(client.listeners(&root.id).await?);
-        }
-        let known = roots.iter().chain(&groups).copied().chain(&listeners);
-        let fresh = stays && matches!(read.freshness, Freshness::After(_));
-        let ids = known.map(|object| object.id.clone()).collect();
-        self.listings.read_tags(ids, fresh, read.priority).await?;
-        let mut objects = Vec::new();
-        for root in roots {
-            let mut root = self.listings.tagged(root);
-            if stays && root.foreign.is_none() {
-                root.attributes.extend(match root.kind {
-                    Kind::Balancer => client.attributes(root.kind, &root.id).await?,
-                    _ => client.classic_attributes(&root.key).await?,
-                });
-                objects.extend(listings.named(Kind::ClassicListener, name).cloned());
-            }
-            objects.push(root);
-        }
-        let is_foreign = objects.iter().any(|root| root.foreign.is_some());
-        let groups = groups
-            .into_iter()
-            .filter(|group| !is_foreign || listings.is_loose(group));
-        let groups = groups.map(|group| self.target_group(group, stays, read.priority));
-        objects.extend(try_join_all(groups).await?);
-        let listeners = listeners.iter().filter(|_| !is_foreign);
-        let listeners = listeners.map(|listener| self.listener(listener, name, &listings, read.priority));
-        objects.extend(try_join_all(listeners).await?);
-        self.add_own_groups(name, members, &listings, &mut objects);
-        Ok(self.observed(objects))
-    }
-
-    /// With what the credentials may not do.
-    fn observed(&self, objects: Vec<Object<Kind>>) -> Observed {
-        Observed {
-            objects: objects.into_iter().collect(),
-            denied: self.listings.denied(),
-        }
-    }
-
-    /// The target groups that the load balancers use, and those of their Service that none uses. An orphan has its own name.
-    fn target_groups<'a>(
-        &'a self,
-        name: &str,
-        balancers: &[&Object<Kind>],
-        members: &[PartMember],
-        listings: &'a Snapshot,
-    ) -> impl Iterator<Item = &'a Object<Kind>> {
-        let cluster = &self.nodes.site.cluster;
-        let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
-        let (mut tags, mut names) = (BTreeSet::new(), BTreeSet::from([name.to_owned()]));
-        for service in members.iter().map(|member| &member.service) {
-            let spec = Spec::read(service, &self.settings, Flavor::Network);
-            tags.insert(names::service_tag(&service.id));
-            names.extend(spec.target_group_names(&cluster.id, &service.id));
-        }
-        listings.all(Kind::TargetGroup).filter(move |group| {
-            let is_used = group.texts("balancers").into_iter().any(|arn| arns.contains(arn));
-            let is_ours = || {
-                let of = tag_map(&self.listings.tagged(group));
-                of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service)) && cluster.owns(&of)
-            };
-            is_used || (listings.is_loose(group) && (names.contains(&group.key) || is_ours()))
-        })
-    }
-
-    async fn target_group(
-        &self,
-        group: &Object<Kind>,
-        stays: bool,
-        priority: Priority,
-    ) -> Result<Object<Kind>> {
-        let mut group = self.listings.tagged(group);
-        if !stays || group.foreign.is_some() {
-            return Ok(group);
-        }
-        let client = self.nodes.api.at(priority);
-        let attributes = client.attributes(Kind::TargetGroup, &group.id);
-        let attributes = self
-            .listings
-            .optional("DescribeTargetGroupAttributes", attributes);
-        let (targets, attributes) = try_join(client.targets(&group.id), attributes).await?;
-        group.attributes.extend(attributes);
-        Ok(group.entries(TARGETS, targets))
-    }
-
-    /// A listener with the name of its target group, and with all certificates.
-    async fn listener(
-        &self,
-        listener: &Object<Kind>,
-        balancer: &str,
-        listings: &Snapshot,
-        priority: Priority,
-    ) -> Result<Object<Kind>> {
-        const ACTION: &str = "DescribeListenerCertificates";
-        let mut listener = self.listings.tagged(listener);
-        listener.parent = Some(balancer.to_owned());
-        if let Some(group) = listings.by_id(listener.text("target_group")) {
-            listener = listener.with("target_group", group.key.as_str());
-        }
-        if listener.text("protocol") == "TLS" {
-            let client = self.nodes.api.at(priority);
-            let read = client.certificates(&listener.id);
-            let certificates = self.listings.optional(ACTION, read).await?;
-            listener = listener.entries(CERTIFICATES, certificates);
-        }
-        Ok(listener)
-    }
-
-    /// Adds the security groups that only this load balancer uses, and puts their names in the place of their IDs.
-    fn add_own_groups(
-        &self,
-        balancer: &str,
-        members: &[PartMember],
-        listings: &Snapshot,
-        objects: &mut Vec<Object<Kind>>,
-    ) {
-        let cluster = self.listings.cluster().name;
-        let names = members.iter().map(|member| &member.service.id);
-        let names = names.map(|service| names::group(&cluster, service));
-        let own = [names::classic_group(balancer), balancer.to_owned()];
-        let names: Vec<_> = names.chain(own).collect();
-        let groups = names.iter().flat_map(|name| listings.named(Kind::Group, name));
-        let groups = groups.filter(|group| self.nodes.site.cluster.owns(&tag_map(group)));
-        let groups: Vec<_> = groups.map(|group| self.listings.tagged(group)).collect();
-        for object in &mut *objects {
-            let name = |id| {
-                let own = groups.iter().find(|group| group.id == id);
-                own.map_or(id, |group| group.key.as_str())
-            };
-            let named: Vec<_> = object.texts("security_groups").into_iter().map(name).collect();
-            if !named.is_empty() {
-                let named = named.into();
-                object.attributes.insert("security_groups", named);
-            }
-        }
-        objects.extend(groups);
+    /// The objects, with the actions that the credentials may not call.
+    fn observed(&self, objects: impl IntoIterator<Item = Object<Kind>>) -> Observed {
+        let denied = self.listings.denied();
+        let objects = objects.into_iter().collect();
+        Observed { objects, denied }
     }
 
     /// Reads the rules of the cluster's security groups, and of those that nodes have without the cluster's tag.
     async fn node_rules(&self, read: ReadOptions) -> Result<Observed> {
         let listings = self.listings.get(read).await?;
         let needed = self.state.lock().node_groups.clone().into_iter();
-        let others: Vec<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
-        let client = self.nodes.api.at(read.priority);
-        let others = client.security_groups_by_id(&others).await?;
+        let unlisted: Vec<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
+        let (client, mut others) = (self.nodes.api.at(read.priority), Vec::new());
+        for ids in unlisted.chunks(FILTER_VALUES) {
+            others.extend(client.security_groups(&[("group-id", ids.to_vec())]).await?);
+        }
         let groups = listings.all(Kind::Group).chain(&others).map(|group| Object {
             id: group.id.clone(),
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
-        let mut observed = self.observed(groups.collect());
+        let mut observed = self.observed(groups);
         let refused = self.state.lock().refused.clone();
         if let Some((_, refused)) = refused.filter(|(since, _)| read.freshness.allows(*since)) {
             observed.objects.refused = refused;
@@ -277,9 +126,9 @@ impl Calls {
         }
         if after.all.is_empty() {
             state.parts.remove(key);
-        } else if let Some(known) = state.parts.get_mut(key) {
-            known.observed.objects = after;
-            known.observed.denied.extend(reply.denied.clone());
+        } else if let Some((_, known)) = state.parts.get_mut(key) {
+            known.objects = after;
+            known.denied.extend(reply.denied.clone());
         }
     }
 
@@ -291,12 +140,10 @@ impl Calls {
             let is_reference = |entry: &Entry| entry.rule().is_some_and(|rule| rule.source == id);
             let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
             let gone: Vec<_> = gone.iter().filter_map(Entry::rule).collect();
-            if gone.is_empty() {
-                continue;
-            }
-            match self.nodes.api.at(priority).revoke(&group.id, &gone).await {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => self.listings.set_rules(&group.id, rest.into()),
+            if !gone.is_empty() {
+                let revoked = self.nodes.api.at(priority).revoke(&group.id, &gone).await;
+                accept(revoked, ErrorKind::NotFound, ())?;
+                self.listings.set_rules(&group.id, rest.into());
             }
         }
         Ok(())
@@ -317,21 +164,140 @@ impl Calls {
     }
 
     /// The subnets of a Service's load balancer, or why there is none.
-    async fn places(
-        &self,
-        service: &ServiceView,
-        priority: Priority,
-    ) -> Result<Result<Vec<subnets::Place>, String>> {
+    async fn places(&self, service: &ServiceView, priority: Priority) -> Result<Result<Vec<Place>, String>> {
         let spec = Spec::read(service, &self.settings, Flavor::Network);
         let choose = |network: &Network| match spec.subnets.as_slice() {
             [] => subnets::discovered(network, spec.internal, &self.nodes.site),
             names => subnets::named(names, &network.subnets),
         };
-        let found = choose(&*self.listings.network(NETWORK_AGE, priority).await?);
-        if found.is_ok() {
-            return Ok(found);
+        match choose(&*self.listings.network(NETWORK_AGE, priority).await?) {
+            Err(_) => Ok(choose(&*self.listings.network(MISSING_AGE, priority).await?)),
+            found => Ok(found),
         }
-        Ok(choose(&*self.listings.network(MISSING_AGE, priority).await?))
+    }
+}
+
+/// One read of a load balancer with everything that only it uses.
+struct BalancerRead<'a> {
+    calls: &'a Calls,
+    client: Client,
+    listed: Snapshot,
+    name: &'a str,
+    members: &'a [PartMember],
+    /// Whether the load balancer stays. Of one that is deleted, only existence and tags are read.
+    stays: bool,
+}
+
+impl BalancerRead<'_> {
+    async fn objects(&self, read: ReadOptions) -> Result<Vec<Object<Kind>>> {
+        let (listings, client, name) = (&self.calls.listings, &self.client, self.name);
+        let roots = self.listed.named(Kind::Balancer, name);
+        let roots: Vec<_> = roots.chain(self.listed.named(Kind::Classic, name)).collect();
+        let groups: Vec<_> = self.target_groups(&roots).collect();
+        let mut listeners = Vec::new();
+        for root in roots
+            .iter()
+            .filter(|root| self.stays && root.kind == Kind::Balancer)
+        {
+            listeners.extend(client.listeners(&root.id).await?);
+        }
+        let known = roots.iter().chain(&groups).copied().chain(&listeners);
+        let fresh = self.stays && matches!(read.freshness, Freshness::After(_));
+        let ids = known.map(|object| object.id.clone()).collect();
+        listings.read_tags(ids, fresh, read.priority).await?;
+        let mut objects = Vec::new();
+        for root in roots {
+            let mut root = listings.tagged(root);
+            if self.stays && root.foreign.is_none() {
+                let attributes = client.attributes(root.kind, &root.id).await?;
+                root.attributes.extend(attributes);
+                objects.extend(self.listed.named(Kind::ClassicListener, name).cloned());
+            }
+            objects.push(root);
+        }
+        let is_foreign = objects.iter().any(|root| root.foreign.is_some());
+        let is_needed = |group: &&Object<Kind>| !is_foreign || self.listed.is_loose(group);
+        let groups = groups.into_iter().filter(is_needed);
+        objects.extend(try_join_all(groups.map(|group| self.target_group(group))).await?);
+        let listeners = listeners.iter().filter(|_| !is_foreign);
+        objects.extend(try_join_all(listeners.map(|listener| self.listener(listener))).await?);
+        self.add_own_groups(&mut objects);
+        Ok(objects)
+    }
+
+    /// The target groups that the load balancers use, and those of their Service that none uses. An orphan has its own name.
+    fn target_groups(&self, balancers: &[&Object<Kind>]) -> impl Iterator<Item = &Object<Kind>> {
+        let Calls { nodes, settings, .. } = self.calls;
+        let cluster = &nodes.site.cluster;
+        let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
+        let (mut tags, mut names) = (BTreeSet::new(), BTreeSet::from([self.name.to_owned()]));
+        for service in self.members.iter().map(|member| &member.service) {
+            let spec = Spec::read(service, settings, Flavor::Network);
+            tags.insert(names::service_tag(&service.id));
+            names.extend(spec.target_group_names(&cluster.id, &service.id));
+        }
+        self.listed.all(Kind::TargetGroup).filter(move |group| {
+            let is_used = group.texts("balancers").iter().any(|arn| arns.contains(*arn));
+            let is_ours = || {
+                let of = tag_map(&self.calls.listings.tagged(group));
+                of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service)) && cluster.owns(&of)
+            };
+            is_used || (self.listed.is_loose(group) && (names.contains(&group.key) || is_ours()))
+        })
+    }
+
+    async fn target_group(&self, group: &Object<Kind>) -> Result<Object<Kind>> {
+        let listings = &self.calls.listings;
+        let mut group = listings.tagged(group);
+        if !self.stays || group.foreign.is_some() {
+            return Ok(group);
+        }
+        let attributes = self.client.attributes(Kind::TargetGroup, &group.id);
+        let attributes = listings.optional("DescribeTargetGroupAttributes", attributes);
+        let (targets, attributes) = try_join(self.client.targets(&group.id), attributes).await?;
+        group.attributes.extend(attributes);
+        Ok(group.entries(TARGETS, targets))
+    }
+
+    /// A listener with the name of its target group, and with all certificates.
+    async fn listener(&self, listener: &Object<Kind>) -> Result<Object<Kind>> {
+        let listings = &self.calls.listings;
+        let mut listener = listings.tagged(listener);
+        listener.parent = Some(self.name.to_owned());
+        if let Some(group) = self.listed.by_id(listener.text("target_group")) {
+            listener = listener.with("target_group", group.key.as_str());
+        }
+        if listener.text("protocol") == "TLS" {
+            let certificates = self.client.certificates(&listener.id);
+            let certificates = listings.optional("DescribeListenerCertificates", certificates);
+            let certificates = certificates.await?;
+            listener = listener.entries(CERTIFICATES, certificates);
+        }
+        Ok(listener)
+    }
+
+    /// Adds the security groups that only this load balancer uses, and replaces their IDs by their names.
+    fn add_own_groups(&self, objects: &mut Vec<Object<Kind>>) {
+        let Calls { nodes, listings, .. } = self.calls;
+        let cluster = listings.cluster().name;
+        let names = self.members.iter().map(|member| &member.service.id);
+        let names = names.map(|service| names::group(&cluster, service));
+        let own = [names::classic_group(self.name), self.name.to_owned()];
+        let names: Vec<_> = names.chain(own).collect();
+        let groups = names.iter().flat_map(|name| self.listed.named(Kind::Group, name));
+        let groups = groups.filter(|group| nodes.site.cluster.owns(&tag_map(group)));
+        let groups: Vec<_> = groups.map(|group| listings.tagged(group)).collect();
+        for object in &mut *objects {
+            let name = |id| {
+                let own = groups.iter().find(|group| group.id == id);
+                own.map_or(id, |group| group.key.as_str())
+            };
+            let named: Value = object.texts("security_groups").into_iter().map(name).collect();
+            if object.attributes.contains_key("security_groups") {
+                object.attributes.insert("security_groups", named);
+            }
+        }
+        objects.extend(groups);
     }
 }
 
@@ -363,30 +329,25 @@ impl PartCloud<Model> for Calls {
         });
         let inputs = &mut gathered.inputs;
         if *key == Key::NodeGroups {
-            let instances =
-                active(members).flat_map(|service| spec::instances(service, cluster).unwrap_or_default());
+            let active = PartMember::active(members);
+            let instances = active.filter_map(|member| spec::instances(&member.service, cluster));
+            let instances: BTreeSet<_> = instances.flatten().collect();
             let listings = self.listings.get(read).await?;
             let is_tagged = |id: &String| listings.by_id(id).is_some();
             let tag = self.nodes.site.cluster.key().unwrap_or_default();
-            for (instance, groups) in self
-                .listings
-                .groups_of(instances.collect(), read.priority)
-                .await?
-            {
-                let chosen = NodeGroup::choose(groups, is_tagged, &tag);
-                inputs.groups.insert(instance, chosen);
-            }
+            let groups = self.listings.groups_of(instances, read.priority);
+            let groups = groups.await?.into_iter();
+            let groups = groups.map(|(id, groups)| (id, NodeGroup::choose(groups, is_tagged, &tag)));
+            inputs.groups = groups.collect();
             let chosen = inputs.groups.values().flatten();
             self.state.lock().node_groups = chosen.map(|group| group.id.clone()).collect();
             let network = self.listings.network(NETWORK_AGE, read.priority).await?;
-            let cidrs = network.subnets.iter().map(|subnet| {
-                let cidrs = std::iter::once(&subnet.cidr).chain(&subnet.ipv6_cidrs);
-                (subnet.id.clone(), cidrs.cloned().collect())
-            });
+            let cidrs = network.subnets.iter();
+            let cidrs = cidrs.map(|subnet| (subnet.id.clone(), subnet.cidrs.clone()));
             inputs.cidrs = cidrs.collect();
             return Ok(gathered);
         }
-        for service in active(members) {
+        for PartMember { service, .. } in PartMember::active(members) {
             match self.places(service, read.priority).await? {
                 Ok(places) => drop(inputs.places.insert(service.id.clone(), places)),
                 // One that exists keeps its subnets.
@@ -405,16 +366,24 @@ impl PartCloud<Model> for Calls {
             return self.node_rules(read).await;
         };
         let began = Instant::now();
-        if let Some(known) = self.state.lock().parts.get(key)
-            && read.freshness.allows(known.began)
+        if let Some((began, known)) = self.state.lock().parts.get(key)
+            && read.freshness.allows(*began)
         {
-            return Ok(known.observed.clone());
+            return Ok(known.clone());
         }
-        let observed = self.balancer(name, members, read).await?;
+        let stays = PartMember::staying(members).next().is_some();
+        let balancer = BalancerRead {
+            calls: self,
+            client: self.nodes.api.at(read.priority),
+            listed: self.listings.get(read).await?,
+            name,
+            members,
+            stays,
+        };
+        let observed = self.observed(balancer.objects(read).await?);
         // The engine writes no part that it reads.
-        if PartMember::staying(members).next().is_some() {
-            let observed = observed.clone();
-            let known = Known { began, observed };
+        if stays {
+            let known = (began, observed.clone());
             self.state.lock().parts.insert(key.clone(), known);
         }
         Ok(observed)
@@ -427,25 +396,17 @@ impl PartCloud<Model> for Calls {
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, ()>> {
-        let sender = Sender {
-            client: self.nodes.api.at(priority),
-            vpc: &self.nodes.site.vpc,
-        };
+        let Nodes { api, site, .. } = &self.nodes;
+        let (client, vpc) = (api.at(priority), site.vpc.as_str());
+        let sender = Sender { client, vpc };
         let label = change.describe().label;
-        let reply = match objects::send(&sender, change, &observed.objects).await {
-            Ok(Some(objects)) => Reply {
-                objects,
-                denied: None,
-            },
-            Ok(None) => {
-                self.state.lock().parts.remove(key);
-                let text = "it is not as it was read";
-                return Err(Error::new(ErrorKind::Conflict, text).with_retry(Retry::Never));
+        let is_optional = OPTIONAL.split_whitespace().any(|action| action == label);
+        let mut reply = Reply::default();
+        match objects::send(&sender, change, &observed.objects).await {
+            Ok(objects) => reply.objects = objects,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && is_optional => {
+                reply.denied = Some((label, self.listings.deny(label, &error)));
             }
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && OPTIONAL.contains(&label) => Reply {
-                denied: Some((label, self.listings.deny(label, &error))),
-                ..Reply::default()
-            },
             Err(error) => {
                 self.state.lock().parts.remove(key);
                 let is_delete = matches!(change.action, Action::Delete(_));
@@ -458,7 +419,7 @@ impl PartCloud<Model> for Calls {
                 }
                 return Err(error.with_retry(Retry::Fixed(IN_USE)));
             }
-        };
+        }
         self.applied(key, change, &reply, observed);
         Ok(Outcome::Done(reply))
     }

@@ -27,10 +27,8 @@ impl Spec {
         settings: &LoadBalancing,
         reader: &mut AnnotationReader<'_>,
     ) {
-        if reader.get(a::TARGET_GROUP_ATTRIBUTES).is_some() {
-            let problem = "a classic load balancer does not support it";
-            reader.refuse(a::TARGET_GROUP_ATTRIBUTES, problem);
-        }
+        let unsupported = "a classic load balancer does not support it";
+        reader.strict(a::TARGET_GROUP_ATTRIBUTES, |_| Err::<(), _>(unsupported));
         if self.security_groups.is_empty() {
             self.security_groups.extend(settings.elb_security_group.clone());
         }
@@ -39,46 +37,37 @@ impl Spec {
         let policy = reader.given(a::SSL_POLICY);
         let policy = policy.map(|policy| format!("{SSL_POLICY_PREFIX}{policy}"));
         self.listener
-            .insert("certificate", self.certificates.first().cloned().into());
-        self.listener
             .extend(policy.map(|policy| ("policy", policy.into())));
         self.balancer = balancer_attributes(reader);
-        let check = self.health_check(service, settings, reader);
-        self.balancer.extend(check);
+        self.balancer.extend(self.health_check(service, settings, reader));
     }
 
     fn classic_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
         let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase();
         let (secure, plain) = match backend.as_str() {
-            "http" => (("HTTPS", "HTTP"), ("HTTP", "HTTP")),
-            "https" => (("HTTPS", "HTTPS"), ("TCP", "TCP")),
-            "ssl" => (("SSL", "SSL"), ("TCP", "TCP")),
-            "" | "tcp" => (("SSL", "TCP"), ("TCP", "TCP")),
+            "http" => (["HTTPS", "HTTP"], ["HTTP"; 2]),
+            "https" => (["HTTPS"; 2], ["TCP"; 2]),
+            "ssl" => (["SSL"; 2], ["TCP"; 2]),
+            "" | "tcp" => (["SSL", "TCP"], ["TCP"; 2]),
             _ => {
                 if !self.certificates.is_empty() {
                     let problem = format!("{backend:?} is none of tcp, ssl, http and https");
                     reader.refuse(a::BACKEND_PROTOCOL, problem);
                 }
-                (("SSL", "TCP"), ("TCP", "TCP"))
+                (["SSL", "TCP"], ["TCP"; 2])
             }
         };
         for port in &service.ports {
             if port.protocol != Protocol::Tcp {
-                let problem = "a classic load balancer has no";
-                let problem = format!("port {}: {problem} {} ports", port.port, port.protocol);
+                let (number, protocol) = (port.port, port.protocol);
+                let problem = format!("port {number}: a classic load balancer has no {protocol} ports");
                 reader.refuse_spec("ports", problem);
             }
         }
         let ports = service.ports.iter().filter(|port| port.node_port > 0);
         let ports = ports.map(|port| {
             let is_secure = self.has_certificate(reader, port.port, &port.name.to_lowercase());
-            let (protocol, target_protocol) = if is_secure { secure } else { plain };
-            PortSpec {
-                port: port.port,
-                node_port: port.node_port,
-                protocol,
-                target_protocol,
-            }
+            PortSpec::new(port, if is_secure { secure } else { plain })
         });
         ports.collect()
     }
@@ -111,7 +100,7 @@ impl Spec {
         } else if path.is_empty() {
             "/".clone_into(&mut path);
         }
-        let mut check = check_numbers(reader, [2, 6, 10], (Some(5), 60));
+        let mut check = check_numbers(reader, [2, 6, 10, 5].map(Some), 60);
         check.insert("health_check", format!("{protocol}:{port}{path}").into());
         check
     }
@@ -122,7 +111,7 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
     let (cross_zone, logs, draining) = (flag(a::CROSS_ZONE), flag(a::ACCESS_LOG), flag(a::DRAINING));
     let mut number = |key, allowed| reader.strict_number::<i64>(key, allowed);
     let idle_timeout = number(a::IDLE_TIMEOUT, 1..=4000).unwrap_or(60);
-    let interval = number(a::ACCESS_LOG_INTERVAL, 5..=60);
+    let interval = number(a::ACCESS_LOG_INTERVAL, 5..=60).filter(|_| logs);
     let draining_timeout = number(a::DRAINING_TIMEOUT, 1..=3600).filter(|_| draining);
     let mut attributes = Attributes::from([
         ("cross_zone", cross_zone.into()),
@@ -131,12 +120,11 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
         ("idle_timeout", idle_timeout.into()),
     ]);
     attributes.extend(draining_timeout.map(|seconds| ("draining_timeout", seconds.into())));
+    attributes.extend(interval.map(|minutes| ("access_log_interval", minutes.into())));
     if logs {
-        attributes.extend([
-            ("access_log_bucket", reader.text(a::ACCESS_LOG_BUCKET, "").into()),
-            ("access_log_prefix", reader.text(a::ACCESS_LOG_PREFIX, "").into()),
-        ]);
-        attributes.extend(interval.map(|minutes| ("access_log_interval", minutes.into())));
+        let text = |key| reader.text(key, "").into();
+        attributes.insert("access_log_bucket", text(a::ACCESS_LOG_BUCKET));
+        attributes.insert("access_log_prefix", text(a::ACCESS_LOG_PREFIX));
     }
     attributes
 }
@@ -146,10 +134,8 @@ impl Builder<'_> {
     pub(crate) fn classic(&self) -> Vec<Object<Kind>> {
         let (spec, id) = (self.spec, &self.service.id);
         let name = names::balancer(id);
-        let about = format!(
-            "Security group for Kubernetes ELB {name} ({}/{})",
-            id.namespace, id.name
-        );
+        let service = names::service_tag(id);
+        let about = format!("Security group for Kubernetes ELB {name} ({service})");
         let (mut balancer, group) = self.balancer(Kind::Classic, names::classic_group(&name), &about);
         if let Some(instances) = self.instances {
             balancer = balancer.entries(INSTANCES, instances.iter().cloned().map(Entry::Name));
@@ -157,7 +143,7 @@ impl Builder<'_> {
         let ports = spec.ports.iter().filter(|_| spec.proxy_protocol);
         let ports: BTreeSet<_> = ports.map(|port| port.node_port).collect();
         let ports = ports.iter().map(|port| Entry::Name(port.to_string()));
-        let balancer = balancer.entries(PROXY_PORTS, ports);
+        balancer = balancer.entries(PROXY_PORTS, ports);
         let listeners = spec.ports.iter().map(|port| {
             self.listener(Kind::ClassicListener, port)
                 .with("instance_protocol", port.target_protocol)

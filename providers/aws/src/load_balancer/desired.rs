@@ -4,19 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
     load_balancer::{Blocked, ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView},
-    plan::{
-        Plan, Step,
-        objects::{self, Action, Change, Object, Objects},
-    },
+    plan::objects::{self, Action, Change, Object, Objects},
+    plan::{Plan, Step},
 };
 use serde_json::Value;
 
 use super::{
-    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, OWNER_TAG, RULES, Rule, TAGS, TARGETS, tag_map},
+    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, OWNER_TAG, RULES, Rule, TAGS, TARGETS, tag_map, text_set},
     model::Model,
     names,
     node_groups::DesiredRules,
-    spec::{PortSpec, Spec},
+    spec::{PortSpec, Spec, transports},
     subnets::Place,
 };
 use crate::cluster::{Cluster, SERVICE_NAME, has_any_cluster};
@@ -60,13 +58,9 @@ pub(crate) struct Observed {
 impl Observed {
     /// The load balancer, of either kind.
     pub(crate) fn balancer(&self) -> Option<&Object<Kind>> {
-        let mut balancers = self.objects.all.iter().filter(|object| is_balancer(object.kind));
-        balancers.next()
+        let of = |kind| self.objects.of(kind).next();
+        of(Kind::Balancer).or_else(|| of(Kind::Classic))
     }
-}
-
-fn is_balancer(kind: Kind) -> bool {
-    matches!(kind, Kind::Balancer | Kind::Classic)
 }
 
 /// What the objects of a Service are built of.
@@ -107,14 +101,12 @@ impl Builder<'_> {
         about: &str,
     ) -> (Object<Kind>, Option<Object<Kind>>) {
         let spec = self.spec;
-        let scheme = if spec.internal {
-            "internal"
-        } else {
-            "internet-facing"
+        let scheme = match spec.internal {
+            true => "internal",
+            false => "internet-facing",
         };
-        let mut balancer = self
-            .object(kind, &names::balancer(&self.service.id))
-            .with("scheme", scheme);
+        let balancer = self.object(kind, &names::balancer(&self.service.id));
+        let mut balancer = balancer.with("scheme", scheme);
         balancer.attributes.extend(spec.balancer.clone());
         if !self.places.is_empty() {
             let subnets: Vec<_> = self.places.iter().map(|place| &*place.subnet).collect();
@@ -135,7 +127,7 @@ impl Builder<'_> {
         let rules = self.spec.ranges.iter().flat_map(|range| {
             let ports = self.spec.ports.iter().flat_map(move |port| {
                 let number = i32::from(port.port);
-                let transports = port.transports().iter();
+                let transports = transports(port.protocol).iter();
                 transports.map(move |transport| Rule::new(transport, (number, number), range, ""))
             });
             ports.chain([Rule::mtu(range, "")])
@@ -146,10 +138,9 @@ impl Builder<'_> {
 
     /// A listener, as far as it is the same for both kinds.
     pub(super) fn listener(&self, kind: Kind, port: &PortSpec) -> Object<Kind> {
-        let mut listener = self
-            .object(kind, &port.port.to_string())
-            .with("protocol", port.protocol)
-            .with("certificate", Value::Null);
+        let listener = self.object(kind, &port.port.to_string());
+        let listener = listener.with("protocol", port.protocol);
+        let mut listener = listener.with("certificate", Value::Null);
         if port.is_secure() {
             listener.attributes.extend(self.spec.listener.clone());
         }
@@ -165,19 +156,15 @@ impl Builder<'_> {
         let targets = self.spec.target_group_names(&self.model.cluster.id, id);
         let ports = self.spec.ports.iter().zip(targets);
         let ports = ports.flat_map(|(port, group)| {
-            [
-                self.target_group(&group, port),
-                self.network_listener(group, port),
-            ]
+            let target_group = self.target_group(&group, port);
+            [target_group, self.network_listener(group, port)]
         });
         group.into_iter().chain([balancer]).chain(ports).collect()
     }
 
     fn target_group(&self, name: &str, port: &PortSpec) -> Object<Kind> {
-        let mut group = self
-            .object(Kind::TargetGroup, name)
-            .with("port", port.node_port)
-            .with("protocol", port.target_protocol);
+        let group = self.object(Kind::TargetGroup, name).with("port", port.node_port);
+        let mut group = group.with("protocol", port.target_protocol);
         group.attributes.extend(self.spec.target_group.clone());
         match self.instances {
             Some(instances) => group.entries(TARGETS, targets(instances, port.node_port)),
@@ -186,10 +173,8 @@ impl Builder<'_> {
     }
 
     fn network_listener(&self, group: String, port: &PortSpec) -> Object<Kind> {
-        let listener = self
-            .listener(Kind::Listener, port)
-            .with("transport", port.transports().join("+"))
-            .with("target_group", group);
+        let listener = self.listener(Kind::Listener, port).with("target_group", group);
+        let listener = listener.with("transport", transports(port.protocol).join("+"));
         let further = self.spec.certificates.iter().skip(1).cloned();
         let further: Vec<_> = further.map(Entry::Name).collect();
         // Certificates that people add by hand stay while the Service names only one.
@@ -210,11 +195,8 @@ fn targets(instances: &BTreeSet<String>, port: u16) -> impl Iterator<Item = Entr
 
 /// Whether an object has this cluster's ownership tag.
 pub(crate) fn has_owner_tag(object: &Object<Kind>, tag: &OwnershipTag) -> bool {
-    let Some(ours) = tag.for_create() else {
-        return false;
-    };
-    let ours = Entry::tag(OWNER_TAG, ours.as_str());
-    object.set(TAGS).contains(&ours)
+    let ours = tag.for_create().map(|ours| Entry::tag(OWNER_TAG, ours.as_str()));
+    ours.is_some_and(|ours| object.set(TAGS).contains(&ours))
 }
 
 /// Who else an observed object belongs to: it is then neither changed nor deleted.
@@ -254,14 +236,13 @@ impl DesiredBalancer {
         }
         // Upstream built it. As long as upstream would change nothing but targets, its other differences wait.
         let lean = diff(self.as_upstream(desired, objects), observed, false);
+        let is_of_targets = |step: &Step<_>| is_of_set(step, &[TARGETS, INSTANCES]);
         if !lean.steps.iter().all(is_of_targets) {
             return full;
         }
         let mut plan = lean;
-        let waits = full
-            .steps
-            .iter()
-            .filter(|step| !is_of_set(step, &[TARGETS, INSTANCES, TAGS]));
+        let is_pending = |step: &&Step<_>| !is_of_set(step, &[TARGETS, INSTANCES, TAGS]);
+        let waits = full.steps.iter().filter(is_pending);
         plan.blocked = full.blocked;
         plan.blocked.extend(waits.map(|step| Blocked {
             service: self.service.clone(),
@@ -350,10 +331,7 @@ impl DesiredBalancer {
             }
             // Sets are compared, although lists are sent.
             for name in ["security_groups", "subnets"] {
-                let set = |object: &Object<Kind>| -> BTreeSet<String> {
-                    object.texts(name).into_iter().map(str::to_owned).collect()
-                };
-                if object.attributes.contains_key(name) && set(object) == set(have) {
+                if object.attributes.contains_key(name) && text_set(object, name) == text_set(have, name) {
                     object.attributes.insert(name, have.texts(name).into());
                 }
             }
@@ -391,10 +369,6 @@ fn is_of_upstream(kind: Kind, attribute: &str) -> bool {
     }
 }
 
-fn is_of_targets(step: &Step<Change<Kind>>) -> bool {
-    is_of_set(step, &[TARGETS, INSTANCES])
-}
-
 fn is_of_set(step: &Step<Change<Kind>>, sets: &[&str]) -> bool {
     match &step.change.action {
         Action::Add(set, _) | Action::Remove(set, _) => sets.contains(&set.name),
@@ -409,24 +383,19 @@ pub(super) fn diff(objects: Vec<Object<Kind>>, observed: &Observed, adopt: bool)
         reason: "no Service needs it",
         ..objects::Desired::default()
     };
-    let mut plan = if adopt {
-        desired.diff_and_adopt(&observed.objects, is_owner_tag)
-    } else {
-        desired.diff(&observed.objects)
+    let mut plan = match adopt {
+        true => desired.diff_and_adopt(&observed.objects, is_owner_tag),
+        false => desired.diff(&observed.objects),
     };
-    let (steps, denied): (Vec<_>, Vec<_>) = plan
-        .steps
-        .into_iter()
-        .partition(|step| !observed.denied.contains_key(step.description.label));
-    plan.steps = steps;
-    plan.blocked.extend(denied.into_iter().filter_map(|step| {
-        let why = observed.denied.get(step.description.label)?;
-        Some(Blocked {
+    plan.steps.retain(|step| {
+        let why = observed.denied.get(step.description.label);
+        plan.blocked.extend(why.map(|why| Blocked {
             service: step.description.service.clone(),
             have: why.clone(),
             want: "done".to_owned(),
             field: format!("step \"{step}\""),
-        })
-    }));
+        }));
+        why.is_none()
+    });
     plan
 }

@@ -1,6 +1,6 @@
 //! The kinds of objects, and the parts that they belong to.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use ccm_core::plan::{
     objects::{self, Attribute, Policy, Scalar, Schema, Set, SetOrder},
@@ -191,6 +191,11 @@ pub(crate) fn tag_map(object: &objects::Object<Kind>) -> Tags {
     let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
     tags.map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
+}
+
+/// The texts in an attribute that is a list, as a set.
+pub(crate) fn text_set(object: &objects::Object<Kind>, name: &str) -> BTreeSet<String> {
+    object.texts(name).into_iter().map(str::to_owned).collect()
 }
 
 /// The ID of a security group that is known by its name.

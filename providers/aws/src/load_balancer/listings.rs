@@ -25,13 +25,9 @@ use super::{
 };
 use crate::{
     Nodes,
-    client::{
-        Api,
-        ec2::{FILTER_VALUES, RouteTable, Subnet},
-        elb::TAGGED,
-    },
-    cluster::{LEGACY, SERVICE_NAME},
-    site::Site,
+    client::ec2::{RouteTable, Subnet},
+    client::{Api, Client, elb::TAGGED},
+    cluster::{LEGACY, SERVICE_NAME, Site},
 };
 
 /// The security groups of instances are read again after this.
@@ -43,7 +39,7 @@ const DENIED_AGE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) subnets: Vec<Subnet>,
-    pub(super) route_tables: Vec<RouteTable>,
+    pub(super) tables: Vec<RouteTable>,
 }
 
 /// Load balancers, target groups, and security groups with the cluster's tag, at one moment.
@@ -88,12 +84,10 @@ pub(super) struct Listings {
     state: Mutex<State>,
 }
 
-type ObjectListing = Arc<Listing<Object<Kind>>>;
-
 #[derive(Debug, Default)]
 struct State {
     /// The last directory, and the listing that it is of.
-    directory: Option<(ObjectListing, Arc<Directory>)>,
+    directory: Option<(Snapshot, Arc<Directory>)>,
     /// The tags of load balancers, listeners and target groups, by ID.
     tags: HashMap<String, Vec<Entry>>,
     /// Actions that the credentials may not call, with the error.
@@ -102,69 +96,56 @@ struct State {
     cluster: ClusterView,
 }
 
-async fn list(api: Api, site: Arc<Site>, priority: Priority) -> Result<Vec<Object<Kind>>> {
-    let client = api.at(priority);
-    let key = site.cluster.key().into_iter();
-    let keys = key.flat_map(|key| [key, LEGACY.to_owned()]).collect();
-    let (mut groups, targets, network, classic) = try_join4(
-        client.security_groups(&site.vpc, keys),
+async fn list(client: Client, site: Arc<Site>) -> Result<Vec<Object<Kind>>> {
+    let keys = site.cluster.key().map(|key| vec![key, LEGACY.to_owned()]);
+    let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
+    filter.extend(keys.map(|keys| ("tag-key", keys)));
+    let (mut objects, targets, network, classic) = try_join4(
+        client.security_groups(&filter),
         client.target_groups(),
         client.network_balancers(),
         client.classic_balancers(),
     )
     .await?;
-    groups.retain(|group| site.cluster.has(&tag_map(group)));
-    groups.extend(targets);
-    groups.extend(network);
-    for (balancer, listeners) in classic {
-        groups.push(balancer);
-        groups.extend(listeners);
-    }
-    Ok(groups)
+    objects.retain(|group| site.cluster.has(&tag_map(group)));
+    objects.extend([targets, network, classic].into_iter().flatten());
+    Ok(objects)
 }
 
-/// Tags by ID, a result for each. What does not exist fails a call for all, and is found by halving.
-async fn read_tags(api: Api, asked: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
-    let is_urgent = asked.iter().any(|(_, priority)| *priority == Priority::User);
-    let client = api.at(if is_urgent {
-        Priority::User
-    } else {
-        Priority::Background
-    });
-    let ids: BTreeSet<_> = asked.iter().map(|(id, _)| id.clone()).collect();
-    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.starts_with("arn:"));
+/// Reads tags by ID, a result for each. AWS refuses a call because of one object that does not exist. The call is halved until
+/// the object is alone.
+async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
+    let priority = requested.iter().map(|(_, priority)| *priority).min();
+    let client = api.at(priority.unwrap_or(Priority::User));
+    let ids: BTreeSet<_> = requested.iter().map(|(id, _)| id.clone()).collect();
+    let is_arn = |id: &String| id.starts_with("arn:");
+    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_arn);
     let mut found: HashMap<String, Result<Vec<Entry>>> = HashMap::new();
-    let mut rest = vec![(&*arns, true), (&*names, false)];
-    rest.retain(|(ids, _)| !ids.is_empty());
-    while let Some((ids, is_arn)) = rest.pop() {
-        let read = if is_arn {
-            client.load_balancer_tags(ids).await
-        } else {
-            client.classic_tags(ids).await
+    let mut rest = vec![&*arns, &*names];
+    while let Some(ids) = rest.pop() {
+        let read = match ids.first() {
+            None => continue,
+            Some(id) if is_arn(id) => client.load_balancer_tags(ids).await,
+            Some(_) => client.classic_tags(ids).await,
         };
         match read {
             Ok(tags) => found.extend(tags.into_iter().map(|(id, tags)| (id, Ok(tags)))),
             Err(error) if error.kind() == ErrorKind::NotFound && ids.len() > 1 => {
-                let (left, right) = ids.split_at(ids.len() / 2);
-                rest.extend([(left, is_arn), (right, is_arn)]);
+                rest.extend(<[_; 2]>::from(ids.split_at(ids.len() / 2)));
             }
             Err(error) => found.extend(ids.iter().map(|id| (id.clone(), Err(error.clone())))),
         }
     }
-    let tags = asked.iter().map(|(id, _)| found.get(id).cloned());
+    let tags = requested.iter().map(|(id, _)| found.get(id).cloned());
     tags.map(|tags| tags.unwrap_or_else(|| Ok(Vec::new()))).collect()
 }
 
 impl Listings {
     pub(super) fn new(nodes: &Nodes, metrics: &ClientMetrics) -> Self {
-        let instances = CacheConfig {
-            max_age: Some(INSTANCE_AGE),
-            ..CacheConfig::new("aws_instance_groups")
-        };
-        let batches = BatchConfig {
-            max_items: TAGGED,
-            ..BatchConfig::new("aws_tags")
-        };
+        let mut instances = CacheConfig::new("aws_instance_groups");
+        instances.max_age = Some(INSTANCE_AGE);
+        let mut batches = BatchConfig::new("aws_tags");
+        batches.max_items = TAGGED;
         let api = nodes.api.clone();
         Self {
             nodes: nodes.clone(),
@@ -179,7 +160,7 @@ impl Listings {
     /// All listed objects.
     pub(super) async fn get(&self, read: ReadOptions) -> Result<Snapshot> {
         let Nodes { api, site, .. } = &self.nodes;
-        let load = || list(api.clone(), Arc::clone(site), read.priority);
+        let load = || list(api.at(read.priority), Arc::clone(site));
         self.objects.get(None, read.freshness, load).await.map(Snapshot)
     }
 
@@ -189,11 +170,8 @@ impl Listings {
         let load = || async move {
             let filter = [("vpc-id", vec![vpc])];
             let read = try_join(client.subnets(&filter), client.route_tables(&filter));
-            let (subnets, route_tables) = read.await?;
-            Ok(Network {
-                subnets,
-                route_tables,
-            })
+            let (subnets, tables) = read.await?;
+            Ok(Network { subnets, tables })
         };
         self.network.get((), Freshness::AtMost(age), load).await
     }
@@ -273,7 +251,7 @@ impl Listings {
     pub(super) async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let listings = self.get(read).await?;
         if let Some((of, directory)) = &self.state.lock().directory
-            && Arc::ptr_eq(of, &listings.0)
+            && Arc::ptr_eq(&of.0, &listings.0)
         {
             return Ok(Arc::clone(directory));
         }
@@ -283,20 +261,19 @@ impl Listings {
         // Of two with one name, the network load balancer counts.
         let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
         let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
-        let loose = listings.all(Kind::TargetGroup);
-        let loose = loose.filter(|group| group.key.starts_with("k8s-") && listings.is_loose(group));
-        let loose: Vec<_> = loose.collect();
+        let is_loose = |group: &&Object<Kind>| group.key.starts_with("k8s-") && listings.is_loose(group);
+        let loose: Vec<_> = listings.all(Kind::TargetGroup).filter(is_loose).collect();
         let ids = balancers.iter().chain(&loose).map(|object| object.id.clone());
         self.read_tags(ids.collect(), false, read.priority).await?;
-        let balancers = balancers.into_iter().map(|object| self.tagged(object));
-        let loose = loose.into_iter().map(|group| self.tagged(group));
-        let loose = loose.filter(|group| {
+        let is_ours = |group: &Object<Kind>| {
             let tags = tag_map(group);
             tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
-        });
+        };
+        let balancers = balancers.into_iter().map(|object| self.tagged(object));
+        let loose = loose.into_iter().map(|group| self.tagged(group)).filter(is_ours);
         let directory = Directory::new(balancers, listings.all(Kind::Group), loose.collect());
         let directory = Arc::new(directory);
-        self.state.lock().directory = Some((listings.0, Arc::clone(&directory)));
+        self.state.lock().directory = Some((listings, Arc::clone(&directory)));
         Ok(directory)
     }
 
@@ -309,27 +286,21 @@ impl Listings {
         let known = |id: &String| self.instances.peek(id, Freshness::AtMost(INSTANCE_AGE));
         let unknown = instances.iter().filter(|id| known(id).is_none());
         let unknown: Vec<_> = unknown.cloned().collect();
-        for ids in unknown.chunks(FILTER_VALUES) {
-            let began = Instant::now();
-            let filter = [("instance-id", ids.to_vec())];
-            for found in self.nodes.api.at(priority).instances(&filter).await? {
-                self.instances.insert(found.id, found.security_groups, began);
-            }
+        let (client, began) = (self.nodes.api.at(priority), Instant::now());
+        for found in client.instances_among(&unknown).await? {
+            self.instances.insert(found.id, found.security_groups, began);
         }
-        let found = instances.into_iter().filter_map(|id| {
-            let (groups, _) = known(&id)?;
-            Some((id, groups.to_vec()))
-        });
-        Ok(found.collect())
+        let known = |id: String| known(&id).map(|(groups, _)| (id, groups.to_vec()));
+        Ok(instances.into_iter().filter_map(known).collect())
     }
 
-    /// Takes over the rules that a listed security group has now.
+    /// Sets the rules of a listed security group.
     pub(super) fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
-        self.objects
-            .update(id, |group| drop(group.sets.insert(RULES, rules)));
+        let update = |group: &mut Object<Kind>| drop(group.sets.insert(RULES, rules));
+        self.objects.update(id, update);
     }
 
-    /// Takes a change into the listings: the objects of a part before and after it.
+    /// Applies a change to the listings. `before`, `after`: the objects of a part.
     pub(super) fn apply(&self, before: &Objects<Kind>, after: &Objects<Kind>) {
         let now = |object: &Object<Kind>| after.get(object.kind, &object.key);
         for gone in before.all.iter().filter(|object| now(object).is_none()) {

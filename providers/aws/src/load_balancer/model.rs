@@ -8,12 +8,11 @@ use std::{
 use ccm_core::{
     Error, ErrorKind, Result,
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, Ingress, InvalidField, ServiceEvent, ServiceId, ServiceView,
+        Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent, ServiceId,
+        ServiceView,
     },
-    plan::{
-        CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan,
-        objects::{self, Kind as _, Object},
-    },
+    plan::objects::{self, Kind as _, Object},
+    plan::{CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
 use super::{
@@ -102,17 +101,14 @@ impl Model {
         let mut spec = Spec::read(service, &self.settings, has);
         let class = service.class.as_deref();
         if asks != has || asks == Flavor::Elsewhere || class.is_some() {
-            let other = class.map_or_else(
-                || asks.title().to_owned(),
-                |class| format!("load balancer of class {class}"),
-            );
+            let other = class.map(|class| format!("load balancer of class {class}"));
+            let (has_title, other) = (has.title(), other.unwrap_or_else(|| asks.title().to_owned()));
             let problem = if has == Flavor::Elsewhere {
                 "the load balancer in the Service's status does not exist; delete the Service".to_owned()
             } else {
                 format!(
-                    "the Service has a {}, and a {other} does not take its place; to move, create a second Service with \
-                     the other type, let clients use its address, and delete this one",
-                    has.title()
+                    "the Service has a {has_title}, and a {other} does not take its place; to move, create a second Service \
+                     with the other type, let clients use its address, and delete this one"
                 )
             };
             // Nothing else counts until then.
@@ -121,12 +117,7 @@ impl Model {
         spec
     }
 
-    fn desired_balancer(
-        &self,
-        member: &PartMember,
-        cluster: &ClusterView,
-        inputs: &Inputs,
-    ) -> DesiredBalancer {
+    fn balancer(&self, member: &PartMember, cluster: &ClusterView, inputs: &Inputs) -> DesiredBalancer {
         let service = &member.service;
         let instances = spec::instances(service, cluster);
         let flavor = self.flavor(service, inputs);
@@ -189,14 +180,10 @@ impl PartModel for Model {
             || directory.groups.contains_key(&names::classic_group(&name));
         let is_ruled = directory.ruled.contains_key(&name);
         let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
-        let (balancer, ruled) = (Key::Balancer(name), rules.clone().filter(|_| is_ruled));
+        let tagged = exists.then_some(Key::Balancer(name.clone())).into_iter();
         Parts {
-            tagged: exists
-                .then(|| balancer.clone())
-                .into_iter()
-                .chain(ruled)
-                .collect(),
-            named: [balancer].into_iter().chain(rules).collect(),
+            tagged: tagged.chain(rules.clone().filter(|_| is_ruled)).collect(),
+            named: [Key::Balancer(name)].into_iter().chain(rules).collect(),
         }
     }
 
@@ -229,27 +216,23 @@ impl PartModel for Model {
         let balancers = directory.balancers.values();
         let used = balancers.flat_map(|balancer| balancer.texts("security_groups"));
         let used: BTreeSet<_> = used.collect();
-        for group in directory.groups.values() {
-            let is_used = used.contains(&*group.id) || used.contains(&*group.key);
-            if names::is_own_group(&group.key, group.text("description"))
+        let is_unused = |group: &&Object<Kind>| {
+            let (id, name) = (group.id.as_str(), group.key.as_str());
+            let is_used = used.contains(id) || used.contains(name) || groups.contains(name);
+            names::is_own_group(name, group.text("description"))
                 && !is_used
-                && !groups.contains(&group.key)
                 && self.cluster.owns(&tag_map(group))
-            {
-                orphans.push(orphan(group, ", which no load balancer uses".to_owned()));
-            }
-        }
-        for (name, group) in &directory.ruled {
-            if !known.contains(name) && !directory.balancers.contains_key(name) {
-                orphans.push(Orphan {
-                    key: Key::Balancer(name.clone()),
-                    what: format!(
-                        "rules in security group {group} for load balancer {name}, which does not exist"
-                    ),
-                    deletable: false,
-                });
-            }
-        }
+        };
+        let unused = directory.groups.values().filter(is_unused);
+        orphans.extend(unused.map(|group| orphan(group, ", which no load balancer uses".to_owned())));
+        let ruled = directory.ruled.iter();
+        let ruled =
+            ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
+        orphans.extend(ruled.map(|(name, group)| Orphan {
+            key: Key::Balancer(name.clone()),
+            what: format!("rules in security group {group} for load balancer {name}, which does not exist"),
+            deletable: false,
+        }));
         orphans
     }
 
@@ -269,38 +252,35 @@ impl PartModel for Model {
                 result.refused.push((id.clone(), InvalidField::error(&invalid)));
                 continue;
             }
-            let mut warn =
-                |reason, message: String| result.events.push(ServiceEvent::warning(id, reason, message));
-            match key {
-                Key::Balancer(_) => {
-                    if !inputs.unread.is_empty() {
-                        warn("MissingPermissions", inputs.unread.join("; "));
-                    }
-                    if !ignored.is_empty() {
-                        let all: Vec<_> = ignored.iter().map(ToString::to_string).collect();
-                        warn("LoadBalancerAnnotationIgnored", all.join("; "));
-                    }
+            // One Event for each reason.
+            let mut warnings = BTreeMap::new();
+            if *key != Key::NodeGroups {
+                if !inputs.unread.is_empty() {
+                    warnings.insert("MissingPermissions", inputs.unread.join("; "));
                 }
-                Key::NodeGroups => {
-                    let instances = spec::instances(service, cluster).unwrap_or_default();
-                    let mut warnings = BTreeMap::new();
-                    for instance in &instances {
-                        let (reason, text) = match inputs.groups.get(instance) {
-                            Some(Ok(NodeGroup { id, others })) if !others.is_empty() => {
-                                let others = others.join(", ");
-                                let what = "has several security groups with the cluster's tag";
-                                let text = format!("{what}; {id} gets the rules, not {others}");
-                                ("SeveralNodeSecurityGroups", text)
-                            }
-                            Some(Err(why)) => ("NoNodeSecurityGroup", format!("cannot be reached: {why}")),
-                            _ => continue,
-                        };
-                        let text = format!("instance {instance} {text}");
-                        warnings.entry(reason).or_insert(text);
-                    }
-                    warnings.into_iter().for_each(|(reason, text)| warn(reason, text));
-                }
+                let ignored = IgnoredValue::event(&ignored, id, "LoadBalancerAnnotationIgnored");
+                result.events.extend(ignored);
             }
+            let instances = spec::instances(service, cluster).unwrap_or_default();
+            for instance in instances.iter().filter(|_| *key == Key::NodeGroups) {
+                let (reason, text) = match inputs.groups.get(instance) {
+                    Some(Ok(NodeGroup { id, others })) if !others.is_empty() => {
+                        let (what, others) = (
+                            "several security groups with the cluster's tag",
+                            others.join(", "),
+                        );
+                        let text = format!("has {what}; {id} gets the rules, not {others}");
+                        ("SeveralNodeSecurityGroups", text)
+                    }
+                    Some(Err(why)) => ("NoNodeSecurityGroup", format!("cannot be reached: {why}")),
+                    _ => continue,
+                };
+                let text = format!("instance {instance} {text}");
+                warnings.entry(reason).or_insert(text);
+            }
+            let warnings = warnings.into_iter();
+            let events = warnings.map(|(reason, text)| ServiceEvent::warning(id, reason, text));
+            result.events.extend(events);
         }
         result
     }
@@ -310,12 +290,13 @@ impl PartModel for Model {
             return Desired::NodeGroups(DesiredRules::new(self, members, cluster, inputs));
         }
         let member = PartMember::staying(members).next();
-        let desired = member.map(|member| self.desired_balancer(member, cluster, inputs));
-        Desired::Balancer(Box::new(desired.unwrap_or_else(|| DesiredBalancer {
+        let desired = member.map(|member| self.balancer(member, cluster, inputs));
+        let nothing = || DesiredBalancer {
             objects: Some(Vec::new()),
             changed: true,
             ..DesiredBalancer::default()
-        })))
+        };
+        Desired::Balancer(Box::new(desired.unwrap_or_else(nothing)))
     }
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
@@ -329,10 +310,8 @@ impl PartModel for Model {
         let balancer = observed.objects.of(Kind::Balancer).next().filter(|_| stays)?;
         let state = balancer.text("state");
         ["failed", "active_impaired"].contains(&state).then(|| {
-            let text = format!(
-                "AWS reports load balancer {} as {state}; it is not deleted, since it may still serve",
-                balancer.key
-            );
+            let what = format!("AWS reports load balancer {} as {state}", balancer.key);
+            let text = format!("{what}; it is not deleted, since it may still serve");
             Error::new(ErrorKind::Unavailable, text)
         })
     }
@@ -369,10 +348,7 @@ impl PartModel for Model {
         }
         let hostname = root.text("dns_name");
         if !hostname.is_empty() {
-            output.effects.ingress = Some(vec![Ingress {
-                hostname: Some(hostname.into()),
-                ..Ingress::default()
-            }]);
+            output.effects.ingress = Some(vec![Ingress::name(hostname)]);
         }
         Some(output)
     }

@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
     load_balancer::ClusterView,
-    plan::{
-        Membership, Plan,
-        objects::{Change, Object},
-    },
+    plan::objects::{Change, Object},
+    plan::{Membership, Plan},
 };
 use serde_json::Value;
 
@@ -16,7 +14,7 @@ use super::{
     kinds::{Entry, Key, Kind, MTU, RULE_PREFIX, RULES, Rule},
     model::{Facts, Inputs, Model, PartMember},
     names,
-    spec::{self, Flavor, Spec},
+    spec::{self, Flavor, Spec, transports},
 };
 
 /// The security group of an instance whose rules let load balancers reach it.
@@ -84,30 +82,29 @@ impl DesiredRules {
                 }
             };
             let Some(instances) = instances else {
-                // Its targets stay, and so do its rules.
+                // Its targets stay, as do its rules.
                 staying_sources.extend(source);
                 continue;
             };
-            let facts = balancer_facts(member);
+            let mut facts = member.facts.iter();
+            let facts = facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
             // A rule from a group that people named may be theirs.
             let own_source = facts.filter(|facts| facts.owns_source);
-            desired
-                .managed_sources
-                .extend(own_source.and_then(|facts| facts.source.clone()));
+            let own_source = own_source.and_then(|facts| facts.source.clone());
+            desired.managed_sources.extend(own_source);
             desired.managed.insert(name);
             let groups = instances
                 .iter()
-                .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
-            let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
+                .filter_map(|instance| inputs.groups.get(instance));
+            let groups: BTreeSet<_> = groups.flatten().map(|group| group.id.as_str()).collect();
             let rules = facts.map_or_else(Vec::new, |facts| rules(model, member, facts, inputs));
             for group in groups {
                 let required = desired.required.entry(group.to_owned()).or_default();
                 required.extend(rules.iter().cloned());
             }
         }
-        desired
-            .managed_sources
-            .retain(|source| !staying_sources.contains(source));
+        let stays = |source: &String| staying_sources.contains(source);
+        desired.managed_sources.retain(|source| !stays(source));
         desired
     }
 
@@ -127,11 +124,9 @@ impl DesiredRules {
     fn rules(&self, required: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
         let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
         for rule in required {
-            // Of several load balancers that want a rule, the one keeps it that has it.
-            let keeps = have.contains(&rule);
-            let entry = rules.entry(rule.tuple()).or_insert_with(|| rule.clone());
-            if keeps {
-                entry.clone_from(rule);
+            // If several load balancers require a rule, it keeps the description that it has.
+            if have.contains(&rule) || !rules.contains_key(&rule.tuple()) {
+                rules.insert(rule.tuple(), rule.clone());
             }
         }
         for rule in have {
@@ -145,23 +140,13 @@ impl DesiredRules {
             }
         }
         let is_client = |rule: &&Rule| rule.balancer().is_some() && rule.description.contains("/client=");
-        let clients: BTreeSet<_> = rules
-            .values()
-            .filter(is_client)
-            .map(|rule| rule.source.clone())
-            .collect();
-        for source in clients {
-            let rule = Rule::mtu(&source, MTU);
+        let clients = rules.values().filter(is_client);
+        let mtu: Vec<_> = clients.map(|rule| Rule::mtu(&rule.source, MTU)).collect();
+        for rule in mtu {
             rules.entry(rule.tuple()).or_insert(rule);
         }
         rules
     }
-}
-
-/// What a member's load balancer reports.
-fn balancer_facts(member: &PartMember) -> Option<&Facts> {
-    let mut facts = member.facts.iter();
-    facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts))
 }
 
 /// The rules that let a member's load balancer and its clients reach a node.
@@ -173,15 +158,11 @@ fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> 
     let name = names::balancer(&member.service.id);
     let subnets = facts.subnets.iter();
     let cidrs = subnets.filter_map(|subnet| inputs.cidrs.get(subnet)).flatten();
-    let cidrs: BTreeSet<_> = cidrs
-        .filter(|cidr| cidr.contains('.'))
-        .map(String::as_str)
-        .collect();
-    let (mut clients, others): (BTreeSet<_>, BTreeSet<_>) = spec
-        .ranges
-        .iter()
-        .map(String::as_str)
-        .partition(|range| range.contains('.') || !spec.dual_stack);
+    let is_v4 = |range: &&str| range.contains('.');
+    let cidrs: BTreeSet<_> = cidrs.map(String::as_str).filter(is_v4).collect();
+    let ranges = spec.ranges.iter().map(String::as_str);
+    let reaches_nodes = |range: &&str| is_v4(range) || !spec.dual_stack;
+    let (mut clients, others): (BTreeSet<_>, BTreeSet<_>) = ranges.partition(reaches_nodes);
     if !others.is_empty() && !clients.contains("0.0.0.0/0") {
         // Clients with IPv6 reach the nodes from the load balancer's own IPv4 addresses.
         clients.extend(&cidrs);
@@ -193,7 +174,7 @@ fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> 
     };
     let mut rules = Vec::new();
     for port in &spec.ports {
-        for transport in port.transports() {
+        for transport in transports(port.protocol) {
             let clients = clients.iter();
             rules.extend(clients.map(|range| rule(transport, port.node_port, range, "client")));
         }

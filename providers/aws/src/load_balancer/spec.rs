@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ccm_core::{
     load_balancer::{
         AnnotationReader, Claim, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
-        ServiceId, ServiceView, SessionAffinity, SourceRanges,
+        ServiceId, ServicePort, ServiceView, SessionAffinity, SourceRanges,
     },
     plan::objects::{Attributes, Kind as _, Policy},
 };
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     cluster::Tags,
     config::{DefaultType, LoadBalancing},
-    instances::provider_id::{self, ProviderId},
+    instances::provider_id::instance_of,
 };
 
 /// The kind of a load balancer.
@@ -56,10 +56,8 @@ impl Flavor {
 
 /// Whether the Service's status names the load balancer that has its name: then it stays ours, whatever it asks for.
 pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
-    let mut hostnames = service
-        .ingress
-        .iter()
-        .filter_map(|ingress| ingress.hostname.as_deref());
+    let ingress = service.ingress.iter();
+    let mut hostnames = ingress.filter_map(|ingress| ingress.hostname.as_deref());
     hostnames.any(|hostname| names::is_hostname_of(hostname, &service.id))
 }
 
@@ -87,9 +85,14 @@ pub(crate) struct PortSpec {
 }
 
 impl PortSpec {
-    /// The protocols of the rules that let its traffic pass.
-    pub(crate) fn transports(&self) -> &'static [&'static str] {
-        transports(self.protocol)
+    /// The listener of a Service's port, with its protocol and that to the targets.
+    pub(super) fn new(port: &ServicePort, [protocol, target_protocol]: [&'static str; 2]) -> Self {
+        Self {
+            port: port.port,
+            node_port: port.node_port,
+            protocol,
+            target_protocol,
+        }
     }
 
     /// Whether the listener has a certificate.
@@ -142,17 +145,9 @@ pub(crate) struct Spec {
 /// The instances behind the nodes that a Service takes; `None`: no node is eligible, and targets stay as they are.
 pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<BTreeSet<String>> {
     let selector = NodeSelector::parse(service.annotation(a::NODE_LABELS).unwrap_or_default());
-    let eligible = cluster
-        .nodes
-        .eligible()
-        .filter(|node| selector.matches(&node.view.labels));
-    let ids = eligible.filter_map(
-        |node| match provider_id::parse(node.view.provider_id.as_deref()?) {
-            Ok(ProviderId::Instance(id)) => Some(id),
-            // Fargate has no instances, and what is not ours is no target.
-            _ => None,
-        },
-    );
+    let nodes = cluster.nodes.eligible().map(|node| &node.view);
+    let nodes = nodes.filter(|node| selector.matches(&node.labels));
+    let ids = nodes.filter_map(|node| instance_of(node));
     (!cluster.nodes.keeps_members()).then(|| ids.collect())
 }
 
@@ -179,17 +174,12 @@ impl Spec {
             reader.refuse_spec("sessionAffinity", problem);
         }
         if !service.load_balancer_ip.is_empty() {
-            let problem = format!(
-                "not supported; the annotation {} sets addresses",
-                a::EIP_ALLOCATIONS
-            );
+            let key = a::EIP_ALLOCATIONS;
+            let problem = format!("not supported; the annotation {key} sets addresses");
             reader.refuse_spec("loadBalancerIP", problem);
         }
         let scheme = reader.strict_choice(a::SCHEME, &["internal", "internet-facing"]);
-        let is_internal = || {
-            let text = service.annotation(a::INTERNAL);
-            text.is_some_and(|text| !matches!(text, "" | "false"))
-        };
+        let is_internal = || !matches!(service.annotation(a::INTERNAL), None | Some("" | "false"));
         let subnets = reader.texts(a::SUBNETS);
         if subnets.is_empty() && reader.get(a::SUBNETS).is_some() {
             reader.refuse(a::SUBNETS, "there is no subnet in it");
@@ -204,23 +194,21 @@ impl Spec {
             SourceRanges::all(None)
         });
         let tags = reader.map(a::TAGS).into_iter().flatten();
-        let proxy_protocol = reader.given(a::PROXY_PROTOCOL);
+        let has_proxy_protocol = reader.given(a::PROXY_PROTOCOL).is_some();
+        let certificates = reader.texts(a::CERTIFICATES);
         Self {
             internal: scheme.map_or_else(is_internal, |scheme| scheme == "internal"),
             subnets,
             security_groups: reader.texts(a::SECURITY_GROUPS),
-            tags: tags
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
-            ranges: if dual_stack && !ranges.given {
-                ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec()
-            } else {
-                ranges.texts()
+            tags: tags.map(|(key, value)| (key.into(), value.into())).collect(),
+            ranges: match dual_stack && !ranges.given {
+                true => ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec(),
+                false => ranges.texts(),
             },
             dual_stack,
-            certificates: reader.texts(a::CERTIFICATES),
-            proxy_protocol: proxy_protocol.is_some()
-                && reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
+            listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
+            certificates,
+            proxy_protocol: has_proxy_protocol && reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
             ..Self::default()
         }
     }
@@ -231,10 +219,8 @@ impl Spec {
         settings: &LoadBalancing,
         reader: &mut AnnotationReader<'_>,
     ) {
-        if reader.get(a::EXTRA_SECURITY_GROUPS).is_some() {
-            let problem = "a network load balancer does not support it";
-            reader.refuse(a::EXTRA_SECURITY_GROUPS, problem);
-        }
+        let unsupported = "a network load balancer does not support it";
+        reader.strict(a::EXTRA_SECURITY_GROUPS, |_| Err::<(), _>(unsupported));
         reader.strict_choice(a::TARGET_TYPE, &["instance"]);
         if !settings.managed_security_groups && !self.security_groups.is_empty() {
             let problem = "it has no effect without NLBSecurityGroupMode=Managed in cloud.conf";
@@ -246,20 +232,11 @@ impl Spec {
             let problem = "a load balancer with IPv4 and IPv6 has no UDP ports to nodes";
             reader.refuse_spec("ipFamilies", problem);
         }
-        let policies = [
-            "None",
-            "HTTP1Only",
-            "HTTP2Only",
-            "HTTP2Optional",
-            "HTTP2Preferred",
-        ];
-        let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &policies);
+        let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &ALPN_POLICIES);
         let ssl_policy = reader.given(a::SSL_POLICY);
-        self.listener
-            .insert("certificate", self.certificates.first().cloned().into());
         self.listener.insert("alpn_policy", alpn_policy.into());
-        self.listener
-            .extend(ssl_policy.map(|policy| ("ssl_policy", policy.into())));
+        let ssl_policy = ssl_policy.map(|policy| ("ssl_policy", policy.into()));
+        self.listener.extend(ssl_policy);
         self.balancer = balancer_attributes(reader);
         if self.dual_stack {
             self.balancer.insert("ip_address_type", "dualstack".into());
@@ -268,16 +245,17 @@ impl Spec {
             ("eip_allocations", a::EIP_ALLOCATIONS),
             ("private_addresses", a::PRIVATE_ADDRESSES),
         ] {
-            let values = Some(reader.texts(key)).filter(|values| !values.is_empty());
-            self.balancer
-                .extend(values.map(|values| (attribute, values.into())));
+            let values = reader.texts(key);
+            if !values.is_empty() {
+                self.balancer.insert(attribute, values.into());
+            }
         }
         self.target_group = health_check(service, settings, reader);
-        let proxy_protocol = self.proxy_protocol.to_string();
-        self.target_group.extend([
-            ("preserve_client_ip.enabled", Value::Null),
-            ("proxy_protocol_v2.enabled", proxy_protocol.into()),
-        ]);
+        let proxy_protocol = self.proxy_protocol.to_string().into();
+        self.target_group
+            .insert("preserve_client_ip.enabled", Value::Null);
+        self.target_group
+            .insert("proxy_protocol_v2.enabled", proxy_protocol);
         let annotated = target_group_attributes(is_udp, reader);
         self.named = annotated.keys().copied().collect();
         self.target_group.extend(annotated);
@@ -293,10 +271,10 @@ impl Spec {
         // A Service without node ports has a load balancer without listeners.
         for port in service.ports.iter().filter(|port| port.node_port > 0) {
             let tls = self.has_certificate(reader, port.port, &port.name);
-            let (protocol, target_protocol) = match port.protocol {
-                Protocol::Udp => ("UDP", "UDP"),
-                Protocol::Tcp if tls => ("TLS", if backend == "ssl" { "TLS" } else { "TCP" }),
-                Protocol::Tcp => ("TCP", "TCP"),
+            let protocols = match port.protocol {
+                Protocol::Udp => ["UDP"; 2],
+                Protocol::Tcp if tls => ["TLS", if backend == "ssl" { "TLS" } else { "TCP" }],
+                Protocol::Tcp => ["TCP"; 2],
                 Protocol::Sctp => {
                     let problem = format!("port {}: SCTP is not supported", port.port);
                     reader.refuse_spec("ports", problem);
@@ -304,16 +282,11 @@ impl Spec {
                 }
             };
             let Some(known) = ports.iter_mut().find(|known| known.port == port.port) else {
-                ports.push(PortSpec {
-                    port: port.port,
-                    node_port: port.node_port,
-                    protocol,
-                    target_protocol,
-                });
+                ports.push(PortSpec::new(port, protocols));
                 continue;
             };
             // The same port twice, by TCP and by UDP, is one listener.
-            let problem = if [known.protocol, protocol].contains(&"TLS") {
+            let problem = if known.protocol == "TLS" || protocols[0] == "TLS" {
                 "TLS and UDP"
             } else if known.node_port != port.node_port {
                 "TCP and UDP with different node ports"
@@ -321,10 +294,8 @@ impl Spec {
                 (known.protocol, known.target_protocol) = ("TCP_UDP", "TCP_UDP");
                 continue;
             };
-            let problem = format!(
-                "port {}: a listener cannot have {problem}; use one node port for both, or two ports",
-                port.port
-            );
+            let fix = "use one node port for both, or two ports";
+            let problem = format!("port {}: a listener cannot have {problem}; {fix}", port.port);
             reader.refuse_spec("ports", problem);
         }
         ports
@@ -341,16 +312,22 @@ impl Spec {
     /// The names of the ports' target groups.
     pub(crate) fn target_group_names(&self, cluster: &str, service: &ServiceId) -> Vec<String> {
         let check = |name: &str| self.target_group.get(name);
-        let check_protocol = check("health_check_protocol").and_then(Value::as_str);
-        let check_interval = check("health_check_interval").and_then(Value::as_i64);
-        let check = (
-            check_protocol.unwrap_or_default(),
-            check_interval.unwrap_or_default(),
-        );
+        let protocol = check("health_check_protocol").and_then(Value::as_str);
+        let interval = check("health_check_interval").and_then(Value::as_i64);
+        let check = (protocol.unwrap_or_default(), interval.unwrap_or_default());
         let name = |port: &PortSpec| names::target_group(cluster, service, port, "instance", check);
         self.ports.iter().map(name).collect()
     }
 }
+
+/// The values of the annotation with the ALPN policy.
+const ALPN_POLICIES: [&str; 5] = [
+    "None",
+    "HTTP1Only",
+    "HTTP2Only",
+    "HTTP2Optional",
+    "HTTP2Preferred",
+];
 
 /// The attribute of a kind that an annotation names.
 fn attribute(kind: Kind, policy: Policy, name: &str) -> Option<&'static str> {
@@ -362,21 +339,18 @@ fn attribute(kind: Kind, policy: Policy, name: &str) -> Option<&'static str> {
 fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> Attributes {
     let mut attributes = Attributes::new();
     for (key, value) in reader.map(a::TARGET_GROUP_ATTRIBUTES).into_iter().flatten() {
-        let Some(known) = attribute(Kind::TargetGroup, TARGET_GROUP_ATTRIBUTE, key) else {
-            reader.refuse(a::TARGET_GROUP_ATTRIBUTES, format!("{key:?} is not supported"));
-            continue;
-        };
-        let problem = match value {
-            "false" if is_udp && known == "preserve_client_ip.enabled" => {
-                Some("cannot be false with a UDP port".to_owned())
+        let problem = match (attribute(Kind::TargetGroup, TARGET_GROUP_ATTRIBUTE, key), value) {
+            (None, _) => format!("{key:?} is not supported"),
+            (Some("preserve_client_ip.enabled"), "false") if is_udp => {
+                format!("{key}: cannot be false with a UDP port")
             }
-            "true" | "false" => None,
-            _ => Some(format!("{value:?} is neither true nor false")),
+            (Some(known), "true" | "false") => {
+                attributes.insert(known, value.into());
+                continue;
+            }
+            _ => format!("{key}: {value:?} is neither true nor false"),
         };
-        if let Some(problem) = problem {
-            reader.refuse(a::TARGET_GROUP_ATTRIBUTES, format!("{key}: {problem}"));
-        }
-        attributes.insert(known, value.into());
+        reader.refuse(a::TARGET_GROUP_ATTRIBUTES, problem);
     }
     attributes
 }
@@ -389,17 +363,14 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
         ("access_logs.s3.enabled", logs.to_string().into()),
     ]);
     if logs {
-        for (name, key) in [
-            ("access_logs.s3.bucket", a::ACCESS_LOG_BUCKET),
-            ("access_logs.s3.prefix", a::ACCESS_LOG_PREFIX),
-        ] {
-            attributes.insert(name, reader.text(key, "").into());
-        }
+        let text = |key| reader.text(key, "").into();
+        attributes.insert("access_logs.s3.bucket", text(a::ACCESS_LOG_BUCKET));
+        attributes.insert("access_logs.s3.prefix", text(a::ACCESS_LOG_PREFIX));
     }
     for (key, value) in reader.map(a::ATTRIBUTES).into_iter().flatten() {
         match attribute(Kind::Balancer, BALANCER_ATTRIBUTE, key) {
             Some(known) if !value.is_empty() => drop(attributes.insert(known, value.into())),
-            Some(_) => reader.refuse(a::ATTRIBUTES, format!("{key} has no value")),
+            Some(_) => reader.refuse(a::ATTRIBUTES, format_args!("{key} has no value")),
             None => {
                 let problem = format!("a network load balancer has no attribute {key:?}");
                 reader.refuse(a::ATTRIBUTES, problem);
@@ -424,30 +395,19 @@ pub(super) fn check_protocol(
 /// The numbers of the health check, with their defaults.
 pub(super) fn check_numbers(
     reader: &mut AnnotationReader<'_>,
-    [healthy, unhealthy, interval]: [i64; 3],
-    (timeout, longest_timeout): (Option<i64>, i64),
+    [healthy, unhealthy, interval, timeout]: [Option<i64>; 4],
+    longest: i64,
 ) -> Attributes {
-    let numbers = [
-        ("healthy_threshold", a::CHECK_HEALTHY, 2..=10, Some(healthy)),
-        ("unhealthy_threshold", a::CHECK_UNHEALTHY, 2..=10, Some(unhealthy)),
-        (
-            "health_check_interval",
-            a::CHECK_INTERVAL,
-            5..=300,
-            Some(interval),
-        ),
-        (
-            "health_check_timeout",
-            a::CHECK_TIMEOUT,
-            2..=longest_timeout,
-            timeout,
-        ),
-    ];
-    let numbers = numbers.into_iter().filter_map(|(name, key, allowed, default)| {
-        let number = reader.strict_number(key, allowed).or(default)?;
-        Some((name, number.into()))
-    });
-    numbers.collect()
+    let mut check = Attributes::new();
+    let mut read = |name, key, allowed, default: Option<i64>| {
+        let number = reader.strict_number(key, allowed).or(default);
+        check.extend(number.map(|number| (name, number.into())));
+    };
+    read("healthy_threshold", a::CHECK_HEALTHY, 2..=10, healthy);
+    read("unhealthy_threshold", a::CHECK_UNHEALTHY, 2..=10, unhealthy);
+    read("health_check_interval", a::CHECK_INTERVAL, 5..=300, interval);
+    read("health_check_timeout", a::CHECK_TIMEOUT, 2..=longest, timeout);
+    check
 }
 
 fn health_check(
@@ -471,12 +431,10 @@ fn health_check(
     if let Some(shared) = settings.shared_probe.as_ref().filter(|_| !local) {
         (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());
     }
-    let numbers = if local { [2, 2, 10] } else { [3, 3, 30] };
-    let mut check = check_numbers(reader, numbers, (None, 120));
-    check.extend([
-        ("health_check_protocol", protocol.into()),
-        ("health_check_port", port.into()),
-    ]);
+    let [healthy, unhealthy, interval] = if local { [2, 2, 10] } else { [3, 3, 30] }.map(Some);
+    let mut check = check_numbers(reader, [healthy, unhealthy, interval, None], 120);
+    check.insert("health_check_protocol", protocol.into());
+    check.insert("health_check_port", port.into());
     if protocol != "TCP" {
         check.insert("health_check_path", path.into());
         let codes = reader.given(a::CHECK_CODES);

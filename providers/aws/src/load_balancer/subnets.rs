@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::listings::Network;
 use crate::{
     client::ec2::{RouteTable, Subnet},
-    cluster::has_any_cluster,
-    site::Site,
+    cluster::{Site, has_any_cluster},
 };
 
 /// A subnet in its zone.
@@ -51,41 +50,29 @@ pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Place>, 
 /// There is none, or a subnet has no route table.
 pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Result<Vec<Place>, String> {
     let Site { region, cluster, .. } = site;
-    let of = |is_candidate: &dyn Fn(&Subnet) -> bool| -> Vec<_> {
-        let subnets = network.subnets.iter();
-        subnets.filter(|subnet| is_candidate(subnet)).collect()
-    };
-    let mut candidates = of(&|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags));
+    let subnets = network.subnets.iter();
+    let is_usable = |subnet: &&Subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags);
+    let mut candidates: Vec<_> = subnets.clone().filter(is_usable).collect();
     if candidates.is_empty() {
-        candidates = of(&|subnet| Some(&subnet.id) == site.subnet.as_ref());
+        let is_own = |subnet: &&Subnet| Some(&subnet.id) == site.subnet.as_ref();
+        candidates.extend(subnets.filter(is_own));
     }
-    let role = if internal {
-        "kubernetes.io/role/internal-elb"
-    } else {
-        "kubernetes.io/role/elb"
+    let (role, kind) = match internal {
+        true => ("kubernetes.io/role/internal-elb", ""),
+        false => ("kubernetes.io/role/elb", " with a route to an internet gateway"),
     };
+    candidates.sort_by_key(|subnet| {
+        let is_ours = cluster.has(&subnet.tags) && has_any_cluster(&subnet.tags);
+        (!subnet.tags.contains_key(role), !is_ours, subnet.id.clone())
+    });
     let mut zones: BTreeMap<&str, &Subnet> = BTreeMap::new();
     for subnet in candidates {
-        if !is_availability_zone(&subnet.zone, region)
-            || !(internal || is_public(subnet, &network.route_tables)?)
-        {
-            continue;
-        }
-        let rank = |subnet: &Subnet| {
-            let is_ours = cluster.has(&subnet.tags) && has_any_cluster(&subnet.tags);
-            (!subnet.tags.contains_key(role), !is_ours, subnet.id.clone())
-        };
-        let best = zones.entry(&subnet.zone).or_insert(subnet);
-        if rank(subnet) < rank(best) {
-            *best = subnet;
+        if is_availability_zone(&subnet.zone, region) && (internal || is_public(subnet, &network.tables)?) {
+            // The first one of a zone is the best one.
+            zones.entry(&subnet.zone).or_insert(subnet);
         }
     }
     if zones.is_empty() {
-        let kind = if internal {
-            ""
-        } else {
-            " with a route to an internet gateway"
-        };
         return Err(format!(
             "no subnet{kind} is in the VPC; tag one for each zone with {role}, or name subnets in the annotation {}",
             super::annotations::SUBNETS
@@ -101,18 +88,16 @@ fn is_availability_zone(zone: &str, region: &str) -> bool {
     end.is_none_or(|end| end.len() == 1)
 }
 
-fn is_public(subnet: &Subnet, route_tables: &[RouteTable]) -> Result<bool, String> {
-    let own = route_tables
-        .iter()
-        .find(|table| table.subnets.contains(&subnet.id));
-    let table = own.or_else(|| route_tables.iter().find(|table| table.is_main));
+fn is_public(subnet: &Subnet, tables: &[RouteTable]) -> Result<bool, String> {
+    let mut tables = tables.iter();
+    let own = tables.clone().find(|table| table.subnets.contains(&subnet.id));
+    let table = own.or_else(|| tables.find(|table| table.is_main));
     let leads_out = |table: &RouteTable| {
         let mut gateways = table.routes.iter().filter_map(|route| route.gateway.as_deref());
         gateways.any(|gateway| gateway.starts_with("igw"))
     };
-    table
-        .map(leads_out)
-        .ok_or_else(|| format!("subnet {} has no route table", subnet.id))
+    let leads_out = table.map(leads_out);
+    leads_out.ok_or_else(|| format!("subnet {} has no route table", subnet.id))
 }
 
 #[cfg(test)]
@@ -132,9 +117,7 @@ mod tests {
                 .iter()
                 .map(|tag| ((*tag).to_owned(), String::new()))
                 .collect(),
-            vpc: String::new(),
-            cidr: String::new(),
-            ipv6_cidrs: Vec::new(),
+            cidrs: Vec::new(),
         }
     }
 
@@ -177,7 +160,7 @@ mod tests {
         };
         let network = Network {
             subnets: subnets.to_vec(),
-            route_tables: tables,
+            tables,
         };
         let places = discovered(&network, internal, &site)?;
         Ok(places.into_iter().map(|place| place.subnet).collect())

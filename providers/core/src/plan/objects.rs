@@ -37,7 +37,7 @@ use serde_json::Value;
 
 pub use self::{
     diff::{Desired, SetDifference},
-    send::{ObjectCalls, send, unsupported},
+    send::{ObjectCalls, send, stale, unsupported},
 };
 use super::{Step, model};
 use crate::{

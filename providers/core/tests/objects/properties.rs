@@ -7,7 +7,7 @@ use ccm_core::{
     Error, ErrorKind, Result, async_trait,
     plan::objects::{
         self, Attribute, Attributes, Desired, Object, ObjectCalls, Objects, Policy, Reply, Scalar, Schema,
-        Set, SetOrder, send,
+        Set, SetOrder, send, stale,
     },
 };
 use parking_lot::Mutex;
@@ -383,9 +383,7 @@ async fn run(cloud: &Cloud, desired: &Desired<Kind>, observed: &mut Objects<Kind
             return Ok(round);
         }
         for step in steps {
-            let reply = send(cloud, &step.change, observed)
-                .await?
-                .expect("the id is known");
+            let reply = send(cloud, &step.change, observed).await?;
             observed.fold(&step.change, Some(&reply));
         }
     }
@@ -507,9 +505,10 @@ async fn answers_are_laid_over_what_was_created_and_an_unknown_id_means_reading_
         ]
     );
     observed.fold(&steps[0].change, None);
-    assert!(send(&cloud, &steps[1].change, &observed).await.unwrap().is_none());
+    let error = send(&cloud, &steps[1].change, &observed).await.unwrap_err();
+    assert_eq!(error.message(), stale().message());
     let reply = send(&cloud, &steps[0].change, &observed).await.unwrap();
-    observed.fold(&steps[0].change, reply.as_ref());
+    observed.fold(&steps[0].change, Some(&reply));
     assert_eq!(observed.id(Kind::Pool, "p").unwrap(), "id");
     assert_eq!(observed.all[0].text("address"), "192.0.2.1");
     assert_eq!(

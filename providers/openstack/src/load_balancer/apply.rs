@@ -11,7 +11,7 @@ use ccm_core::{
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
     plan::{
         CredentialsCheck, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck, Wait,
-        objects::Object, objects::Objects,
+        objects::{Object, Objects, stale},
     },
 };
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ use super::{
     plan,
     reads::{Contents, Reads},
     responses::{LoadBalancer, Provisioning, State},
-    send::{self, Sender},
+    send::Sender,
     spec,
     steps::{Change, Reply},
     tags::Unrecorded,
@@ -416,7 +416,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
                 }
                 let done = status.is_none() == *deletes;
                 ends(done);
-                if done { Ok(None) } else { Err(send::stale()) }
+                if done { Ok(None) } else { Err(stale()) }
             }
             Some(Provisioning::Error) => {
                 ends(false);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Priority, Result, Retry, async_trait,
-    plan::objects::{self, Attributes, Kind as _, Object, ObjectCalls, Objects},
+    Error, ErrorKind, Outcome, Priority, Result, async_trait,
+    plan::objects::{self, Attributes, Kind as _, Object, ObjectCalls, Objects, stale},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -31,11 +31,6 @@ pub(super) struct Sender<'a> {
     priority: Priority,
     /// Whether a load balancer is deleted with everything below it.
     cascade: bool,
-}
-
-/// Nothing was sent: what the change needs is not as it was observed.
-pub(super) fn stale() -> Error {
-    Error::new(ErrorKind::Conflict, "it is not as it was read").with_retry(Retry::Never)
 }
 
 fn id(text: &str) -> Result<&str> {
@@ -109,12 +104,12 @@ impl<'a> Sender<'a> {
                     sender: self,
                     observed: &snapshot.objects,
                 };
-                let reply = objects::send(&calls, change, &snapshot.objects).await?;
-                reply.map(Reply::Balancer).ok_or_else(stale)
+                let reply = objects::send(&calls, change, &snapshot.objects).await;
+                reply.map(Reply::Balancer)
             }
             (Change::Group(change), Observed::Groups(groups)) => {
-                let reply = objects::send(&self.writes, change, groups).await?;
-                reply.map(Reply::Group).ok_or_else(stale)
+                let reply = objects::send(&self.writes, change, groups).await;
+                reply.map(Reply::Group)
             }
             (Change::DeletePortTag(port, group), Observed::Ports(ports)) => {
                 let port = ports.get(&port.id).ok_or_else(stale)?;

@@ -11,8 +11,9 @@ mod network;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Outcome, Priority, Result,
+    ErrorKind, Outcome, Priority, Result,
     client::{Indexed, IndexedCache},
+    error::accept,
 };
 use http::Method;
 use serde::Serialize;
@@ -29,10 +30,7 @@ use super::{
     reads::Reads,
     responses::{self, LoadBalancer, Provisioning},
 };
-use crate::{
-    client::{Api, Call, Op, call, catalogue::Service, listing::Resource},
-    error::gone_is_deleted,
-};
+use crate::client::{Api, Call, Op, call, catalogue::Service, listing::Resource};
 
 /// Octavia checks each member against its subnet before it answers: hundreds of them take longer than other requests.
 const BULK: Duration = Duration::from_secs(300);
@@ -130,7 +128,7 @@ impl<'a> Writes<'a> {
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
         self.reads.invalidate_children(id);
-        gone_is_deleted(result)
+        accept(result, ErrorKind::NotFound, ())
     }
 
     /// Begins a failover, which replaces a load balancer's machines.
@@ -228,7 +226,8 @@ impl<'a> Writes<'a> {
 
     async fn remove(&self, op: Op, service: Service, path: &[&str]) -> Result<()> {
         let write = call(op, service, Method::DELETE, path);
-        gone_is_deleted(self.api.execute(&write, self.priority).await)
+        let result = self.api.execute(&write, self.priority).await;
+        accept(result, ErrorKind::NotFound, ())
     }
 
     async fn members_update(

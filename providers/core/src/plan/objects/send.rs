@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::{Action, Attributes, Change, Kind, Object, Objects, Reply, Set};
-use crate::{Error, ErrorKind, Outcome, Result};
+use crate::{Error, ErrorKind, Outcome, Result, Retry};
 
 /// The calls of a provider for its objects. Ids are in the observed objects.
 #[async_trait]
@@ -55,26 +55,30 @@ pub fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
     Error::new(ErrorKind::Unexpected, text)
 }
 
-/// Sends a change. `None`: the object is not among the observed ones, or its id is not known; the part must be read again.
+/// The part is not as it was read, so that nothing was sent: the engine reads it again.
+#[must_use]
+pub fn stale() -> Error {
+    Error::new(ErrorKind::Conflict, "it is not as it was read").with_retry(Retry::Never)
+}
+
+/// Sends a change.
 ///
 /// A batch that the cloud refuses because of an entry is halved until the entry is alone; it is then in
 /// [`Reply::refused`], and everything else is done. Once an entry is refused because a quota is exhausted, the rest is
 /// refused with it.
 ///
 /// # Errors
-/// As the call fails.
+/// As the call fails; [`stale`] if the object is not among the observed ones, or its id is not known.
 pub async fn send<K: Kind>(
     calls: &impl ObjectCalls<K>,
     change: &Change<K>,
     observed: &Objects<K>,
-) -> Result<Option<Reply<K>>> {
+) -> Result<Reply<K>> {
     if let Action::Create(object, children) = &change.action {
-        return calls.create(object, children, observed).await.map(Some);
+        return calls.create(object, children, observed).await;
     }
     let object = observed.get(change.kind, &change.key);
-    let Some(object) = object.filter(|object| !object.id.is_empty()) else {
-        return Ok(None);
-    };
+    let object = object.filter(|object| !object.id.is_empty()).ok_or_else(stale)?;
     match &change.action {
         Action::Update(call, attributes) => calls.update(object, call, attributes, observed).await,
         Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| Reply::default()),
@@ -86,9 +90,8 @@ pub async fn send<K: Kind>(
             bisect(calls, object, set, &observed, false).await
         }
         Action::Set(set, entries) => calls.set(object, set.name, entries).await,
-        Action::Create(..) => return Ok(None),
+        Action::Create(..) => Err(stale()),
     }
-    .map(Some)
 }
 
 async fn bisect<K: Kind>(
