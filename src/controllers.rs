@@ -64,10 +64,10 @@ const NODE_CLIENT: &str = "node-controller";
 
 /// What the controllers of nodes need.
 fn needs_instances(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
-    match setup.cloud.instances() {
-        Some(_) => Ok(Needs::default()),
-        None => Err(NotStarted::Unsupported(
-            "the cloud provider does not support instances",
-        )),
-    }
+    let unsupported = NotStarted::Unsupported("the cloud provider does not support instances");
+    setup
+        .cloud
+        .instances()
+        .map(|_| Needs::default())
+        .ok_or(unsupported)
 }

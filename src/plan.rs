@@ -116,7 +116,8 @@ impl Planner<'_> {
 }
 
 /// The outcome of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     /// Everything is as it should be.
     Nothing,
@@ -136,15 +137,6 @@ impl Verdict {
             Self::Incomplete => 1,
             Self::Changes => 2,
             Self::Blocked => 3,
-        }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Changes => "changes",
-            Self::Blocked => "blocked",
-            Self::Incomplete => "incomplete",
         }
     }
 }

@@ -40,7 +40,7 @@ use crate::{
     providers,
     server::{CheckHandle, Checks, ConfigPages, Kind, Metrics, Server, Shown, Status},
 };
-use leases::{Elected, Leases};
+use leases::Leases;
 
 pub use plan::plan;
 pub use validate::validate;
@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
     let mut words = env::args_os();
     let implied = providers::implied(&words.next().unwrap_or_default(), &registered);
     match options::parse_with(words, &registered, implied) {
-        Ok(Request::Print(text)) => print(&text),
+        Ok(Request::Print(text)) => print_result(Some(Printed { text, exit_code: 0 })),
         Ok(Request::Run(config)) => {
             let logging = config.logging.clone();
             in_runtime(&logging, run(*config)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
@@ -107,6 +107,7 @@ fn print_result(result: Option<Printed>) -> ExitCode {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::from(exit_code),
         Err(error) => {
+            // Goes nowhere after `--help` and the like, whose reader may go away (`| head`): no log was started.
             error!(%error, "Could not print the result");
             ExitCode::FAILURE
         }
@@ -236,12 +237,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         None => tokio::spawn(until(stop_server.clone())),
     };
     let event_metrics = shown.metrics.with(EventMetrics::register);
-    let Elected {
-        elections,
-        client,
-        replica_client,
-        terms,
-    } = leases.contend(&api_server, &shown, &event_metrics)?;
+    let elected = leases.contend(&api_server, &shown, &event_metrics)?;
     let drain = config.shutdown_drain;
     let work = {
         let shutdown = shutdown.clone();
@@ -251,9 +247,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 () = shutdown.cancelled() => return Ok(()),
             };
             app::run(AppContext {
-                client,
-                replica_client,
-                terms,
+                client: elected.client,
+                replica_client: elected.replica_client,
+                terms: elected.terms,
                 cloud,
                 cloud_metrics: context.metrics,
                 config,
@@ -266,7 +262,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     Process {
         work,
-        elections,
+        elections: elected.elections,
         server,
         shutdown,
         shutdown_check,
@@ -412,14 +408,6 @@ fn log_panics() {
 async fn until(stop: CancellationToken) -> anyhow::Result<()> {
     stop.cancelled().await;
     Ok(())
-}
-
-fn print(text: &str) -> ExitCode {
-    // A reader that went away (`| head`) is no failure worth a message.
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
 }
 
 /// Before there is a log.

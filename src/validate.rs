@@ -99,7 +99,8 @@ enum Source {
 }
 
 /// What all of it comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     /// Nothing is wrong.
     Fine,
@@ -112,15 +113,6 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Fine => "fine",
-            Self::Warnings => "warnings",
-            Self::Errors => "errors",
-            Self::Incomplete => "incomplete",
-        }
-    }
-
     /// As those of `plan`, where 2 is also what there is to do something about. `strict`: warnings are, too.
     pub(crate) fn exit_code(self, strict: bool) -> u8 {
         match self {

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ccm_core::error::report;
 use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body, config::AuthInfo};
 use tokio::sync::watch;
@@ -77,7 +78,7 @@ impl Renewing {
             }
             // Not expected: loading the credentials has checked them.
             Err(error) => warn!(
-                error = ccm_core::error::report(&error),
+                error = report(&error),
                 "Keeping the connection to the API server, there is none with the changed credentials"
             ),
         }

@@ -43,20 +43,9 @@ fn seconds() -> Histogram {
 
 /// From 64 bytes to 16 MiB.
 fn bytes() -> Histogram {
-    const BOUNDS: [f64; 11] = [
-        64.,
-        256.,
-        512.,
-        1024.,
-        4096.,
-        16384.,
-        65536.,
-        262_144.,
-        1_048_576.,
-        4_194_304.,
-        16_777_216.,
-    ];
-    Histogram::new(BOUNDS)
+    // Powers of two, from 64 B to 16 MiB.
+    let bounds = [6, 8, 9, 10, 12, 14, 16, 18, 20, 22, 24];
+    Histogram::new(bounds.map(|power| f64::from(1_u32 << power)))
 }
 
 /// Measures the requests to one server.

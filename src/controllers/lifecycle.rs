@@ -114,9 +114,7 @@ struct Ended {
 impl LifecycleController {
     pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
         let mut config = framework.config.lifecycle.clone();
-        let ControllerContext {
-            recorder, shutdown, ..
-        } = context;
+        let (recorder, shutdown) = (context.recorder, context.shutdown);
         let cloud = context.setup.cloud;
         config.deletion_grace = config.grace(&*cloud);
         let metrics = context.metrics.with(LifecycleMetrics::register);
@@ -251,17 +249,11 @@ impl LifecycleController {
     }
 
     fn end_pass(&mut self, answers: Answers, writing: &mut JoinSet<Ended>) {
-        let Answers {
-            findings,
-            present,
-            failure,
-            times,
-            generation,
-        } = answers;
+        let (findings, present, times) = (answers.findings, answers.present, answers.times);
         let now = Instant::now();
         let elapsed = times.ended - times.began;
         self.metrics.pass_duration.observe(elapsed.as_secs_f64());
-        if generation != Some(self.generation) {
+        if answers.generation != Some(self.generation) {
             self.metrics.passed("discarded");
             self.not_ready.discard(now);
             return self.compare_credentials();
@@ -269,9 +261,9 @@ impl LifecycleController {
         for finding in &findings {
             self.metrics.answered(finding.answer);
         }
-        self.metrics
-            .passed(if failure.is_some() { "failed" } else { "answered" });
-        if let Some(error) = &failure {
+        let failure = answers.failure.as_ref();
+        self.metrics.passed(failure.map_or("answered", |_| "failed"));
+        if let Some(error) = failure {
             self.reports.failed(error);
         }
         debug!(
@@ -343,15 +335,11 @@ impl LifecycleController {
 
     /// An action ended.
     fn ended(&mut self, ended: Ended) {
-        let Ended {
-            node,
-            action,
-            outcome,
-        } = ended;
-        self.metrics.ended(&action, outcome);
+        let (node, outcome) = (ended.node, ended.outcome);
+        self.metrics.ended(&ended.action, outcome);
         let (name, failed) = (&node.view.name, matches!(outcome, Outcome::Failed { .. }));
         let soon = Instant::now() + self.config.monitor_period;
-        let again = match action {
+        let again = match ended.action {
             NodeAction::SetShutdownTaint(false) if failed => {
                 self.recovered.done_with_backoff(name);
                 return;

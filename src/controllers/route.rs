@@ -79,16 +79,14 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
             "no routes are wanted (--configure-cloud-routes=false)",
         ));
     }
-    match setup.cloud.routes() {
-        Some(_) => Ok(Needs {
-            pod_cidrs: true,
-            ..Needs::default()
-        }),
-        // Most clusters have a Pod network of their own.
-        None => Err(NotStarted::NotConfigured(
-            "the cloud provider has no routes, or its config names no place for them",
-        )),
-    }
+    let needs = Needs {
+        pod_cidrs: true,
+        ..Needs::default()
+    };
+    // Most clusters have a Pod network of their own.
+    let why = "the cloud provider has no routes, or its config names no place for them";
+    let routes = setup.cloud.routes();
+    routes.map(|_| needs).ok_or(NotStarted::NotConfigured(why))
 }
 
 /// How often everything is compared though nothing changed, unless a flag says otherwise.

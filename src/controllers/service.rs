@@ -93,15 +93,13 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 };
 
 fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
-    match setup.cloud.load_balancers() {
-        Some(_) => Ok(Needs {
-            load_balancer_services: true,
-            ..Needs::default()
-        }),
-        None => Err(NotStarted::Unsupported(
-            "the cloud provider does not support load balancers",
-        )),
-    }
+    let needs = Needs {
+        load_balancer_services: true,
+        ..Needs::default()
+    };
+    let why = "the cloud provider does not support load balancers";
+    let load_balancers = setup.cloud.load_balancers();
+    load_balancers.map(|_| needs).ok_or(NotStarted::Unsupported(why))
 }
 
 fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
@@ -154,12 +152,7 @@ pub(crate) struct ServiceController {
 impl ServiceController {
     pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Arc<Self> {
         let config = framework.config.service.clone();
-        let (
-            ControllerSetup {
-                cloud, cluster_name, ..
-            },
-            queues,
-        ) = (context.setup, context.metrics.queues());
+        let (cloud, queues) = (context.setup.cloud, context.metrics.queues());
         let recorder = context.recorder.with_component(COMPONENT);
         let provider = recorder.with_component(cloud.event_component());
         Arc::new(Self {
@@ -169,7 +162,7 @@ impl ServiceController {
             nodes: context.nodes,
             cloud,
             config,
-            cluster_name: cluster_name.into(),
+            cluster_name: context.setup.cluster_name.into(),
             parts: WorkQueue::new(BACKOFF, "service", queues),
             objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", queues),
             state: Mutex::default(),

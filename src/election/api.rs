@@ -15,7 +15,7 @@ pub(super) enum Failure {
     #[error("{0}")]
     Refused(String),
     /// Another process wrote or created the object since it was read: nothing was changed.
-    #[error("somebody else wrote it at the same time")]
+    #[error("another process wrote it at the same time")]
     Conflict,
     /// No answer. The request may have been carried out.
     #[error("{0}")]

@@ -160,7 +160,9 @@ impl<L: Leases> Elector<L> {
         let mut why = "there was no time to renew the lease".to_owned();
         loop {
             let Some(until) = self.state.until() else {
-                return Err(Lost("the API server gave the lease to somebody else".to_owned()));
+                return Err(Lost(
+                    "the API server gave the lease to another process".to_owned(),
+                ));
             };
             let next = self
                 .tried

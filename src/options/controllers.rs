@@ -19,13 +19,12 @@ pub(super) fn names(providers: &[&'static Provider]) -> String {
     let list =
         |controllers: &[ControllerDef]| join(controllers.iter().map(ControllerDef::short_name).collect());
     let mut text = list(&FRAMEWORK);
-    for Provider {
-        name, controllers, ..
-    } in providers
+    for provider in providers
+        .iter()
+        .filter(|provider| !provider.controllers.is_empty())
     {
-        if !controllers.is_empty() {
-            text += &format!("; with --cloud-provider={name} also {}", list(controllers));
-        }
+        let (name, more) = (provider.name, list(provider.controllers));
+        text += &format!("; with --cloud-provider={name} also {more}");
     }
     let all = providers.iter().flat_map(|provider| provider.controllers);
     let off: Vec<_> = all

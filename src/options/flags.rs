@@ -13,7 +13,7 @@
 //!   missing, is accepted with a **warning**.
 //! - A *detail* of something missing (a period, a port, a file of its own) turns nothing on. It is accepted, with a
 //!   **warning** if it is not the default elsewhere.
-//! - A flag that this program does not need is accepted: with a **warning** if somebody may rely on the effect.
+//! - A flag that this program does not need is accepted: with a **warning** if a user may rely on the effect.
 //! - A deprecated flag is accepted with a **warning** whatever its value.
 //!
 //! In every case the value must be well formed.
@@ -48,7 +48,7 @@ enum Status {
     NotYet(&'static str),
     /// A detail of something that is missing.
     NoEffectYet(&'static str),
-    /// Nothing here depends on it, and somebody may think so.
+    /// Nothing here depends on it, but a user may expect an effect.
     NoEffect(&'static str),
     /// What it asks for is so anyway, or makes no difference that could be noticed.
     Moot(&'static str),
@@ -152,7 +152,7 @@ flags! {
         KUBE_API_BURST = "kube-api-burst": Number(0), "30";
 
         /// Let controllers act as service accounts of their own, kube-system/node-controller, service-controller and
-        /// route-controller, which every cluster has roles for. They are made if missing; the account of this process needs the
+        /// route-controller, which every cluster has roles for. They are created if missing; the account of this process needs the
         /// rights of deploy/service-accounts. Without it all act as the account of this process.
         USE_SERVICE_ACCOUNT_CREDENTIALS = "use-service-account-credentials": Bool, "false";
 
@@ -223,14 +223,14 @@ flags! {
         REFRESH_TOPOLOGY_LABELS = "refresh-topology-labels": Bool, "false";
     }
     "Node lifecycle" {
-        /// How often nodes that are not ready are looked at: is the machine gone, or shut down? A duration. All of them
-        /// together cost one question to the cloud.
+        /// How often the cloud is asked about nodes that are not ready: does the machine still exist, is it shut down? A duration.
+        /// All of them together cost one question to the cloud.
         NODE_MONITOR_PERIOD = "node-monitor-period": Period, "5s";
 
         /// A node younger than this is never deleted: its machine may not be known everywhere in the cloud yet. A duration.
         NODE_DELETION_GRACE = "node-deletion-grace": Duration, "2m";
 
-        /// A node is deleted once the cloud has said twice that its machine is gone, this long apart. A duration.
+        /// A node is deleted when two answers of the cloud, this long apart, say that its machine does not exist. A duration.
         NODE_DELETION_CONFIRM = "node-deletion-confirm": Period, "10s";
 
         /// If more than this share of all nodes seem gone (and more than three), they are deleted slowly, one a minute: it may
@@ -245,7 +245,7 @@ flags! {
         CONCURRENT_SERVICE_SYNCS = "concurrent-service-syncs": Number(0), "8";
 
         /// How often load balancers are compared with the cloud though nothing has changed here, to mend what was changed there.
-        /// A duration, varied a little; 0 for never. It costs few requests, and what somebody waits for comes first.
+        /// A duration, varied a little; 0 for never. It costs few requests, and changes by users come first.
         SERVICE_DRIFT_PERIOD = "service-drift-period": Duration, "1h";
 
         /// Delete load balancers that carry this cluster's ownership tag and its --cluster-name when their Service has not existed
@@ -260,8 +260,8 @@ flags! {
         CONFIGURE_CLOUD_ROUTES = "configure-cloud-routes": Bool, "true";
 
         /// The network of all pods, such as 10.244.0.0/16; two of them, separated by a comma, with IPv4 and IPv6. Routes are
-        /// made, and deleted, only inside: what is there and leads to no node goes. Needed where routes are made; without it
-        /// the route controller says so and rests, and the others run.
+        /// created and deleted only inside it: a route there that leads to no node is deleted. Needed where routes are created;
+        /// without it the route controller reports that and does nothing, and the other controllers run.
         CLUSTER_CIDR = "cluster-cidr": Text, "";
 
         /// How often routes are compared with the cloud though no node has changed, to mend what was changed there (elsewhere
@@ -306,7 +306,7 @@ flags! {
         BIND_ADDRESS = "bind-address": Address, "0.0.0.0";
 
         /// The file with the HTTPS server's certificate (PEM; intermediate certificates after it). Read again when it changes.
-        /// Without it a self-signed certificate is made.
+        /// Without it a self-signed certificate is created.
         TLS_CERT_FILE = "tls-cert-file": File, "";
 
         /// The file with the private key of --tls-cert-file (PEM).

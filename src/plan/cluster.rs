@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow};
 use ccm_core::{
     Cloud,
     controllers::{NodeObject, ServiceObject},
+    error::report,
     load_balancer::OwnershipTag,
 };
 use kube::{Api, Client, api::ListParams};
@@ -106,7 +107,7 @@ where
     let mut page = ListParams::default().limit(PAGE_SIZE);
     loop {
         let listed = api.list(&page).await;
-        let list = listed.map_err(|error| anyhow!(ccm_core::error::report(&error)))?;
+        let list = listed.map_err(|error| anyhow!(report(&error)))?;
         all.extend(list.items.into_iter().map(Arc::new));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),

@@ -187,13 +187,8 @@ impl Line {
     }
 
     fn log(&self) {
-        let Self {
-            kind,
-            about,
-            what,
-            why,
-        } = self;
-        match kind {
+        let (about, what, why) = (&self.about, &self.what, &self.why);
+        match self.kind {
             LineKind::Change => info!(about, what, why, "Would do"),
             LineKind::Blocked => warn!(about, what, "Would leave as it is"),
             LineKind::Warning => warn!(about, what, "Would warn"),

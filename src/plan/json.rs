@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{Plan, Summary};
+use super::{Plan, Summary, Verdict};
 use crate::controllers::plan::{Findings, Object, Problem};
 
 const VERSION: u32 = 1;
@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 struct Document<'a> {
     version: u32,
     provider: &'a str,
-    verdict: &'static str,
+    verdict: Verdict,
     summary: Summary,
     services: Vec<Row<'a>>,
     parts: Vec<Row<'a>>,
@@ -38,7 +38,7 @@ pub(crate) fn render(plan: &Plan, provider: &str) -> serde_json::Result<String> 
     let mut document = Document {
         version: VERSION,
         provider,
-        verdict: summary.verdict().as_str(),
+        verdict: summary.verdict(),
         summary,
         services: Vec::new(),
         parts: Vec::new(),

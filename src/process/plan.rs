@@ -33,13 +33,9 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
         problems.push(error.report());
     }
     let loaded = ApiServer::load(&config.api_server, &config.version, &ApiRequests::default()).await;
-    let api_server = match loaded {
-        Ok(api_server) if problems.is_empty() => api_server,
-        Ok(_) => return Err(StartProblems(problems).into()),
-        Err(problem) => {
-            problems.push(problem);
-            return Err(StartProblems(problems).into());
-        }
+    let loaded = loaded.map_err(|problem| problems.push(problem)).ok();
+    let Some(api_server) = loaded.filter(|_| problems.is_empty()) else {
+        return Err(StartProblems(problems).into());
     };
     let client = api_server
         .for_work(config.api_server.limit, &fence)?

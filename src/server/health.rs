@@ -66,9 +66,7 @@ impl fmt::Debug for State {
 
 /// Sets one check.
 #[derive(Clone, Debug)]
-pub(crate) struct CheckHandle {
-    state: Arc<RwLock<Result<(), String>>>,
-}
+pub(crate) struct CheckHandle(Arc<RwLock<Result<(), String>>>);
 
 impl Checks {
     /// The check of this name. The first call creates it: a [`Kind::Ready`] check fails until it is set to succeed, the others
@@ -77,9 +75,7 @@ impl Checks {
         let mut checks = self.0.write();
         let existing = checks.iter().find(|check| check.name == name);
         if let Some(State::Set(state)) = existing.map(|check| &check.state) {
-            return CheckHandle {
-                state: Arc::clone(state),
-            };
+            return CheckHandle(Arc::clone(state));
         }
         let first = match kind {
             Kind::Live | Kind::Shown => Ok(()),
@@ -91,7 +87,7 @@ impl Checks {
             kind,
             state: State::Set(Arc::clone(&state)),
         });
-        CheckHandle { state }
+        CheckHandle(state)
     }
 
     /// A check that is computed for each probe, for what depends on the time. It must be quick and must not wait.
@@ -130,12 +126,12 @@ impl Checks {
 impl CheckHandle {
     /// The check succeeds.
     pub(crate) fn set_ok(&self) {
-        *self.state.write() = Ok(());
+        *self.0.write() = Ok(());
     }
 
     /// The check fails for this reason.
     pub(crate) fn set_failing(&self, reason: impl Into<String>) {
-        *self.state.write() = Err(reason.into());
+        *self.0.write() = Err(reason.into());
     }
 }
 

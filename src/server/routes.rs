@@ -141,46 +141,36 @@ impl Routes {
     }
 
     fn serve(&self, route: Route<'_>, peer: &Peer, request: &request::Parts) -> Response<String> {
-        let Shown {
-            checks,
-            metrics,
-            config,
-            ..
-        } = &self.shown;
+        let shown = &self.shown;
         match route {
             Route::Health(endpoint, check) => {
                 let answer = match check {
                     None => {
                         let query = request.uri.query();
-                        Some(health::aggregate(checks, endpoint, query, &self.slis))
+                        Some(health::aggregate(&shown.checks, endpoint, query, &self.slis))
                     }
-                    Some(name) => health::single(checks, endpoint, name, peer.local),
+                    Some(name) => health::single(&shown.checks, endpoint, name, peer.local),
                 };
                 answer.map_or_else(not_found, |(status, body)| text(status, body))
             }
-            Route::Page("/metrics") => metrics_page(metrics.render(), request),
+            Route::Page("/metrics") => metrics_page(shown.metrics.render(), request),
             Route::Page("/metrics/slis") if request.method == Method::DELETE => {
                 self.slis.reset();
                 text(StatusCode::OK, "metrics reset\n")
             }
             Route::Page("/metrics/slis") => metrics_page(self.slis.render(), request),
-            Route::Page("/configz") => page(JSON, config.configz()),
+            Route::Page("/configz") => page(JSON, shown.config.configz()),
             Route::Page("/flagz") if prefers(&request.headers, JSON, "text/plain") => {
-                page(JSON, config.flagz_json())
+                page(JSON, shown.config.flagz_json())
             }
-            Route::Page("/flagz") => text(StatusCode::OK, config.flagz()),
+            Route::Page("/flagz") => text(StatusCode::OK, shown.config.flagz()),
             Route::Page("/statusz") => self.statusz(request),
             Route::Page(_) => not_found(),
         }
     }
 
     fn statusz(&self, request: &request::Parts) -> Response<String> {
-        let Shown {
-            checks,
-            metrics,
-            status,
-            ..
-        } = &self.shown;
+        let (checks, metrics, status) = (&self.shown.checks, &self.shown.metrics, &self.shown.status);
         if prefers(&request.headers, JSON, "text/html") {
             return page(JSON, status.json(checks, metrics));
         }

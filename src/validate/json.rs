@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::check::Severity;
+use ccm_core::check::{Passed, Severity};
 use serde::Serialize;
 
-use super::{Report, Source, manifest::Skipped};
+use super::{Report, Source, Verdict, manifest::Skipped};
 
 const VERSION: u32 = 1;
 
@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 struct Document<'a> {
     version: u32,
     provider: &'a str,
-    verdict: &'static str,
+    verdict: Verdict,
     summary: Summary<'a>,
     /// Where and as whom the cloud was asked.
     cloud: Option<&'a str>,
@@ -76,7 +76,7 @@ pub(crate) fn render(report: &Report) -> serde_json::Result<String> {
     let document = Document {
         version: VERSION,
         provider: report.provider,
-        verdict: report.verdict().as_str(),
+        verdict: report.verdict(),
         summary: Summary {
             errors: report.count(Severity::Error),
             warnings: report.count(Severity::Warning),
@@ -87,18 +87,14 @@ pub(crate) fn render(report: &Report) -> serde_json::Result<String> {
         },
         cloud: report.scope.as_deref(),
         findings: findings.collect(),
-        passed: report
-            .passed
-            .iter()
-            .map(|passed| PassedView {
-                about: &passed.about,
-                what: &passed.what,
-            })
-            .collect(),
+        passed: Vec::from_iter(
+            report
+                .passed
+                .iter()
+                .map(|Passed { about, what }| PassedView { about, what }),
+        ),
         skipped: &report.skipped,
         left_out: &report.left_out,
     };
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

@@ -253,7 +253,7 @@ async fn a_plan_knows_how_many_routes_there_is_room_for() {
     for line in [
         "+ create route 10.244.1.0/24 via 10.0.0.11",
         "+ create route 10.244.2.0/24 via 10.0.0.12",
-        "! route 10.244.3.0/24 (node node-3): no route is made: there is room for 3 routes in all; raise the quota \
+        "! route 10.244.3.0/24 (node node-3): no route is created: there is room for 3 routes in all; raise the quota \
          router_route of the router's project",
         "~ node-3: set condition NetworkUnavailable to True",
     ] {

@@ -70,7 +70,7 @@ pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
         let said = said.trim();
         let end = said.get(said.floor_char_boundary(said.len().saturating_sub(SHOWN))..);
         return Err(format!(
-            "{plugin} failed ({}) and said {:?}",
+            "{plugin} failed ({}) and printed {:?}",
             output.status,
             end.unwrap_or_default()
         ));

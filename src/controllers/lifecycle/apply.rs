@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use ccm_core::{
     Cloud,
     controllers::{EventType, NodeObject, Recorder},
+    error::report,
 };
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use kube::{
@@ -119,7 +120,7 @@ impl Applier {
                 debug!(
                     controller = COMPONENT,
                     node = name,
-                    error = ccm_core::error::report(&error),
+                    error = report(&error),
                     "Could not change the shutdown taint"
                 );
                 Outcome::Failed { sent: true }
@@ -186,7 +187,7 @@ impl Applier {
     /// Reports once that the account may not delete nodes.
     fn forbidden(&self, node: &NodeObject, error: &kube::Error) -> Outcome {
         let name = node.view.name.as_str();
-        let error = ccm_core::error::report(error);
+        let error = report(error);
         if !self.forbidden.begins(()) {
             debug!(
                 controller = COMPONENT,
@@ -213,7 +214,7 @@ impl Applier {
     }
 
     fn failed(&self, node: &NodeObject, error: &kube::Error, sent: bool) -> Outcome {
-        let error = ccm_core::error::report(error);
+        let error = report(error);
         warn_if_new!(
             self.failing.begins(()),
             controller = COMPONENT,

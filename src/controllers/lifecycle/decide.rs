@@ -216,7 +216,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OtherNode => "another node has its name",
-            Self::Deleting => "somebody else deletes it",
+            Self::Deleting => "it is being deleted",
             Self::Ready => "it is ready again",
             Self::OtherMachine => "its provider ID has changed",
             Self::Young(_) => "it is too young",

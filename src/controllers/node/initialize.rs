@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ccm_core::{
     NodeView,
     controllers::{EventType, NodeObject},
+    error::report,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -118,8 +119,7 @@ impl NodeController {
             return Ok(None);
         }
         let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;
-        let written =
-            written.map_err(|error| Problem::retried("WriteFailed", ccm_core::error::report(&error)))?;
+        let written = written.map_err(|error| Problem::retried("WriteFailed", report(&error)))?;
         if written == Written::Done {
             info!(
                 controller = COMPONENT,
@@ -151,11 +151,7 @@ impl NodeController {
             }
             Ok(_) => Ok(()),
             Err(error) => {
-                debug!(
-                    node = name,
-                    error = ccm_core::error::report(&error),
-                    "Could not reconcile labels"
-                );
+                debug!(node = name, error = report(&error), "Could not reconcile labels");
                 Err(Retry)
             }
         }

@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use ccm_core::{
     Error, Freshness, Instance, InstanceState, Need, Priority, Result,
     controllers::{EventType, NodeObject, provided_ip::ProvidedIpError},
+    error::report,
 };
 use futures_util::StreamExt;
 use tokio::time::Instant;
@@ -38,7 +39,7 @@ struct NodeMemory {
 }
 
 /// One refresh under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pass {
     before: Memory,
     after: Memory,
@@ -106,10 +107,7 @@ impl NodeController {
         let freshness = Freshness::After(began.checked_sub(recent).unwrap_or(began));
         let mut pass = Pass {
             before: std::mem::take(memory),
-            after: Memory::default(),
-            due: Vec::new(),
-            failed: 0,
-            failure: None,
+            ..Pass::default()
         };
         // In pieces, so that what is known of ten thousand nodes is not all there at once; whatever the provider
         // caches for one piece serves the next.
@@ -253,11 +251,7 @@ impl NodeController {
             Err(error) => {
                 self.metrics.refreshed("failed");
                 // The next pass finds the difference again.
-                debug!(
-                    node = name,
-                    error = ccm_core::error::report(&error),
-                    "Could not update node"
-                );
+                debug!(node = name, error = report(&error), "Could not update node");
             }
         }
     }

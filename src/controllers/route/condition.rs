@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::controllers::NodeObject;
+use ccm_core::{controllers::NodeObject, error::report};
 use futures_util::{StreamExt, stream};
 use kube::Client;
 use tokio::time::Instant;
@@ -81,7 +81,7 @@ impl Conditions {
                         self.failing.begins(()),
                         controller = COMPONENT,
                         node = node.view.name,
-                        error = ccm_core::error::report(&error),
+                        error = report(&error),
                         "Could not write the condition NetworkUnavailable, trying again"
                     );
                 }

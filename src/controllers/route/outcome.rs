@@ -82,7 +82,7 @@ fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
         Obstacle::Taken(owner) => failed(format!("the older node {} has the same podCIDR", owner.view.name)),
         Obstacle::Outside(_) if there == Some(true) => Outcome::Done,
         Obstacle::Outside(_) => {
-            failed("it is outside --cluster-cidr, and only routes inside are made".to_owned())
+            failed("it is outside --cluster-cidr, and only routes inside are created".to_owned())
         }
     }
 }

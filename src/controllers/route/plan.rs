@@ -194,7 +194,7 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
     let items = outcome::items(desired, route_plan, &results, &waiting);
     for (item, due) in items.iter().zip(&desired.due) {
         if let Outcome::Failed(error) = &item.outcome {
-            let what = format!("no route is made: {}", error.report());
+            let what = format!("no route is created: {}", error.report());
             plan.route(due.destination, Some(&due.node.view.name))
                 .block(Blocked::because(what));
         }

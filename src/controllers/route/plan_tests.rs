@@ -111,9 +111,9 @@ async fn what_stays_without_a_route_is_blocked_and_its_node_says_so() {
       ~ n8: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
 
     Routes: 4
-      ! route 10.99.0.0/24 (node n3): no route is made: it is outside --cluster-cidr, and only routes inside are made
-      ! route 10.244.1.0/24 (node n1): no route is made: the node has no address for it
-      ! route 10.244.7.0/24 (node n8): no route is made: the older node n7 has the same podCIDR
+      ! route 10.99.0.0/24 (node n3): no route is created: it is outside --cluster-cidr, and only routes inside are created
+      ! route 10.244.1.0/24 (node n1): no route is created: the node has no address for it
+      ! route 10.244.7.0/24 (node n8): no route is created: the older node n7 has the same podCIDR
       * route fd00:4::/64: --cluster-cidr names no network of this family, so that such podCIDRs get no routes
 
     Plan: 0 to create, 3 to change, 0 to delete; 3 blocked, 1 warning. Looked at 0 Services and 3 nodes.
@@ -171,9 +171,9 @@ async fn what_has_no_room_is_blocked_and_the_oldest_nodes_have_theirs() {
       ~ n3: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
 
     Routes: 4
-      ! route 10.244.1.0/24 (node n1): no route is made: there is room for 2 routes in all; raise the limit of the fake
+      ! route 10.244.1.0/24 (node n1): no route is created: there is room for 2 routes in all; raise the limit of the fake
       + create route 10.244.2.0/24 via 10.0.0.2 (node n2)
-      ! route 10.244.3.0/24 (node n3): no route is made: there is room for 2 routes in all; raise the limit of the fake
+      ! route 10.244.3.0/24 (node n3): no route is created: there is room for 2 routes in all; raise the limit of the fake
       - delete route 10.244.9.0/24 via 10.0.0.9 (no node has this podCIDR)
 
     Plan: 1 to create, 2 to change, 1 to delete; 2 blocked. Looked at 0 Services and 2 nodes.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ccm_core::{
     controllers::Backoff,
+    error::report,
     load_balancer::{ClusterTag, OwnershipTag},
 };
 use k8s_openapi::api::core::v1::Namespace;
@@ -75,7 +76,7 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>
                 None => ("it has no uid".to_owned(), false),
             },
             Err(kube::Error::Api(status)) if status.code == 403 => (status.message, true),
-            Err(error) => (ccm_core::error::report(&error), false),
+            Err(error) => (report(&error), false),
         };
         if !reported && (refused || began.elapsed() >= START_LIMIT) {
             reported = true;

@@ -10,6 +10,7 @@
 //! parts *dirty*; a pass over a part uses everything that is known at that moment, and what comes later makes it dirty
 //! again.
 
+mod entry;
 mod jobs;
 mod status;
 
@@ -24,21 +25,24 @@ use ccm_core::{
     client::later,
     controllers::{Backoff, NodeObject, ServiceObject},
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, Discovery, Effects, MemberReport, MemberState, NodeSet,
-        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ServiceEvent,
-        ServiceId, ServiceParts, ServiceView, StepDescription,
+        Claim, ClusterSnapshot, ClusterView, Discovery, MemberReport, MemberState, NodeSet, OrphanPart,
+        OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ServiceEvent, ServiceId,
+        ServiceView, StepDescription,
     },
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use self::jobs::Moment;
+use self::{
+    entry::{Served, ServiceEntry, Written},
+    jobs::Moment,
+};
 pub(super) use self::{
     jobs::{Cause, Job, Next, PartStatus},
     status::Counts,
 };
 use super::{
-    events::{Failure, Reported, normal},
+    events::{Failure, normal},
     nodes::{NodeChange, Nodes},
     object::{ServiceAction, is_own_writing},
     orphans::Orphans,
@@ -139,107 +143,6 @@ pub(super) struct ObjectWrite {
 /// Whether a write changed nothing, by the API server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InVain(pub(super) bool);
-
-/// What is known of a Service.
-#[derive(Debug)]
-struct ServiceEntry {
-    view: Arc<ServiceView>,
-    claim: Claim,
-    /// The provider's own finalizers for it.
-    finalizers: ProviderFinalizers,
-    /// Its parts, by the last discovery.
-    joins: Vec<PartKey>,
-    leaves: Vec<PartKey>,
-    /// Its parts must be discovered and run.
-    dirty: Option<Job>,
-    /// The job that its known parts were run with because discovery failed.
-    requeued: Option<Job>,
-    /// Whether passes know of it. A new one has to wait for its finalizers.
-    included: bool,
-    /// When all that it asked for was done the last time.
-    served: Option<Served>,
-    /// Another process served it before this one started.
-    inherited: bool,
-    /// What was last reported about it.
-    reported: Reported,
-    /// What was last written to the object.
-    written: Option<Written>,
-    /// It is not served and nothing is under way for it: when it is compared again, and how often that was so in a row.
-    again: Option<Instant>,
-    lost: u32,
-}
-
-/// A Service that was served.
-#[derive(Debug)]
-struct Served {
-    /// Its form then.
-    view: Arc<ServiceView>,
-    /// The content of the object that its load balancer asked for.
-    effects: Effects,
-}
-
-/// A patch of a Service object.
-#[derive(Debug)]
-struct Written {
-    /// The version of the object in the store.
-    version: Option<String>,
-    change: ServiceAction,
-    at: Instant,
-    in_vain: InVain,
-}
-
-impl ServiceEntry {
-    /// Whether everything that it asks for is done.
-    fn is_settled(&self) -> bool {
-        self.served
-            .as_ref()
-            .is_some_and(|served| served.view.asks_the_same(&self.view))
-    }
-
-    fn parts(&self) -> impl Iterator<Item = &PartKey> {
-        self.joins.iter().chain(&self.leaves)
-    }
-
-    /// Whether nodes and drift concern it.
-    fn is_ours(&self) -> bool {
-        self.claim == Claim::Ours
-    }
-
-    /// Whether it has changed and its parts are to be discovered.
-    fn waits_for_discovery(&self) -> bool {
-        self.included && self.is_ours() && self.dirty.is_some() && !self.is_settled()
-    }
-
-    /// Whether it lacks a finalizer of ours. Nothing in the cloud is created for it before it has all of them.
-    fn has_to_wait(&self) -> bool {
-        self.is_ours() && self.view.ingress.is_empty() && !self.finalizers.missing(&self.view).is_empty()
-    }
-
-    /// The state as metrics and the status page show it.
-    fn shown_state(&self) -> &'static str {
-        match self.claim {
-            Claim::Ours if !self.view.wants_load_balancer() => "leaving",
-            Claim::Ours if self.is_settled() => "served",
-            Claim::Ours => "pending",
-            Claim::Elsewhere | Claim::NotOurs => "foreign",
-        }
-    }
-
-    /// Reports a failure: the event, if it is new.
-    fn fail(
-        &mut self,
-        failure: &Failure<'_>,
-        part: &PartKey,
-        cause: Cause,
-        nodes: &NodeSet,
-    ) -> Option<Output> {
-        let only_nodes = cause == Cause::Nodes && self.is_settled();
-        let event = failure.event(&self.view, only_nodes.then_some(nodes));
-        // A Service that asks for something impossible is refused by each of its parts.
-        let is_new = self.reported.fail(part, &failure.report(event.reason));
-        is_new.then_some(Output::Event(event))
-    }
-}
 
 /// What is known of a part.
 #[derive(Debug, Default)]
@@ -342,33 +245,14 @@ impl State {
             after: Some(after),
             ..Job::now(Cause::Service)
         };
-        let entry = self
-            .services
-            .entry(Arc::clone(&name))
-            .or_insert_with(|| ServiceEntry {
-                view: Arc::clone(&view),
-                claim,
-                finalizers,
-                joins: Vec::new(),
-                leaves: Vec::new(),
-                dirty: Some(Job {
-                    // Nobody waits for a Service that was served before.
-                    priority: if inherited {
-                        Priority::Background
-                    } else {
-                        Priority::User
-                    },
-                    ..job
-                }),
-                requeued: None,
-                included: false,
-                served: None,
-                inherited,
-                reported: Reported::default(),
-                written: None,
-                again: None,
-                lost: 0,
-            });
+        let entry = self.services.entry(Arc::clone(&name)).or_insert_with(|| {
+            let mut dirty = job;
+            if inherited {
+                // Nobody waits for a Service that was served before.
+                dirty.priority = Priority::Background;
+            }
+            ServiceEntry::new((Arc::clone(&view), claim, finalizers), dirty, inherited)
+        });
         if !entry.view.asks_the_same(&view) || entry.claim != claim {
             // Our own write is no news about the cloud.
             let effects = entry.served.as_ref().map(|served| &served.effects);
@@ -986,49 +870,6 @@ impl State {
         }
         (removed && write.had_load_balancer)
             .then(|| normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
-    }
-}
-
-impl ServiceEntry {
-    /// Takes over the parts that were discovered. Returns what follows if that is all there is to do.
-    fn take_parts(
-        &mut self,
-        view: &Arc<ServiceView>,
-        parts: ServiceParts,
-        due: &mut HashMap<PartKey, Job>,
-    ) -> Option<Output> {
-        let known: HashSet<_> = self.parts().cloned().collect();
-        (self.joins, self.leaves) = (parts.joins, parts.leaves);
-        let (joins, leaves) = (&self.joins, &self.leaves);
-        self.reported
-            .retain(|part| joins.contains(part) || leaves.contains(part));
-        // If it has changed meanwhile, the next discovery is for it.
-        let job = if self.view.asks_the_same(view) {
-            self.requeued = None;
-            self.dirty.take()
-        } else {
-            None
-        };
-        for part in self.parts() {
-            // A part may be new without any change of the Service: another client created or deleted something.
-            let moved = (!known.contains(part)).then_some(Job::now(Cause::Service));
-            if let Some(job) = job.or(moved) {
-                due.entry(part.clone())
-                    .and_modify(|due| *due = due.and(job))
-                    .or_insert(job);
-            }
-        }
-        if self.parts().next().is_some() || !self.is_ours() || self.is_settled() {
-            return None;
-        }
-        // There is nothing of it, and nothing is to be done for it.
-        // If it wants a load balancer, its status is not ours any more.
-        let last = self.served.take().filter(|_| !view.wants_load_balancer());
-        self.served = Some(Served {
-            view: Arc::clone(view),
-            effects: last.map(|last| last.effects).unwrap_or_default(),
-        });
-        Some(Output::Object(name(&parts.service)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Effect, Ingress, Policy, ServicePort, ServiceType},
+    load_balancer::{Effect, Effects, Ingress, Policy, ServiceParts, ServicePort, ServiceType},
 };
 use serde_json::json;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ccm_core::{
     client::later,
     controllers::ServiceObject,
+    error::report,
     load_balancer::{PartKey, PartReport, PartState, Request, StepDescription, Watcher},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -167,7 +168,7 @@ impl ServiceController {
                 return true;
             }
             Err(error) => {
-                let error = ccm_core::error::report(error);
+                let error = report(error);
                 self.events.failed(name, "ServiceNotWritten", &error);
                 ("failed", Err(error))
             }

@@ -173,42 +173,29 @@ impl Reviews {
         client: &Client,
         review: &K,
     ) -> Result<K, String> {
-        let answer = timeout(ANSWER_LIMIT, self.try_review(metrics, client, review))
-            .await
-            .unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        let ask = async {
+            let turn = self.under_way.acquire().await;
+            let _turn = turn.map_err(|error| error.to_string())?;
+            let api: Api<K> = Api::all(client.clone());
+            let mut tries = 1;
+            loop {
+                let began = Instant::now();
+                let answer = api.create(&PostParams::default(), review).await;
+                metrics.count(&answer, began.elapsed());
+                let error = match answer {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) if tries == TRIES || !api::may_pass(&error) => return Err(report(&error)),
+                    Err(error) => report(&error),
+                };
+                debug!(error, what = metrics.what, "Asking the API server again");
+                sleep(BACKOFF.delay(tries)).await;
+                tries += 1;
+            }
+        };
+        let answer = timeout(ANSWER_LIMIT, ask).await;
+        let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         metrics.report(answer.as_ref().err().map(String::as_str));
         answer
-    }
-
-    async fn try_review<K: Review>(
-        &self,
-        metrics: &ReviewMetrics,
-        client: &Client,
-        review: &K,
-    ) -> Result<K, String> {
-        let turn = self.under_way.acquire().await;
-        let _turn = turn.map_err(|error| error.to_string())?;
-        let api: Api<K> = Api::all(client.clone());
-        let mut tries = 1;
-        loop {
-            let began = Instant::now();
-            let answer = api.create(&PostParams::default(), review).await;
-            metrics.count(&answer, began.elapsed());
-            let error = match answer {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
-            };
-            if tries == TRIES || !api::may_pass(&error) {
-                return Err(report(&error));
-            }
-            debug!(
-                error = report(&error),
-                what = metrics.what,
-                "Asking the API server again"
-            );
-            sleep(BACKOFF.delay(tries)).await;
-            tries += 1;
-        }
     }
 }
 
