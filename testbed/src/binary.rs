@@ -71,7 +71,7 @@ impl Ccm {
         // The certificate is made by the program for itself: there is nothing to check it against.
         let http = crate::http::client()
             .danger_accept_invalid_certs(true)
-            .timeout(Duration::from_secs(10))
+            .timeout(Duration::from_secs(60))
             .build()?;
         Ok(Self {
             pid: child.id(),

@@ -27,7 +27,7 @@ pub const SECRET: &str = "emulated-secret-access-key";
 /// The region of all accounts.
 pub const REGION: &str = "us-east-1";
 /// Until it answers.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// The interpreter with moto, and the folder of the programs.
 async fn installed() -> Result<(PathBuf, PathBuf)> {

@@ -10,7 +10,7 @@ import time
 
 import openstack
 
-LIMIT = 180
+LIMIT = 300
 ATTEMPTS = 3
 
 
@@ -23,16 +23,24 @@ def parallel(fn, items):
         return list(pool.map(fn, items))
 
 
-def wait(c, what, names, done, details=True):
+def poll(c, names, done, details=True):
     """One list call for all servers, short if it can be: polling each would slow down the nova that is to do the work."""
     end = time.time() + LIMIT
     while True:
         now = {s.name: s.status for s in c.compute.servers(details=details) if s.name in names}
-        if done(now):
+        if done(now) or time.time() > end:
             return now
-        if time.time() > end:
-            sys.exit(f"{what}: not done after {LIMIT} s: {now}; see log/nova*.log")
         time.sleep(0.3)
+
+
+def wait(c, what, names, done, details=True):
+    now = poll(c, names, done, details)
+    if not done(now):
+        sys.exit(f"{what}: not done after {LIMIT} s: {now}; see log/nova*.log")
+
+
+def settled(c, names):
+    return poll(c, names, lambda now: len(now) == len(names) and set(now.values()) <= {"ACTIVE", "ERROR"})
 
 
 def create(c, names):
@@ -41,14 +49,14 @@ def create(c, names):
         parallel(lambda name: c.compute.create_server(
             name=name, image_id=env["IMAGE"], flavor_id=env["FLAVOR"], networks=[{"uuid": env["NET"]}], key_name="k8s",
             security_groups=[{"name": "k8s-nodes"}], metadata={"role": "node"}), names)
-        settled = {"ACTIVE", "ERROR"}
-        now = wait(c, "servers created", names, lambda now: len(now) == len(names) and set(now.values()) <= settled)
-        names = [name for name in names if now[name] == "ERROR"]
+        now = settled(c, names)
+        names = [name for name in names if now.get(name) != "ACTIVE"]
         if not names:
             return
-        # On a busy machine a call between nova's own services runs into its time limit.
-        delete(c, names)
-    sys.exit(f"servers {names} are in ERROR for the {ATTEMPTS}th time; see log/nova*.log")
+        # On a busy machine a call between nova's own services runs into its time limit: ERROR, or BUILD for ever.
+        print(f"not created, will try again: {names}: {now}", file=sys.stderr)
+        delete(c, [name for name in names if name in now])
+    sys.exit(f"servers {names} could not be created in {ATTEMPTS} attempts; see log/nova*.log")
 
 
 def reach(c, names, status):

@@ -76,7 +76,7 @@ impl<S: Site> Play<S> {
     }
 
     /// How long a phase may take.
-    fn limit(&self) -> Duration {
+    pub(crate) fn limit(&self) -> Duration {
         let given = env::var("CCM_TEST_PARITY_SECONDS")
             .ok()
             .and_then(|text| text.parse().ok());

@@ -1,6 +1,6 @@
 //! Plays the cases on clouds side by side, and collects what differs.
 
-use std::{collections::BTreeMap, env, fs, time::Duration};
+use std::{collections::BTreeMap, env, fs};
 
 use anyhow::Result;
 use ccm_testbed::observe;
@@ -155,7 +155,7 @@ pub(crate) async fn take_over<S: Site>(
             let all: u64 = parts.values().sum();
             (parts.get("done") == Some(&all) && all >= before.len() as u64).then_some(())
         };
-        let limit = Duration::from_secs(120);
+        let limit = play.limit();
         let done = observe::eventually(limit, done).await;
         play.rest_of_calls(&moment).await.unwrap();
         assert!(done.is_some(), "{:?}\n{}", play.parts().await, play.log());

@@ -35,7 +35,7 @@ pub(crate) trait Site {
 
     /// How long a phase may take, and how long nothing must have happened before it counts as ended.
     fn patience(&self) -> (Duration, Duration) {
-        (Duration::from_secs(60), Duration::from_millis(1100))
+        (Duration::from_secs(300), Duration::from_millis(1100))
     }
 
     /// The present moment, for [`Self::calls_since`].

@@ -60,6 +60,13 @@ const AUDITABLE: [Tool; 2] = [
     },
 ];
 
+/// Variables of Cargo for a program that is built soon.
+const NOT_OPTIMIZED: [(&str, &str); 3] = [
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+];
+
 /// An image that was built.
 #[derive(Debug)]
 pub(crate) struct Image {
@@ -100,7 +107,7 @@ pub(crate) fn build(options: &ImageOptions) -> Result<Vec<Image>> {
     Images::prepare(options)?.build(&root())
 }
 
-/// Builds the image of a cloud for this machine, to be tested.
+/// Builds the image of a cloud for this machine, to be tested. Its program is not optimized, which would take many minutes.
 pub(crate) fn for_test(cloud: &str) -> Result<PathBuf> {
     let options = ImageOptions {
         features: vec![cloud.to_owned()],
@@ -108,7 +115,11 @@ pub(crate) fn for_test(cloud: &str) -> Result<PathBuf> {
         output: ccm_testbed::cache::dir()?.join("images/test"),
         check: false,
     };
-    let image = build(&options)?.pop().context("no image was built")?;
+    let images = Images {
+        profile: &NOT_OPTIMIZED,
+        ..Images::prepare(&options)?
+    };
+    let image = images.build(&root())?.pop().context("no image was built")?;
     Ok(image.archive)
 }
 
@@ -132,6 +143,8 @@ struct Images {
     features: Vec<String>,
     architectures: Vec<String>,
     output: PathBuf,
+    /// Variables of Cargo that change the release profile.
+    profile: &'static [(&'static str, &'static str)],
     /// Folder of the tools and of intermediate results.
     cache: PathBuf,
 }
@@ -152,6 +165,7 @@ impl Images {
             features,
             architectures,
             output: root().join(&options.output),
+            profile: &[],
             cache: ccm_testbed::cache::dir()?,
         };
         let is_cross = images.architectures.iter().any(|name| name != own_architecture());
@@ -233,6 +247,7 @@ impl Images {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut build = Command::new(checkout.join("deploy/image/root.sh"));
         build.args([features, architecture]).arg(files);
+        build.envs(self.profile.iter().copied());
         build.env(
             "PATH",
             format!("{}:{path}", self.cache.join("tools/bin").display()),
@@ -280,6 +295,7 @@ impl Images {
             features: self.features.clone(),
             architectures: self.architectures.clone(),
             output: self.output.join(folder),
+            profile: self.profile,
             cache: self.cache.clone(),
         };
         let built = images.build(&clone)?;

@@ -293,9 +293,10 @@ impl Client {
     /// What AWS answers, by the table of [`crate::error`].
     async fn call<T, E, F, Fut>(&self, op: Op, request: F) -> Result<T>
     where
-        F: Fn(&Clients) -> Fut,
-        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-        E: ProvideErrorMetadata + std::error::Error + 'static,
+        T: Send,
+        F: Fn(&Clients) -> Fut + Send + Sync,
+        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send,
+        E: ProvideErrorMetadata + std::error::Error + Send + 'static,
     {
         let Api { inner, gate } = &self.api;
         let attempt = || async {
@@ -318,8 +319,7 @@ impl Client {
             }
             Err(error)
         };
-        // Its callers would be as large.
-        Box::pin(gate.call(op, self.priority, attempt)).await
+        gate.call(op, self.priority, attempt).await
     }
 }
 

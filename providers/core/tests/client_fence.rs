@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
-    cell::Cell,
     future::{pending, poll_fn},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     task::Poll,
     time::Duration,
@@ -63,15 +62,15 @@ async fn a_standby_reads_and_does_not_write() {
     let gate = gate(&Fence::standby());
     gate.call(Op::Get, Priority::User, async || Ok(())).await.unwrap();
     for op in [Op::Put, Op::Post] {
-        let sent = Cell::new(false);
+        let sent = AtomicBool::new(false);
         let error = gate
             .call(op, Priority::User, async || {
-                sent.set(true);
+                sent.store(true, Relaxed);
                 Ok(())
             })
             .await
             .unwrap_err();
-        assert!(!sent.get(), "{op:?}");
+        assert!(!sent.load(Relaxed), "{op:?}");
         assert_eq!(error.kind(), ErrorKind::NotLeader);
         assert_eq!((error.retry(), error.outcome()), (Retry::Never, Outcome::NotDone));
         assert!(
@@ -165,10 +164,10 @@ async fn a_write_that_waited_for_quota_past_the_end_is_not_sent() {
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_the_end_is_not_sent_and_the_outcome_stays_unknown() {
     let fence = Fence::default();
-    let attempts = Cell::new(0);
+    let attempts = AtomicU32::new(0);
     let error = gate(&fence)
         .call(Op::Put, Priority::User, || {
-            attempts.set(attempts.get() + 1);
+            attempts.fetch_add(1, Relaxed);
             fence.close();
             async {
                 Err::<(), _>(Error::new(ErrorKind::Unavailable, "broken").with_outcome(Outcome::Unknown))
@@ -176,7 +175,7 @@ async fn a_retry_after_the_end_is_not_sent_and_the_outcome_stays_unknown() {
         })
         .await
         .unwrap_err();
-    assert_eq!(attempts.get(), 1);
+    assert_eq!(attempts.load(Relaxed), 1);
     assert_eq!(
         (error.kind(), error.outcome()),
         (ErrorKind::NotLeader, Outcome::Unknown)
@@ -189,11 +188,11 @@ async fn what_wakes_after_the_end_looks_at_the_clock_before_it_goes_on() {
     let fence = Fence::standby();
     fence.allow_until(Instant::now() + SECOND);
     let went_on = Arc::new(AtomicBool::new(false));
-    let polled = Cell::new(false);
+    let polled = AtomicBool::new(false);
     let inside = Arc::clone(&went_on);
     let mut write = Box::pin(fence.run(poll_fn(move |_| {
-        if polled.replace(true) {
-            inside.store(true, Ordering::Relaxed);
+        if polled.swap(true, Relaxed) {
+            inside.store(true, Relaxed);
             return Poll::Ready(());
         }
         Poll::<()>::Pending
@@ -201,7 +200,7 @@ async fn what_wakes_after_the_end_looks_at_the_clock_before_it_goes_on() {
     assert!((&mut write).now_or_never().is_none());
     tokio::time::advance(2 * SECOND).await;
     assert_eq!(write.await, Err(Fenced::Cut));
-    assert!(!went_on.load(Ordering::Relaxed));
+    assert!(!went_on.load(Relaxed));
 }
 
 #[tokio::test(start_paused = true)]

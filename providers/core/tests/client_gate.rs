@@ -1,7 +1,11 @@
 //! The gate: what is sent again and what is not, deadlines, quota per attempt, metrics. The clock is paused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::{cell::Cell, future::pending, time::Duration};
+use std::{
+    future::pending,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
 
 use ccm_core::{
     Error, ErrorKind, Outcome, Priority, Result, Retry,
@@ -65,25 +69,24 @@ fn gate() -> Gate {
 }
 
 /// Makes a call whose first attempt ends with `first` and whose later ones succeed; also says how many there were.
-async fn fails_once(gate: &Gate, op: Op, first: impl Fn() -> Error) -> (Result<()>, u32) {
-    let attempts = Cell::new(0);
+async fn fails_once(gate: &Gate, op: Op, first: impl Fn() -> Error + Sync) -> (Result<()>, u32) {
+    let attempts = AtomicU32::new(0);
     let result = gate
         .call(op, Priority::User, || {
-            attempts.set(attempts.get() + 1);
-            let result = if attempts.get() == 1 { Err(first()) } else { Ok(()) };
+            let is_first = attempts.fetch_add(1, Relaxed) == 0;
+            let result = if is_first { Err(first()) } else { Ok(()) };
             async { result }
         })
         .await;
-    (result, attempts.get())
+    (result, attempts.load(Relaxed))
 }
 
 /// The same with a first attempt that never answers.
 async fn hangs_once(gate: &Gate, op: Op) -> (Result<()>, u32) {
-    let attempts = Cell::new(0);
+    let attempts = AtomicU32::new(0);
     let result = gate
         .call(op, Priority::User, || {
-            attempts.set(attempts.get() + 1);
-            let hang = attempts.get() == 1;
+            let hang = attempts.fetch_add(1, Relaxed) == 0;
             async move {
                 if hang {
                     pending::<()>().await;
@@ -92,7 +95,7 @@ async fn hangs_once(gate: &Gate, op: Op) -> (Result<()>, u32) {
             }
         })
         .await;
-    (result, attempts.get())
+    (result, attempts.load(Relaxed))
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,11 +157,10 @@ async fn errors_are_retried_by_what_they_are_and_what_the_call_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_may_have_been_done_once_stays_unknown_whatever_follows() {
-    let attempts = Cell::new(0);
+    let attempts = AtomicU32::new(0);
     let error = gate()
         .call(Op::Put, Priority::User, || {
-            attempts.set(attempts.get() + 1);
-            let first = attempts.get() == 1;
+            let first = attempts.fetch_add(1, Relaxed) == 0;
             async move {
                 if first {
                     pending::<()>().await;
@@ -210,17 +212,17 @@ async fn a_retry_after_beyond_the_deadline_is_reported_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_are_counted_and_come_to_an_end() {
-    let attempts = Cell::new(0);
+    let attempts = AtomicU32::new(0);
     let error = gate()
         .call(Op::Get, Priority::User, || {
-            attempts.set(attempts.get() + 1);
+            attempts.fetch_add(1, Relaxed);
             async {
                 Err::<(), _>(Error::new(ErrorKind::Unavailable, "down").with_context("request_id", "r1"))
             }
         })
         .await
         .unwrap_err();
-    assert_eq!(attempts.get(), 5);
+    assert_eq!(attempts.load(Relaxed), 5);
     assert_eq!(error.to_string(), "thing_get: down (request_id=r1, attempts=5)");
 }
 
@@ -258,13 +260,12 @@ async fn the_deadline_is_not_extended_by_waiting_for_quota() {
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_cuts_an_attempt_and_names_the_error_before_it() {
-    let attempts = Cell::new(0);
+    let attempts = AtomicU32::new(0);
     let began = Instant::now();
     let options = CallOptions::new(Priority::User).attempt_timeout(Duration::from_secs(60));
     let error = gate()
         .call(Op::Get, options.deadline(Duration::from_secs(15)), || {
-            attempts.set(attempts.get() + 1);
-            let first = attempts.get() == 1;
+            let first = attempts.fetch_add(1, Relaxed) == 0;
             async move {
                 if first {
                     return Err(Error::new(ErrorKind::Unavailable, "connection refused"));
@@ -296,19 +297,18 @@ async fn a_call_may_have_an_attempt_timeout_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn every_attempt_spends_a_token_and_no_more_than_the_limit_are_in_flight() {
     let gate = gate();
-    let (in_flight, most) = (Cell::new(0), Cell::new(0));
+    let (in_flight, most) = (AtomicU32::new(0), AtomicU32::new(0));
     let began = Instant::now();
     join_all((0..60).map(|_| {
         gate.call(Op::Get, Priority::User, async || {
-            in_flight.set(in_flight.get() + 1);
-            most.set(in_flight.get().max(most.get()));
+            most.fetch_max(in_flight.fetch_add(1, Relaxed) + 1, Relaxed);
             sleep(Duration::from_millis(10)).await;
-            in_flight.set(in_flight.get() - 1);
+            in_flight.fetch_sub(1, Relaxed);
             Ok(())
         })
     }))
     .await;
-    assert_eq!(most.get(), 4);
+    assert_eq!(most.load(Relaxed), 4);
     assert!(
         began.elapsed() >= Duration::from_secs(4),
         "20 at once, 40 at 10 per second: {:?}",

@@ -199,7 +199,7 @@ impl Api {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub(crate) async fn write<T: DeserializeOwned>(
+    pub(crate) async fn write<T: DeserializeOwned + Send>(
         &self,
         op: Op,
         path: &[&str],
@@ -214,7 +214,7 @@ impl Api {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub(crate) async fn find<T: DeserializeOwned>(
+    pub(crate) async fn find<T: DeserializeOwned + Send>(
         &self,
         op: Op,
         id: &str,
@@ -230,7 +230,7 @@ impl Api {
     ///
     /// # Errors
     /// As [`send`](Self::send), and if the collection is not in the answer.
-    pub(crate) async fn page<T: DeserializeOwned>(
+    pub(crate) async fn page<T: DeserializeOwned + Send>(
         &self,
         op: Op,
         filter: &[(&'static str, &str)],
@@ -254,7 +254,7 @@ impl Api {
     ///
     /// # Errors
     /// As [`page`](Self::page). A part is never returned.
-    pub(crate) async fn list<T: DeserializeOwned>(
+    pub(crate) async fn list<T: DeserializeOwned + Send>(
         &self,
         op: Op,
         filter: &[(&'static str, &str)],
@@ -341,7 +341,7 @@ fn collection(name: &str) -> String {
 }
 
 /// A field of an answer.
-fn take<T: DeserializeOwned>(op: Op, mut answer: Value, field: &str) -> Result<T> {
+fn take<T: DeserializeOwned + Send>(op: Op, mut answer: Value, field: &str) -> Result<T> {
     let unreadable = || {
         let text = format!("the answer has no {field}, or one of an unexpected form");
         // A write whose answer makes no sense may have been carried out.

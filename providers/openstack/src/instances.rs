@@ -219,7 +219,7 @@ impl Servers {
     }
 
     /// Reads with the newer microversion, unless Nova does not have it.
-    async fn read<T: serde::de::DeserializeOwned>(
+    async fn read<T: serde::de::DeserializeOwned + Send>(
         &self,
         op: Op,
         path: &[&str],

@@ -305,7 +305,7 @@ impl Site for OpenStackSite {
     }
 
     fn patience(&self) -> (Duration, Duration) {
-        let (seconds, quiet) = if self.is_real() { (400, 2500) } else { (60, 1100) };
+        let (seconds, quiet) = if self.is_real() { (400, 2500) } else { (300, 1100) };
         (Duration::from_secs(seconds), Duration::from_millis(quiet))
     }
 

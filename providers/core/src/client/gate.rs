@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::SmallRng};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -202,10 +203,22 @@ impl Gate {
     pub async fn call<O, T, F, Fut>(&self, op: O, options: impl Into<CallOptions>, attempt: F) -> Result<T>
     where
         O: Operation,
-        F: FnMut() -> Fut,
-        Fut: Future<Output = Result<T>>,
+        T: Send,
+        F: FnMut() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
     {
-        let (inner, options) = (&*self.inner, options.into());
+        let value = Mutex::new(None);
+        let attempt = keep(attempt, &value);
+        // Without its type: every future of a provider would contain it, and take long to compile.
+        let ended: BoxFuture<'_, _> = Box::pin(self.run(op, options.into(), Box::new(attempt)));
+        ended.await?;
+        value
+            .into_inner()
+            .ok_or_else(|| Error::new(ErrorKind::Unexpected, "the call ended without a result"))
+    }
+
+    async fn run<O: Operation>(&self, op: O, options: CallOptions, attempt: Attempt<'_>) -> Result<()> {
+        let inner = &*self.inner;
         self.bucket(op.bucket()).check_reserve(options.priority)?;
         let number = inner.calls.fetch_add(1, Relaxed) + 1;
         let span = info_span!(
@@ -224,6 +237,29 @@ impl Gate {
         let result = call.run(attempt).instrument(span).await;
         record.result = if result.is_ok() { "ok" } else { "error" };
         result
+    }
+}
+
+/// Sends a request once.
+type Attempt<'a> = Box<dyn FnMut() -> BoxFuture<'a, Result<()>> + Send + 'a>;
+
+/// The same attempt, which stores its value.
+fn keep<'a, T, F, Fut>(
+    mut attempt: F,
+    value: &'a Mutex<Option<T>>,
+) -> impl FnMut() -> BoxFuture<'a, Result<()>>
+where
+    T: Send,
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T>> + Send + 'a,
+{
+    move || {
+        let attempt = attempt();
+        Box::pin(async {
+            let replied = attempt.await?;
+            *value.lock() = Some(replied);
+            Ok(())
+        })
     }
 }
 
@@ -296,11 +332,7 @@ impl<'a, O: Operation> Call<'a, O> {
         }
     }
 
-    async fn run<T, F, Fut>(mut self, mut attempt: F) -> Result<T>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output = Result<T>>,
-    {
+    async fn run(mut self, mut attempt: Attempt<'_>) -> Result<()> {
         let mut backoff = self.inner.config.retry.backoff();
         loop {
             // Asked before waiting for quota, too: that may take long.
@@ -309,7 +341,7 @@ impl<'a, O: Operation> Call<'a, O> {
             }
             let permit = self.permit().await?;
             let error = match self.attempt(permit, &mut attempt).await {
-                Ok(value) => return Ok(value),
+                Ok(()) => return Ok(()),
                 Err(error) => error,
             };
             let wait = {
@@ -352,11 +384,7 @@ impl<'a, O: Operation> Call<'a, O> {
     }
 
     /// Makes one attempt and tells the bucket what its reply means for the quota.
-    async fn attempt<T, F, Fut>(&mut self, mut permit: Permit, attempt: &mut F) -> Result<T>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output = Result<T>>,
-    {
+    async fn attempt(&mut self, mut permit: Permit, attempt: &mut Attempt<'_>) -> Result<()> {
         self.attempts += 1;
         let now = Instant::now();
         let limit = later(now, self.attempt_timeout).min(self.deadline);
@@ -373,10 +401,10 @@ impl<'a, O: Operation> Call<'a, O> {
         };
         let result = result.unwrap_or_else(|_| Err(self.no_answer(limit)));
         let error = match result {
-            Ok(value) => {
+            Ok(()) => {
                 permit.accepted();
                 self.inner.metrics.attempt_succeeded(self.op.bucket());
-                return Ok(value);
+                return Ok(());
             }
             Err(error) => error.with_operation(self.op.name()),
         };

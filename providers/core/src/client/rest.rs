@@ -158,7 +158,7 @@ impl<'a, O, E> Call<'a, O, E> {
 /// # Errors
 /// As [`RestApi::refused`] and [`Failure`] map them. After an error with [`Outcome::Unknown`] a write may have been carried
 /// out.
-pub async fn json<A: RestApi, T: DeserializeOwned>(
+pub async fn json<A: RestApi, T: DeserializeOwned + Send>(
     api: &A,
     call: &Call<'_, A::Operation, A::Endpoint>,
     priority: Priority,
@@ -181,7 +181,7 @@ pub async fn execute<A: RestApi>(
     send(api, call, priority, |_, _| Ok(())).await
 }
 
-async fn send<A: RestApi, T>(
+async fn send<A: RestApi, T: Send>(
     api: &A,
     call: &Call<'_, A::Operation, A::Endpoint>,
     priority: Priority,
@@ -194,11 +194,10 @@ async fn send<A: RestApi, T>(
             .deadline(timeout.saturating_add(QUOTA_WAIT));
     }
     let attempt = || async {
-        // Boxed: it is part of every future of a provider, and large.
+        // The same for all types of replies.
         let attempt: BoxFuture<'_, _> = Box::pin(attempt(api, call));
-        let (target, response) = attempt.await?;
+        let (target, body) = attempt.await?;
         // An answer that was cut off may still be one that has nothing to say.
-        let body = read_body(response, A::BODY_MAX).await;
         match (decode(&target, body.as_deref().unwrap_or_default()), body) {
             (Err(_), Err(failure)) => Err(failure.into_error(&target)),
             (result, _) => result,
@@ -208,11 +207,11 @@ async fn send<A: RestApi, T>(
     result.map_err(|error| error.with_operation(call.operation.name()))
 }
 
-/// Sends the request once, or twice if the credentials are refused. The answer means success.
+/// Sends the request once, or twice if the credentials are refused. The answer means success; its body may not have arrived.
 async fn attempt<A: RestApi>(
     api: &A,
     call: &Call<'_, A::Operation, A::Endpoint>,
-) -> Result<(Target, Response)> {
+) -> Result<(Target, Result<Vec<u8>, Failure>)> {
     let credentials = api.credentials().await?;
     let mut url = api.base_url(call.endpoint).await?;
     if let Ok(mut path) = url.path_segments_mut() {
@@ -240,7 +239,7 @@ async fn attempt<A: RestApi>(
         return Err(Error::new(ErrorKind::Unexpected, text).with_outcome(Outcome::Unknown));
     }
     if api.is_success(call.endpoint, &call.method, response.status()) {
-        return Ok((target, response));
+        return Ok((target, read_body(response, A::BODY_MAX).await));
     }
     let (status, headers) = (response.status(), response.headers().clone());
     let body = read_body(response, REFUSAL_MAX).await.unwrap_or_default();

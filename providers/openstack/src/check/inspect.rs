@@ -58,7 +58,7 @@ impl<'a> CloudCheck<'a> {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(super) async fn read<T: DeserializeOwned>(
+    pub(super) async fn read<T: DeserializeOwned + Send>(
         &self,
         op: Op,
         service: Service,

@@ -236,7 +236,11 @@ impl Api {
     /// # Errors
     ///
     /// As [`crate::error`] maps them.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, get: &Call<'_>, priority: Priority) -> Result<T> {
+    pub(crate) async fn get<T: DeserializeOwned + Send>(
+        &self,
+        get: &Call<'_>,
+        priority: Priority,
+    ) -> Result<T> {
         rest::json(self, get, priority).await
     }
 
@@ -245,7 +249,7 @@ impl Api {
     /// # Errors
     ///
     /// As [`crate::error`] maps them.
-    pub(crate) async fn get_unversioned<T: DeserializeOwned>(
+    pub(crate) async fn get_unversioned<T: DeserializeOwned + Send>(
         &self,
         get: Call<'_>,
         priority: Priority,
@@ -260,7 +264,11 @@ impl Api {
     /// # Errors
     ///
     /// As [`crate::error`] maps them. With [`ccm_core::Outcome::Unknown`] it may have been done nevertheless.
-    pub(crate) async fn write<T: DeserializeOwned>(&self, write: &Call<'_>, priority: Priority) -> Result<T> {
+    pub(crate) async fn write<T: DeserializeOwned + Send>(
+        &self,
+        write: &Call<'_>,
+        priority: Priority,
+    ) -> Result<T> {
         rest::json(self, write, priority).await
     }
 
