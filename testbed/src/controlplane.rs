@@ -5,9 +5,11 @@
 mod audit;
 mod build;
 mod expired;
+mod reuse;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -19,10 +21,10 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
 use serde_json::json;
-use tempfile::TempDir;
 
 pub use audit::AuditEntry;
 use build::Program;
+use reuse::Baseline;
 
 use crate::cache;
 use crate::process;
@@ -33,13 +35,14 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
 /// How a control plane is started.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Keep an audit log, see [`ControlPlane::audit_log`].
     pub audit: bool,
 }
 
-/// A running control plane. Dropping it kills it, and removes its directory unless that was given by the caller.
+/// A running control plane. When it is dropped, the next test of this process gets it; if its directory was given by the
+/// caller, or it was stopped before, it is killed.
 #[derive(Debug)]
 pub struct ControlPlane {
     options: Options,
@@ -47,8 +50,12 @@ pub struct ControlPlane {
     dir: PathBuf,
     server: String,
     child: Option<Child>,
-    // Declared last: the directory goes after the processes that write there.
-    _temporary: Option<TempDir>,
+    /// Requests of tests before this one in the audit log.
+    audited: usize,
+    /// For the next test.
+    baseline: Option<Baseline>,
+    /// Removes the directory, unless that was given by the caller.
+    remover: Option<Child>,
 }
 
 /// What the program prints when it is ready.
@@ -58,14 +65,21 @@ struct Ready {
 }
 
 impl ControlPlane {
-    /// Starts a new control plane in a directory of its own, after building it if this was not done before.
+    /// A control plane with nothing but what every cluster has: one that a test of this process has used, or a new one in a
+    /// directory of its own, after building it if this was not done before.
     ///
     /// # Errors
     /// When it cannot be built or does not become ready.
     pub async fn start(options: Options) -> Result<Self> {
-        let temporary = tempfile::Builder::new().prefix("ccm-controlplane-").tempdir()?;
-        let dir = temporary.path().to_owned();
-        Self::start_with(&dir, options, Some(temporary)).await
+        if let Some(plane) = reuse::take(options).await? {
+            return Ok(plane);
+        }
+        let dir = tempfile::Builder::new().prefix("ccm-controlplane-").tempdir()?;
+        let mut plane = Self::start_in(dir.path(), options).await?;
+        plane.baseline = Some(Baseline::read(&plane).await?);
+        let pid = plane.pid().context("the control plane has ended")?;
+        plane.remover = Some(reuse::remover(pid, &dir.keep())?);
+        Ok(plane)
     }
 
     /// Starts a control plane in the given directory, which stays: with the same directory it is later the same
@@ -74,10 +88,6 @@ impl ControlPlane {
     /// # Errors
     /// When it cannot be built or does not become ready.
     pub async fn start_in(dir: &Path, options: Options) -> Result<Self> {
-        Self::start_with(dir, options, None).await
-    }
-
-    async fn start_with(dir: &Path, options: Options, temporary: Option<TempDir>) -> Result<Self> {
         cache::make_dir(dir)?;
         let program = blocking(build::program).await?;
         let mut plane = Self {
@@ -86,7 +96,9 @@ impl ControlPlane {
             dir: dir.to_owned(),
             server: String::new(),
             child: None,
-            _temporary: temporary,
+            audited: 0,
+            baseline: None,
+            remover: None,
         };
         plane.restart().await?;
         Ok(plane)
@@ -144,6 +156,7 @@ impl ControlPlane {
     /// # Errors
     /// When the process cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
+        self.baseline = None;
         match self.child.take() {
             Some(mut child) => process::kill(&mut child),
             None => Ok(()),
@@ -155,6 +168,7 @@ impl ControlPlane {
     /// # Errors
     /// When it does not end in time; it is killed then.
     pub async fn stop(&mut self) -> Result<()> {
+        self.baseline = None;
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
@@ -207,7 +221,8 @@ impl ControlPlane {
     /// # Errors
     /// When there is no audit log.
     pub fn audit_log(&self) -> Result<Vec<AuditEntry>> {
-        audit::read(&self.dir.join("audit.log"))
+        let mut log = audit::read(&self.dir.join("audit.log"))?;
+        Ok(log.split_off(self.audited.min(log.len())))
     }
 
     /// Makes the ServiceAccount if missing, asks for a token of it and writes a kubeconfig with that token. Rights
@@ -262,6 +277,19 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
+        if let (Some(baseline), Some(child)) = (self.baseline.take(), self.child.take()) {
+            reuse::keep(Self {
+                options: self.options,
+                program: self.program.clone(),
+                dir: mem::take(&mut self.dir),
+                server: mem::take(&mut self.server),
+                child: Some(child),
+                audited: self.audited,
+                baseline: Some(baseline),
+                remover: self.remover.take(),
+            });
+            return;
+        }
         if let Err(error) = self.kill() {
             cache::say(format!(
                 "the control plane in {} was not killed: {error:#}",

@@ -8,7 +8,7 @@ use ccm_testbed::cache::say;
 use ccm_testbed::controlplane::{self, ControlPlane, Options};
 use ccm_testbed::nodes::{self, NodeSpec, UNINITIALIZED};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Service};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -223,4 +223,51 @@ async fn ready_status(api: &Api<Node>, name: &str) -> String {
         .find(|c| c.type_ == "Ready")
         .unwrap()
         .status
+}
+
+#[tokio::test]
+async fn the_next_test_finds_nothing_of_the_one_before() {
+    let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+    let client = plane.client().await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let before: Vec<String> = names(&namespaces).await;
+    nodes::register(&client, &[NodeSpec::new("node-1")])
+        .await
+        .unwrap();
+    let space: Namespace = object(json!({ "metadata": { "name": "left" } }));
+    namespaces.create(&PostParams::default(), &space).await.unwrap();
+    let service: Service = object(json!({
+        "metadata": { "name": "left" },
+        "spec": { "type": "NodePort", "ports": [{ "port": 80, "nodePort": 30080 }] },
+    }));
+    let services: Api<Service> = Api::default_namespaced(client);
+    services.create(&PostParams::default(), &service).await.unwrap();
+    let server = plane.server().to_owned();
+    drop(plane);
+
+    let mut others = Vec::new();
+    let again = loop {
+        let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        if plane.server() == server {
+            break plane;
+        }
+        // Another test has it at the moment.
+        others.push(plane);
+    };
+    assert_eq!(again.audit_log().unwrap(), []);
+    let client = again.client().await.unwrap();
+    assert_eq!(names::<Node>(&Api::all(client.clone())).await, [""; 0]);
+    assert_eq!(names(&Api::<Namespace>::all(client.clone())).await, before);
+    let services: Api<Service> = Api::default_namespaced(client);
+    assert_eq!(names(&services).await, ["kubernetes"]);
+    // Its port is free, too.
+    services.create(&PostParams::default(), &service).await.unwrap();
+}
+
+async fn names<T>(api: &Api<T>) -> Vec<String>
+where
+    T: Clone + std::fmt::Debug + serde::de::DeserializeOwned + kube::Resource,
+{
+    let listed = api.list(&ListParams::default()).await.unwrap();
+    listed.items.iter().map(kube::ResourceExt::name_any).collect()
 }

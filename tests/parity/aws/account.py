@@ -1,15 +1,20 @@
 """An account on moto that holds a cluster, made and read with boto3, so that the program under test is compared with somebody else's client."""
 import hashlib, json, re
 import boto3
+from botocore.config import Config
 
 REGION = "us-east-1"
+# One process is moto for many accounts. On a busy machine it answers late.
+PATIENT = Config(read_timeout=600, retries={"total_max_attempts": 1})
 
 
 class Account:
     """A VPC of three public and three private subnets, a tagged group of the nodes, and instances."""
+    ami = None
+
     def __init__(s, url, cluster, account="123456789012"):
         def client(name):
-            c = boto3.client(name, endpoint_url=url, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x")
+            c = boto3.client(name, endpoint_url=url, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x", config=PATIENT)
             c.meta.events.register("before-sign.*", lambda request, **_: request.headers.__setitem__("x-moto-account-id", account)); return c
         s.ec2, s.v2, s.elb, s.acm = (client(n) for n in ("ec2", "elbv2", "elb", "acm")); s.cluster, s.names, s.nodes = cluster, {}, []
 
@@ -29,7 +34,8 @@ class Account:
         s.group = s.ec2.create_security_group(GroupName="nodes", Description="n", VpcId=s.vpc, TagSpecifications=s.tag("security-group"))["GroupId"]; s.names[s.group] = "<sg:nodes>"
         s.extra = s.ec2.create_security_group(GroupName="extra", Description="e", VpcId=s.vpc)["GroupId"]; s.names[s.extra] = "<sg:extra>"
         for g in s.ec2.describe_security_groups()["SecurityGroups"]: s.names.setdefault(g["GroupId"], f"<sg:{g['GroupName']}>")
-        s.ami = s.ec2.describe_images()["Images"][0]["ImageId"]
+        # All accounts have the same 1,301 images, which moto takes seconds to list.
+        if not Account.ami: Account.ami = s.ec2.describe_images()["Images"][0]["ImageId"]
         s.cert = [s.acm.request_certificate(DomainName=f"{n}.example.com")["CertificateArn"] for n in ("one", "two")]
         for i, c in enumerate(s.cert): s.names[c] = f"<cert-{i+1}>"
         s.eip = [s.ec2.allocate_address(Domain="vpc")["AllocationId"] for _ in range(3)]

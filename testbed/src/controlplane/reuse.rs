@@ -1,0 +1,201 @@
+//! One control plane for one test after the other. A start computes more than most tests do.
+//!
+//! What a test leaves in etcd is deleted there before the next test: all objects but those that the API server made itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{ControlPlane, Options};
+use crate::http;
+
+/// Control planes of this process that nobody uses.
+static IDLE: Mutex<Vec<ControlPlane>> = Mutex::new(Vec::new());
+
+/// All keys of the API server, and the one after them.
+const KEYS: [&str; 2] = ["/registry/", "/registry0"];
+/// The last object that the API server makes when it starts.
+const LAST: &str = "/registry/services/specs/default/kubernetes";
+/// The API server writes these all the time.
+const ITS_OWN: [&str; 2] = [
+    "/registry/leases/kube-system/apiserver-",
+    "/registry/peerserverleases/",
+];
+/// Kinds whose caches in the API server must have seen that their objects are gone.
+const CACHED: [&str; 9] = [
+    "/api/v1/nodes",
+    "/api/v1/services",
+    "/api/v1/events",
+    "/api/v1/configmaps",
+    "/api/v1/serviceaccounts",
+    "/apis/coordination.k8s.io/v1/leases",
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/rbac.authorization.k8s.io/v1/rolebindings",
+];
+/// Comparisons until nothing writes any more.
+const PASSES: usize = 100;
+
+/// What a new control plane has in etcd.
+#[derive(Debug)]
+pub(super) struct Baseline {
+    etcd: Etcd,
+    /// Value and revision of each key.
+    keys: BTreeMap<String, (String, u64)>,
+}
+
+#[derive(Debug)]
+struct Etcd {
+    url: String,
+}
+
+/// Takes a control plane that a test of this process has used, without what that test left there.
+pub(super) async fn take(options: Options) -> Result<Option<ControlPlane>> {
+    let idle = {
+        let mut idle = IDLE.lock();
+        let place = idle.iter().position(|plane| plane.options == options);
+        place.map(|place| idle.swap_remove(place))
+    };
+    let Some(mut plane) = idle else { return Ok(None) };
+    let mut baseline = plane
+        .baseline
+        .take()
+        .context("a control plane that was changed")?;
+    baseline.restore().await?;
+    let client = plane.client().await?;
+    for path in CACHED {
+        // A list is complete: the API server waits until its cache is as new as etcd.
+        client
+            .request_text(::http::Request::get(path).body(Vec::new())?)
+            .await?;
+    }
+    plane.baseline = Some(baseline);
+    if options.audit {
+        plane.audited += plane.audit_log()?.len();
+    }
+    Ok(Some(plane))
+}
+
+/// Keeps a control plane for another test.
+pub(super) fn keep(plane: ControlPlane) {
+    IDLE.lock().push(plane);
+}
+
+impl Baseline {
+    /// What a control plane has that has just been started.
+    pub(super) async fn read(plane: &ControlPlane) -> Result<Self> {
+        let state: Value = serde_json::from_str(&fs::read_to_string(plane.dir.join("state.json"))?)?;
+        let etcd = Etcd {
+            url: format!("http://127.0.0.1:{}", state["etcd_client"]),
+        };
+        let mut keys = etcd.list(false).await?;
+        while !keys.contains_key(LAST) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            keys = etcd.list(false).await?;
+        }
+        Ok(Self { etcd, keys })
+    }
+
+    /// Deletes what was added and restores what was changed, until nothing is left to do: a process that has just been
+    /// killed may have sent one more request.
+    async fn restore(&mut self) -> Result<()> {
+        for _ in 0..PASSES {
+            if !self.restore_once().await? {
+                return Ok(());
+            }
+        }
+        bail!("somebody still writes to the control plane of a test that has ended");
+    }
+
+    /// Returns whether there was something to do.
+    async fn restore_once(&mut self) -> Result<bool> {
+        let there = self.etcd.list(true).await?;
+        let mut has_changed = false;
+        let mut added: Option<[String; 2]> = None;
+        for key in there.keys() {
+            if !self.keys.contains_key(key) && !is_its_own(key) {
+                let end = format!("{key}\0");
+                match &mut added {
+                    Some([_, last]) => *last = end,
+                    None => added = Some([key.clone(), end]),
+                }
+            } else if let Some(range) = added.take() {
+                self.etcd.delete(&range).await?;
+                has_changed = true;
+            }
+        }
+        if let Some(range) = added {
+            self.etcd.delete(&range).await?;
+            has_changed = true;
+        }
+        for (key, (value, revision)) in &mut self.keys {
+            if !is_its_own(key) && there.get(key).is_none_or(|(_, now)| now != revision) {
+                *revision = self.etcd.put(key, value).await?;
+                has_changed = true;
+            }
+        }
+        Ok(has_changed)
+    }
+}
+
+fn is_its_own(key: &str) -> bool {
+    ITS_OWN.iter().any(|prefix| key.starts_with(prefix))
+}
+
+impl Etcd {
+    /// Value and revision of each key.
+    async fn list(&self, keys_only: bool) -> Result<BTreeMap<String, (String, u64)>> {
+        let [first, end] = KEYS.map(|key| BASE64.encode(key));
+        let body = json!({"key": first, "range_end": end, "keys_only": keys_only});
+        let reply = self.call("range", body).await?;
+        let mut keys = BTreeMap::new();
+        for entry in reply["kvs"].as_array().into_iter().flatten() {
+            let text = |name: &str| entry[name].as_str().unwrap_or_default();
+            let key = String::from_utf8(BASE64.decode(text("key"))?)?;
+            keys.insert(key, (text("value").to_owned(), text("mod_revision").parse()?));
+        }
+        Ok(keys)
+    }
+
+    async fn delete(&self, [first, end]: &[String; 2]) -> Result<()> {
+        let body = json!({"key": BASE64.encode(first), "range_end": BASE64.encode(end)});
+        self.call("deleterange", body).await.map(drop)
+    }
+
+    /// Returns the revision.
+    async fn put(&self, key: &str, value: &str) -> Result<u64> {
+        let reply = self
+            .call("put", json!({"key": BASE64.encode(key), "value": value}))
+            .await?;
+        Ok(reply["header"]["revision"].as_str().unwrap_or_default().parse()?)
+    }
+
+    async fn call(&self, method: &str, body: Value) -> Result<Value> {
+        let url = format!("{}/v3/kv/{method}", self.url);
+        let reply = http::client().build()?.post(url).json(&body).send().await?;
+        Ok(reply.error_for_status()?.json().await?)
+    }
+}
+
+/// A process that removes the directory of a control plane when its value is dropped, or this process has ended.
+pub(super) fn remover(plane: u32, dir: &Path) -> Result<Child> {
+    const SCRIPT: &str = r#"cat; while kill -0 "$1"; do sleep 0.1; done; rm -rf "$2""#;
+    let mut command = Command::new("setsid");
+    command
+        .args(["sh", "-c", SCRIPT, "sh", &plane.to_string()])
+        .arg(dir);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+        .spawn()
+        .context("cannot start the process that removes the control plane's directory")
+}
