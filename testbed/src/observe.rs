@@ -78,3 +78,13 @@ pub fn addresses(node: &Node) -> Vec<(&str, &str)> {
         .map(|address| (address.type_.as_str(), address.address.as_str()))
         .collect()
 }
+
+/// Fails unless a text has all these parts.
+///
+/// # Panics
+/// If it does not have one.
+pub fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}

@@ -43,11 +43,7 @@ async fn accounts_are_apart_and_requests_are_read() {
     let throttled = aws_refusal(true, "RequestLimitExceeded", "slowly");
     account.proxy.add(Rule::when(
         |request| request.name == "DescribeInstances",
-        Action::Status {
-            code: 503,
-            retry_after: None,
-            body: Some(throttled.clone()),
-        },
+        Action::answer(503, throttled.clone()),
     ));
     assert_eq!(ask(&account, "ec2", describe).await, (503, throttled));
 }

@@ -104,16 +104,7 @@ async fn faults_answer_without_the_api_server_or_after_it() {
             429,
             false,
         ),
-        (
-            "failed",
-            Action::Status {
-                code: 503,
-                retry_after: None,
-                body: None,
-            },
-            503,
-            false,
-        ),
+        ("failed", Action::status(503), 503, false),
         ("reset", Action::Reset, 0, false),
         ("lost", Action::CommitThenReset, 0, true),
         ("cut", Action::Truncate, 0, true),

@@ -38,11 +38,7 @@ async fn upstreams_manifest_starts_it() {
     let account = manifests::account(&stage.control_plane, &role).await.unwrap();
     let machine = cloud.create_machine("control-plane").await.unwrap();
     // The emulator's metadata service names an instance that does not exist.
-    let instance = Action::Status {
-        code: 200,
-        retry_after: None,
-        body: Some(machine.id.clone()),
-    };
+    let instance = Action::answer(200, machine.id.clone());
     let is_asked = |request: &Request| request.path.ends_with("/instance-id");
     cloud.proxy.add(Rule::when(is_asked, instance));
     let mut launch = stage.command("aws", &account, &[]);

@@ -67,11 +67,7 @@ impl Rights {
         // The proxy asks as the account, whatever the program says.
         let upstream = controlplane::client(&account).await.unwrap();
         let proxy = Proxy::start(upstream, life.stage.folder()).await.unwrap();
-        let conflict = Action::Status {
-            code: 409,
-            retry_after: None,
-            body: None,
-        };
+        let conflict = Action::status(409);
         let first_patch = Rule::when(
             |request| {
                 request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty()

@@ -64,11 +64,7 @@ impl AwsSite {
             // Everybody may ask who they are.
             !["", "sts"].contains(&request.resource.as_str()) && !rights.iter().any(action)
         };
-        let denied = Action::Status {
-            code: 403,
-            retry_after: None,
-            body: None,
-        };
+        let denied = Action::status(403);
         self.account.proxy.add(Rule::when(is_denied, denied));
         Ok(())
     }

@@ -106,11 +106,7 @@ async fn a_listing_that_lost_services_after_410_costs_no_load_balancer() {
     let first = stage.served("lost").await;
     stage.served("kept").await;
     let is_watch_of_services = |request: &Request| request.is_watch() && request.path.ends_with("/services");
-    let gone = Action::Status {
-        code: 410,
-        retry_after: None,
-        body: None,
-    };
+    let gone = Action::status(410);
     proxy.add(Rule::when(is_watch_of_services, gone).at(1));
     let expired = Rule::when(is_watch_of_services, Action::Reset);
     let unreachable = proxy.add(expired);

@@ -32,11 +32,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
     .into_iter()
     .enumerate()
     {
-        let fault = Action::Status {
-            code: 403,
-            retry_after: None,
-            body: None,
-        };
+        let fault = Action::status(403);
         let rule = proxy.add(Rule::when(move |request| request.resource == resource, fault));
         for _ in 0..3 {
             let (code, body) = ccm.get_as(&scraper, "/metrics").await.unwrap();
@@ -59,11 +55,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
         );
     }
     // What passes is asked again, so that a scraper need not notice.
-    let once = Action::Status {
-        code: 500,
-        retry_after: None,
-        body: None,
-    };
+    let once = Action::status(500);
     proxy.add(Rule::when(|request| request.resource == "tokenreviews", once).at(1));
     assert_eq!(ccm.get_as(&scraper, "/metrics").await.unwrap().0, 200);
 }

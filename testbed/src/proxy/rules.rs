@@ -43,6 +43,25 @@ pub enum Action {
 }
 
 impl Action {
+    /// Answers with this status and the body of a failure as the server writes it.
+    #[must_use]
+    pub const fn status(code: u16) -> Self {
+        Self::Status {
+            code,
+            retry_after: None,
+            body: None,
+        }
+    }
+
+    /// Answers with this status and body.
+    pub fn answer(code: u16, body: impl Into<String>) -> Self {
+        Self::Status {
+            code,
+            retry_after: None,
+            body: Some(body.into()),
+        }
+    }
+
     /// The action's name in the log of requests.
     #[must_use]
     pub fn name(&self) -> &'static str {

@@ -104,11 +104,7 @@ async fn one_that_exists_stays_classic_whatever_new_ones_are() {
     stage.settle_well().await;
     stage.restart_with(NLB).await;
     assert_eq!(stage.settle().await, NOTHING);
-    let complaints = stage.cluster.complaints().join("; ");
-    assert!(
-        complaints.contains("the Service has a classic load balancer"),
-        "{complaints}"
-    );
+    stage.assert_complaint("the Service has a classic load balancer");
     let late = node(&stage.aws, "late").await;
     stage.cluster.nodes.push(late);
     assert_eq!(stage.settle().await, ["RegisterInstancesWithLoadBalancer"]);

@@ -22,52 +22,16 @@ use serde_json::{Value, json};
 use crate::stage::{NLB, node, start};
 
 /// The actions for load balancers in the rights that the Go cloud controller documents.
-const UPSTREAM_RIGHTS: [&str; 44] = [
-    "DescribeInstances",
-    "DescribeRouteTables",
-    "DescribeSecurityGroups",
-    "DescribeSubnets",
-    "DescribeAvailabilityZones",
-    "DescribeVpcs",
-    "CreateSecurityGroup",
-    "CreateTags",
-    "AuthorizeSecurityGroupIngress",
-    "RevokeSecurityGroupIngress",
-    "DeleteSecurityGroup",
-    "AddTags",
-    "CreateLoadBalancer",
-    "CreateListener",
-    "CreateTargetGroup",
-    "DeleteLoadBalancer",
-    "DeleteListener",
-    "DeleteTargetGroup",
-    "DescribeLoadBalancers",
-    "DescribeLoadBalancerAttributes",
-    "DescribeListeners",
-    "DescribeTargetGroups",
-    "DescribeTargetHealth",
-    "ModifyLoadBalancerAttributes",
-    "ModifyListener",
-    "ModifyTargetGroup",
-    "RegisterTargets",
-    "DeregisterTargets",
-    "SetSecurityGroups",
-    "CreateLoadBalancerListeners",
-    "DeleteLoadBalancerListeners",
-    "CreateLoadBalancerPolicy",
-    "DescribeLoadBalancerPolicies",
-    "SetLoadBalancerPoliciesForBackendServer",
-    "SetLoadBalancerPoliciesOfListener",
-    "ConfigureHealthCheck",
-    "AttachLoadBalancerToSubnets",
-    "DetachLoadBalancerFromSubnets",
-    "ApplySecurityGroupsToLoadBalancer",
-    "RegisterInstancesWithLoadBalancer",
-    "DeregisterInstancesFromLoadBalancer",
-    "DescribeInstanceTopology",
-    "DescribeRegions",
-    "ModifyInstanceAttribute",
-];
+const UPSTREAM_RIGHTS: &str = "DescribeInstances DescribeRouteTables DescribeSecurityGroups DescribeSubnets DescribeAvailabilityZones \
+    DescribeVpcs CreateSecurityGroup CreateTags AuthorizeSecurityGroupIngress RevokeSecurityGroupIngress \
+    DeleteSecurityGroup AddTags CreateLoadBalancer CreateListener CreateTargetGroup DeleteLoadBalancer \
+    DeleteListener DeleteTargetGroup DescribeLoadBalancers DescribeLoadBalancerAttributes DescribeListeners \
+    DescribeTargetGroups DescribeTargetHealth ModifyLoadBalancerAttributes ModifyListener ModifyTargetGroup \
+    RegisterTargets DeregisterTargets SetSecurityGroups CreateLoadBalancerListeners DeleteLoadBalancerListeners \
+    CreateLoadBalancerPolicy DescribeLoadBalancerPolicies SetLoadBalancerPoliciesForBackendServer \
+    SetLoadBalancerPoliciesOfListener ConfigureHealthCheck AttachLoadBalancerToSubnets DetachLoadBalancerFromSubnets \
+    ApplySecurityGroupsToLoadBalancer RegisterInstancesWithLoadBalancer DeregisterInstancesFromLoadBalancer \
+    DescribeInstanceTopology DescribeRegions ModifyInstanceAttribute";
 
 struct Account {
     aws: Mutex<Arc<AwsCloud>>,
@@ -110,129 +74,95 @@ const EDITS: [Edit; 11] = [
 ];
 
 async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
-    let first = |value: Value, list: &str| {
-        value[list]
-            .as_array()
-            .unwrap()
-            .first()
-            .cloned()
-            .unwrap_or_default()
+    let first = async |service: &str, operation: &str, body: Value, list: &str| {
+        let found = aws.call(service, operation, body).await?;
+        Ok::<_, BoxError>(found[list][0].clone())
     };
-    match name {
+    let v2 = async |operation: &str, body: Value, list: &str| first("v2", operation, body, list).await;
+    let balancer = v2("describe_load_balancers", json!({}), "LoadBalancers").await?["LoadBalancerArn"].take();
+    let listener = match &balancer {
+        Value::Null => Value::Null,
+        arn => v2("describe_listeners", json!({"LoadBalancerArn": arn}), "Listeners").await?,
+    };
+    let group = &listener["DefaultActions"][0]["TargetGroupArn"];
+    let (nodes, listener_arn) = (
+        aws.id("SG_NODES"),
+        json!({"ListenerArn": listener["ListenerArn"]}),
+    );
+    let set = |key: &str, value: &str| json!([{"Key": key, "Value": value}]);
+    let (service, operation, body) = match name {
         "create load balancer" => {
             let body = json!({"Name": "mine", "Type": "network", "Subnets": [aws.id("PUBLIC_A")]});
-            return aws
-                .call("v2", "create_load_balancer", body)
-                .await
-                .map(drop)
-                .map_err(Into::into);
+            ("v2", "create_load_balancer", body)
         }
         "allow ssh" => {
             let rule = json!({"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22,
                 "IpRanges": [{"CidrIp": "10.0.0.0/8", "Description": "ssh"}]});
-            let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": [rule]});
-            return aws
-                .call("ec2", "authorize_security_group_ingress", body)
-                .await
-                .map(drop)
-                .map_err(Into::into);
+            let body = json!({"GroupId": nodes, "IpPermissions": [rule]});
+            ("ec2", "authorize_security_group_ingress", body)
         }
         "revoke rules" => {
-            let ids = json!({"GroupIds": [aws.id("SG_NODES")]});
-            let group = first(
-                aws.call("ec2", "describe_security_groups", ids).await?,
-                "SecurityGroups",
-            );
-            let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": group["IpPermissions"]});
-            return aws
-                .call("ec2", "revoke_security_group_ingress", body)
-                .await
-                .map(drop)
-                .map_err(Into::into);
+            let ids = json!({"GroupIds": [nodes]});
+            let found = first("ec2", "describe_security_groups", ids, "SecurityGroups").await?;
+            let body = json!({"GroupId": nodes, "IpPermissions": found["IpPermissions"]});
+            ("ec2", "revoke_security_group_ingress", body)
         }
-        _ => {}
-    }
-    let balancers = aws.call("v2", "describe_load_balancers", json!({})).await?;
-    let balancer = first(balancers, "LoadBalancers")["LoadBalancerArn"].clone();
-    let listeners = aws
-        .call("v2", "describe_listeners", json!({"LoadBalancerArn": balancer}))
-        .await?;
-    let listener = first(listeners, "Listeners");
-    let group = listener["DefaultActions"][0]["TargetGroupArn"].clone();
-    let (operation, body) = match name {
-        "delete load balancer" => ("delete_load_balancer", json!({"LoadBalancerArn": balancer})),
-        "delete listener" => ("delete_listener", json!({"ListenerArn": listener["ListenerArn"]})),
+        "delete load balancer" => ("v2", "delete_load_balancer", json!({"LoadBalancerArn": balancer})),
+        "delete listener" => ("v2", "delete_listener", listener_arn),
         "delete listener and target group" => {
-            let body = json!({"ListenerArn": listener["ListenerArn"]});
-            aws.call("v2", "delete_listener", body).await?;
-            ("delete_target_group", json!({"TargetGroupArn": group}))
+            aws.call("v2", "delete_listener", listener_arn).await?;
+            ("v2", "delete_target_group", json!({"TargetGroupArn": group}))
         }
         "deregister target" => {
-            let health = aws
-                .call("v2", "describe_target_health", json!({"TargetGroupArn": group}))
-                .await?;
-            let target = first(health, "TargetHealthDescriptions")["Target"].clone();
+            let (of, list) = (json!({"TargetGroupArn": group}), "TargetHealthDescriptions");
+            let target = v2("describe_target_health", of, list).await?["Target"].take();
             (
+                "v2",
                 "deregister_targets",
                 json!({"TargetGroupArn": group, "Targets": [target]}),
             )
         }
-        "change health check" => (
-            "modify_target_group",
-            json!({"TargetGroupArn": group, "HealthyThresholdCount": 7}),
-        ),
+        "change health check" => {
+            let body = json!({"TargetGroupArn": group, "HealthyThresholdCount": 7});
+            ("v2", "modify_target_group", body)
+        }
         "balance over zones" => {
-            let attributes = json!([{"Key": "load_balancing.cross_zone.enabled", "Value": "true"}]);
+            let attributes = set("load_balancing.cross_zone.enabled", "true");
             let body = json!({"LoadBalancerArn": balancer, "Attributes": attributes});
-            ("modify_load_balancer_attributes", body)
+            ("v2", "modify_load_balancer_attributes", body)
         }
         "tag load balancer" => {
-            let tags = json!([{"Key": "team", "Value": "web"}]);
-            ("add_tags", json!({"ResourceArns": [balancer], "Tags": tags}))
+            let body = json!({"ResourceArns": [balancer], "Tags": set("team", "web")});
+            ("v2", "add_tags", body)
         }
         "delay deregistration" => {
-            let attributes = json!([{"Key": "deregistration_delay.timeout_seconds", "Value": "17"}]);
-            (
-                "modify_target_group_attributes",
-                json!({"TargetGroupArn": group, "Attributes": attributes}),
-            )
+            let attributes = set("deregistration_delay.timeout_seconds", "17");
+            let body = json!({"TargetGroupArn": group, "Attributes": attributes});
+            ("v2", "modify_target_group_attributes", body)
         }
         other => return Err(format!("there is no edit {other}").into()),
     };
-    aws.call("v2", operation, body)
-        .await
-        .map(drop)
-        .map_err(Into::into)
+    aws.call(service, operation, body).await?;
+    Ok(())
 }
 
-/// A line for each object; the rules of a security group have lines of their own.
+/// A line for each object; the rules of a security group have lines of their own. The order of ids, which differs from run to
+/// run, is no difference.
 fn lines(mut objects: Value) -> Vec<String> {
     sort(&mut objects);
     let mut lines = Vec::new();
-    for (kind, objects) in objects.as_object().unwrap() {
-        for object in objects.as_array().unwrap() {
-            let mut object = object.clone();
-            let rules = object
-                .as_object_mut()
-                .unwrap()
-                .remove("rules")
-                .unwrap_or_default();
-            let name = object["name"].as_str().unwrap().to_owned();
+    for (kind, objects) in objects.as_object_mut().into_iter().flatten() {
+        for object in objects.as_array_mut().into_iter().flatten() {
+            let (name, rules) = (object["name"].clone(), object["rules"].take());
+            let rules = rules.as_array().into_iter().flatten();
+            lines.extend(rules.map(|rule| format!("{name}: {rule}")));
             lines.push(format!("{kind} {object}"));
-            lines.extend(
-                rules
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .map(|rule| format!("{name}: {rule}")),
-            );
         }
     }
     lines.sort();
     lines
 }
 
-/// The order of ids, which differs from run to run, is no difference.
 fn sort(value: &mut Value) {
     match value {
         Value::Array(items) => {
@@ -249,12 +179,8 @@ impl BalancerSubject for Account {
     async fn reset(&self) -> Result<(), BoxError> {
         let aws = Arc::new(AwsCloud::start().await?);
         if self.restricted {
-            let denied = |request: &Request| !UPSTREAM_RIGHTS.contains(&request.name.as_str());
-            let action = Action::Status {
-                code: 403,
-                retry_after: None,
-                body: None,
-            };
+            let denied = |request: &Request| !UPSTREAM_RIGHTS.split(' ').any(|right| right == request.name);
+            let action = Action::status(403);
             aws.proxy.add(Rule::when(denied, action));
         }
         *self.aws.lock() = aws;
@@ -284,13 +210,10 @@ impl BalancerSubject for Account {
         let requests = aws.proxy.requests();
         aws.proxy.forget();
         let reads = |name: &str| ["Describe", "Get"].iter().any(|verb| name.starts_with(verb));
-        let call = |name: String| CloudCall {
-            kind: if reads(&name) {
-                CallKind::Read
-            } else {
-                CallKind::Write
-            },
-            operation: name,
+        let kind = |name: &str| [CallKind::Write, CallKind::Read][usize::from(reads(name))];
+        let call = |operation: String| CloudCall {
+            kind: kind(&operation),
+            operation,
         };
         requests.into_iter().map(|request| call(request.name)).collect()
     }
@@ -314,15 +237,10 @@ impl BalancerSubject for Account {
     }
 
     fn fail(&self, nth: usize, failure: Failure) {
-        let status = |code, body| Action::Status {
-            code,
-            retry_after: None,
-            body,
-        };
         let action = match failure {
-            Failure::Busy => status(400, Some(aws_refusal(false, "ResourceInUse", "in use"))),
-            Failure::Throttled => status(400, None),
-            Failure::Unavailable => status(503, None),
+            Failure::Busy => Action::answer(400, aws_refusal(false, "ResourceInUse", "in use")),
+            Failure::Throttled => Action::status(400),
+            Failure::Unavailable => Action::status(503),
             Failure::LostReply => Action::CommitThenReset,
             Failure::NoReply => Action::Hold(Moment::AfterCommit),
         };

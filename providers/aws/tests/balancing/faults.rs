@@ -14,11 +14,7 @@ use crate::stage::{NLB, Stage, start};
 const NOTHING: Vec<String> = Vec::new();
 
 fn answer(code: u16, body: String) -> Action {
-    Action::Status {
-        code,
-        retry_after: None,
-        body: Some(body),
-    }
+    Action::answer(code, body)
 }
 
 /// Answers requests for this action of ELBv2 whose body contains a text.
@@ -72,11 +68,7 @@ async fn a_listing_that_cannot_be_read_whole_changes_nothing() {
 #[tokio::test]
 async fn a_storm_of_throttling_ends_where_calm_would() {
     let mut stage = Stage::new(NLB, 2).await;
-    let mut storm = Rule::new(Action::Status {
-        code: 400,
-        retry_after: None,
-        body: None,
-    });
+    let mut storm = Rule::new(Action::status(400));
     (storm.probability, storm.seed) = (Some(0.3), 7);
     let storm = stage.aws.proxy.add(storm);
     stage.add("web", &[80, 443], &[]);
@@ -101,11 +93,7 @@ async fn a_service_without_a_suitable_subnet_is_refused_until_there_is_one() {
     let subnets = format!("{},nowhere", stage.aws.id("PUBLIC_A"));
     stage.add("web", &[80], &[("subnets", &subnets)]);
     assert_eq!(stage.settle().await, NOTHING);
-    let complaints = stage.cluster.complaints().join("; ");
-    assert!(
-        complaints.contains("subnet \"nowhere\" is not in the VPC"),
-        "{complaints}"
-    );
+    stage.assert_complaint("subnet \"nowhere\" is not in the VPC");
     stage.annotate("web", "subnets", None);
     stage.settle_well().await;
     assert!(!stage.service("web").ingress.is_empty());
@@ -118,11 +106,7 @@ async fn without_a_subnet_in_the_vpc_it_is_said_what_to_do() {
     stage.restart_with(more).await;
     stage.add("web", &[80], &[]);
     assert_eq!(stage.settle().await, NOTHING);
-    let complaints = stage.cluster.complaints().join("; ");
-    assert!(
-        complaints.contains("no subnet with a route to an internet gateway"),
-        "{complaints}"
-    );
+    stage.assert_complaint("no subnet with a route to an internet gateway");
 }
 
 #[tokio::test]
@@ -132,7 +116,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     stage.settle_well().await;
     let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
     let body = json!({"Resources": [stage.aws.id("SG_NODES")], "Tags": tags});
-    stage.aws.call("ec2", "create_tags", body).await.unwrap();
+    stage.call("ec2", "create_tags", body).await;
     let alone = stage.rules("nodes").await;
     let more = format!("{NLB}KubernetesClusterID=other\n");
     let cloud = start(&stage.aws, &more, None).await.unwrap();
@@ -164,11 +148,7 @@ async fn a_replaced_security_group_is_released_by_the_groups_that_refer_to_it() 
     stage.add("web", &[80], &[]);
     stage.settle_well().await;
     let before = stage.rules("nodes").await;
-    let groups = stage
-        .aws
-        .call("ec2", "describe_security_groups", json!({}))
-        .await
-        .unwrap();
+    let groups = stage.call("ec2", "describe_security_groups", json!({})).await;
     let groups = groups["SecurityGroups"].as_array().unwrap();
     let own = groups
         .iter()
@@ -177,11 +157,7 @@ async fn a_replaced_security_group_is_released_by_the_groups_that_refer_to_it() 
     let rule =
         json!({"IpProtocol": "tcp", "FromPort": 9, "ToPort": 9, "UserIdGroupPairs": [{"GroupId": own}]});
     let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": [rule]});
-    stage
-        .aws
-        .call("ec2", "authorize_security_group_ingress", body)
-        .await
-        .unwrap();
+    stage.call("ec2", "authorize_security_group_ingress", body).await;
     // moto deletes a group that rules refer to.
     let is_referred_to = AtomicBool::new(true);
     let refused = move |request: &Request| {

@@ -109,14 +109,11 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
     stage.service("dns").ports.push(both);
     stage.service("dns").ports[2].protocol = Protocol::Tcp;
     stage.settle_well().await;
-    let listeners = only(&stage, "v2").await["listeners"].clone();
-    let names: Vec<_> = listeners
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|listener| listener["name"].clone())
-        .collect();
-    assert_eq!(names, ["TCP:80", "TCP_UDP:53"]);
+    let listeners = only(&stage, "v2").await["listeners"].take();
+    assert_eq!(
+        [&listeners[0]["name"], &listeners[1]["name"]],
+        ["TCP:80", "TCP_UDP:53"]
+    );
     let rules = stage.rules("nodes").await;
     for protocol in ["tcp", "udp"] {
         let rule = format!("{protocol} 30053-30053 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auiddns)");
@@ -125,61 +122,39 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
     // The health check of a UDP port is TCP.
     stage.service("dns").ports[2].node_port = 30999;
     assert_eq!(stage.settle().await, NOTHING);
-    let complaints = stage.cluster.complaints().join("; ");
-    assert!(complaints.contains("different node ports"), "{complaints}");
+    stage.assert_complaint("different node ports");
     delete(&mut stage).await;
 }
 
 #[tokio::test]
 async fn attributes_are_set_and_unset_again() {
     let mut stage = Stage::new(NLB, 1).await;
-    stage.add(
-        "web",
-        &[80],
-        &[
-            ("cross-zone-load-balancing-enabled", "true"),
-            ("proxy-protocol", "*"),
-        ],
-    );
-    stage.annotate(
-        "web",
-        "attributes",
-        Some("dns_record.client_routing_policy=availability_zone_affinity"),
-    );
-    stage.annotate(
-        "web",
-        "target-group-attributes",
-        Some("preserve_client_ip.enabled=false"),
-    );
-    let writes = stage.settle_well().await;
-    let modified = writes
-        .iter()
-        .filter(|name| name.starts_with("Modify"))
-        .collect::<Vec<_>>();
-    assert_eq!(
-        modified,
-        ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"]
-    );
+    let affinity = "dns_record.client_routing_policy=availability_zone_affinity";
+    let annotations = [
+        ("cross-zone-load-balancing-enabled", "true"),
+        ("proxy-protocol", "*"),
+        ("target-group-attributes", "preserve_client_ip.enabled=false"),
+        ("attributes", affinity),
+    ];
+    stage.add("web", &[80], &annotations);
+    let calls = ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"];
+    let mut writes = stage.settle_well().await;
+    writes.retain(|name| name.starts_with("Modify"));
+    assert_eq!(writes, calls);
     let group = only(&stage, "target_groups").await["attributes"].clone();
     assert_eq!(group["proxy_protocol_v2.enabled"], "true");
     assert_eq!(group["preserve_client_ip.enabled"], "false");
-    for key in [
-        "cross-zone-load-balancing-enabled",
-        "proxy-protocol",
-        "target-group-attributes",
-    ] {
+    for (key, _) in &annotations[..3] {
         stage.annotate("web", key, None);
     }
     let mut writes = stage.settle_well().await;
-    writes.sort();
-    assert_eq!(
-        writes,
-        ["ModifyLoadBalancerAttributes", "ModifyTargetGroupAttributes"]
-    );
+    writes.sort_by_key(|name| calls.iter().position(|call| name == call));
+    assert_eq!(writes, calls);
     let group = only(&stage, "target_groups").await["attributes"].clone();
     assert_eq!(group["preserve_client_ip.enabled"], "true");
+    let balancer = only(&stage, "v2").await;
     assert_eq!(
-        only(&stage, "v2").await["attributes"]["load_balancing.cross_zone.enabled"],
+        balancer["attributes"]["load_balancing.cross_zone.enabled"],
         "false"
     );
 }
@@ -189,23 +164,18 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
     let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
     stage.add("web", &[80, 443], &[]);
     stage.settle_well().await;
-    let name = stage.objects("security_groups").await.into_iter();
-    let name = name
-        .map(|group| group["name"].as_str().unwrap().to_owned())
-        .find(|name| name.starts_with("k8s-"));
-    let name = name.unwrap();
+    let groups = stage.objects("security_groups").await;
+    let mut names = groups.iter().map(|group| group["name"].as_str().unwrap());
+    let name = names.find(|name| name.starts_with("k8s-")).unwrap();
     stage.service("web").source_ranges = Some(vec!["10.1.2.0/24".into()]);
     stage.service("web").ports.pop();
     stage.settle_well().await;
     assert_eq!(
-        stage.rules(&name).await,
+        stage.rules(name).await,
         ["icmp 3-4 from 10.1.2.0/24 ()", "tcp 80-80 from 10.1.2.0/24 ()"]
     );
-    assert_eq!(
-        stage.rules("nodes").await.len(),
-        5,
-        "client, three of the health check, MTU"
-    );
+    // Client, three of the health check, MTU.
+    assert_eq!(stage.rules("nodes").await.len(), 5);
     stage.restart().await;
     assert_eq!(stage.settle_well().await, NOTHING);
     // Others in its place: it is not left behind.
@@ -227,79 +197,48 @@ async fn rules_beyond_the_quota_are_one_warning_and_the_rest_is_served() {
     stage.service("web").source_ranges = Some(ranges.collect());
     stage.settle().await;
     assert_eq!(stage.rules("nodes").await.len(), 60);
-    let blocked: Vec<_> = stage
-        .cluster
-        .reports
-        .iter()
-        .flat_map(|report| &report.blocked)
-        .collect();
+    let blocked = stage.blocked();
     assert_eq!(blocked.len(), 1, "{blocked:#?}");
-    assert!(
-        blocked[0].have.contains("RulesPerSecurityGroupLimitExceeded"),
-        "{blocked:?}"
-    );
+    assert_has(&blocked[0].have, &["RulesPerSecurityGroupLimitExceeded"]);
     assert!(!stage.service("web").ingress.is_empty());
     delete(&mut stage).await;
 }
 
 #[tokio::test]
 async fn a_shared_rule_stays_until_its_last_service_leaves() {
-    let mut stage = Stage::new(
-        "DefaultLoadBalancerType=nlb\nClusterServiceLoadBalancerHealthProbeMode=Shared\n",
-        1,
-    )
-    .await;
+    let more = "DefaultLoadBalancerType=nlb\nClusterServiceLoadBalancerHealthProbeMode=Shared\n";
+    let mut stage = Stage::new(more, 1).await;
     stage.add("a", &[80], &[]);
     stage.add("b", &[81], &[]);
     stage.settle_well().await;
-    let probe = |rules: Vec<String>| {
-        rules
-            .into_iter()
-            .filter(|rule| rule.contains("10256"))
-            .collect::<Vec<_>>()
+    let probes = |rules: Vec<String>, of: &str| {
+        let probes = rules.iter().filter(|rule| rule.contains("10256"));
+        probes
+            .filter(|rule| rule.ends_with(&format!("health={of})")))
+            .count()
     };
-    let rules = probe(stage.rules("nodes").await);
-    assert!(
-        rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auida)")),
-        "{rules:?}"
-    );
+    assert_eq!(probes(stage.rules("nodes").await, "auida"), 3);
     stage.service("a").deleting = true;
     stage.settle_well().await;
-    let rules = probe(stage.rules("nodes").await);
-    assert!(
-        rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auidb)")),
-        "{rules:?}"
-    );
+    assert_eq!(probes(stage.rules("nodes").await, "auidb"), 3);
     delete(&mut stage).await;
 }
 
 /// Removes our ownership tag from everything, as if the Go program had built it.
 async fn disown(stage: &Stage) {
-    let mut arns = Vec::new();
-    for (operation, list, key) in [
-        ("describe_load_balancers", "LoadBalancers", "LoadBalancerArn"),
-        ("describe_target_groups", "TargetGroups", "TargetGroupArn"),
-    ] {
-        let found = stage.aws.call("v2", operation, json!({})).await.unwrap();
-        arns.extend(
-            found[list]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|object| object[key].clone()),
-        );
-    }
-    let body = json!({"LoadBalancerArn": arns[0]});
-    let found = stage.aws.call("v2", "describe_listeners", body).await.unwrap();
-    arns.extend(
-        found["Listeners"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|object| object["ListenerArn"].clone()),
-    );
+    let arns = async |operation: &str, of: Value, list: &str, key: &str| {
+        let found = stage.call("v2", operation, of).await;
+        let found = found[list].as_array().unwrap().iter();
+        found.map(|object| object[key].clone()).collect::<Vec<_>>()
+    };
+    let (balancer, group) = ("LoadBalancerArn", "TargetGroupArn");
+    let balancers = arns("describe_load_balancers", json!({}), "LoadBalancers", balancer).await;
+    let of = json!({balancer: balancers[0]});
+    let listeners = arns("describe_listeners", of, "Listeners", "ListenerArn").await;
+    let groups = arns("describe_target_groups", json!({}), "TargetGroups", group).await;
+    let arns = [balancers, listeners, groups].concat();
     let body = json!({"ResourceArns": arns, "TagKeys": ["cloud-controller-manager/cluster"]});
-    stage.aws.call("v2", "remove_tags", body).await.unwrap();
+    stage.call("v2", "remove_tags", body).await;
 }
 
 #[tokio::test]
@@ -313,26 +252,20 @@ async fn what_another_program_built_waits_for_a_change_of_the_service() {
     stage.annotate("web", "proxy-protocol", Some("*"));
     stage.restart().await;
     assert_eq!(stage.settle().await, NOTHING, "a takeover writes nothing");
-    let blocked: Vec<_> = stage
-        .cluster
-        .reports
-        .iter()
-        .flat_map(|report| &report.blocked)
-        .collect();
+    let blocked = stage.blocked();
     assert_eq!(blocked.len(), 2, "{blocked:#?}");
     // Nodes are no reason to change anything else.
     stage.cluster.nodes.pop();
     assert_eq!(stage.settle().await, ["DeregisterTargets"]);
     stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
     let writes = stage.settle_well().await;
-    for call in [
+    let calls = [
         "SetSubnets",
         "ModifyTargetGroupAttributes",
-        "ModifyTargetGroup",
+        "\"ModifyTargetGroup\"",
         "AddTags",
-    ] {
-        assert!(writes.iter().any(|name| name == call), "{call} in {writes:?}");
-    }
+    ];
+    assert_has(&format!("{writes:?}"), &calls);
     assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 3);
     stage.restart().await;
     assert_eq!(stage.settle_well().await, NOTHING);
@@ -352,11 +285,7 @@ async fn actions_that_upstream_does_without_may_be_denied() {
     ];
     let mut stage = Stage::new(NLB, 2).await;
     let denied = |request: &ccm_testbed::proxy::Request| ADDITIONAL.contains(&request.name.as_str());
-    let refusal = Action::Status {
-        code: 403,
-        retry_after: None,
-        body: None,
-    };
+    let refusal = Action::status(403);
     stage.aws.proxy.add(Rule::when(denied, refusal));
     stage.restart().await;
     let subnets = stage.aws.id("PUBLIC_A").to_owned();
@@ -365,16 +294,8 @@ async fn actions_that_upstream_does_without_may_be_denied() {
     stage.annotate("web", "subnets", None);
     stage.settle().await;
     assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 1);
-    let blocked = format!(
-        "{:?}",
-        stage
-            .cluster
-            .reports
-            .iter()
-            .flat_map(|report| &report.blocked)
-            .collect::<Vec<_>>()
-    );
-    assert!(blocked.contains("elasticloadbalancing:SetSubnets"), "{blocked}");
+    let blocked = format!("{:?}", stage.blocked());
+    assert_has(&blocked, &["elasticloadbalancing:SetSubnets"]);
     stage.restart().await;
     let writes = stage.settle().await;
     assert!(writes.iter().all(|name| name == "SetSubnets"), "{writes:?}");
@@ -395,28 +316,15 @@ async fn an_instance_that_cannot_be_a_target_holds_up_no_other() {
         let id = stage.cluster.nodes[at].view.provider_id.clone().unwrap();
         let id = id.rsplit('/').next().unwrap().to_owned();
         let body = json!({"InstanceIds": [id]});
-        stage.aws.call("ec2", change, body).await.unwrap();
+        stage.call("ec2", change, body).await;
         ids.push(id);
     }
     stage.add("web", &[80], &[]);
     stage.settle().await;
-    assert_eq!(
-        only(&stage, "target_groups").await["targets"]
-            .as_array()
-            .unwrap()
-            .len(),
-        2
-    );
-    let blocked = format!(
-        "{:?}",
-        stage
-            .cluster
-            .reports
-            .iter()
-            .flat_map(|report| &report.blocked)
-            .collect::<Vec<_>>()
-    );
-    assert!(blocked.contains("InvalidTarget"), "{blocked}");
+    let group = only(&stage, "target_groups").await;
+    assert_eq!(group["targets"].as_array().unwrap().len(), 2);
+    let blocked = format!("{:?}", stage.blocked());
+    assert_has(&blocked, &["InvalidTarget"]);
     assert!(ids.iter().all(|id| blocked.contains(id)), "{ids:?}: {blocked}");
     assert!(!stage.service("web").ingress.is_empty());
 }
@@ -429,8 +337,7 @@ async fn a_service_never_gets_a_second_load_balancer() {
     for wish in [None, Some("external")] {
         stage.annotate("web", "type", wish);
         assert_eq!(stage.settle().await, NOTHING);
-        let complaints = stage.cluster.complaints().join("; ");
-        assert!(complaints.contains("create a second Service"), "{complaints}");
+        stage.assert_complaint("create a second Service");
     }
     // It follows the nodes.
     let node = crate::stage::node(&stage.aws, "late").await;
@@ -444,13 +351,9 @@ async fn what_a_load_balancer_deleted_by_hand_leaves_is_deleted() {
     let mut stage = Stage::new(NLB, 1).await;
     stage.add("web", &[80, 443], &[]);
     stage.settle_well().await;
-    let found = stage
-        .aws
-        .call("v2", "describe_load_balancers", json!({}))
-        .await
-        .unwrap();
+    let found = stage.call("v2", "describe_load_balancers", json!({})).await;
     let body = json!({"LoadBalancerArn": found["LoadBalancers"][0]["LoadBalancerArn"]});
-    stage.aws.call("v2", "delete_load_balancer", body).await.unwrap();
+    stage.call("v2", "delete_load_balancer", body).await;
     stage.restart().await;
     delete(&mut stage).await;
 }
@@ -461,22 +364,14 @@ async fn deletion_protection_is_reported() {
     stage.add("web", &[80], &[]);
     stage.settle_well().await;
     let body = aws_refusal(false, "OperationNotPermitted", "deletion protection is enabled");
-    let refusal = Action::Status {
-        code: 400,
-        retry_after: None,
-        body: Some(body),
-    };
+    let refusal = Action::answer(400, body);
     let rule = stage.aws.proxy.add(Rule::when(
         |request| request.name == "DeleteLoadBalancer",
         refusal,
     ));
     stage.service("web").deleting = true;
     stage.settle().await;
-    let complaints = stage.cluster.complaints().join("; ");
-    assert!(
-        complaints.contains("turn off its deletion protection"),
-        "{complaints}"
-    );
+    stage.assert_complaint("turn off its deletion protection");
     assert!(!stage.service("web").finalizers.is_empty());
     stage.aws.proxy.remove(rule);
     delete(&mut stage).await;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ccm_core::{
     AddressType, BuildContext, Cloud, Environment, NodeAddress, NodeView, Provider, Result,
     client::ClientMetrics,
-    load_balancer::{ServiceNode, ServiceView},
+    load_balancer::{Blocked, ServiceNode, ServiceView},
     registry,
     testkit::cluster::{TestCluster, annotate, service},
 };
@@ -32,18 +32,10 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str, timeout: Option<Duration>)
     let end = "[ServiceOverride";
     let conf = aws.config().replacen(end, &format!("{more}{end}"), 1);
     // No test waits for a quota.
-    let quota: String = [
-        "ec2-read",
-        "ec2-unfiltered",
-        "ec2-write",
-        "ec2-tags",
-        "elb-read",
-        "elb-modify",
-        "elb-write",
-    ]
-    .iter()
-    .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
-    .collect();
+    let buckets = "ec2-read ec2-unfiltered ec2-write ec2-tags elb-read elb-modify elb-write".split(' ');
+    let quota: String = buckets
+        .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
+        .collect();
     std::fs::write(&path, format!("{conf}[Quota]\n{quota}")).unwrap();
     let variables = aws.environment().into_iter();
     let environment = variables.fold(Environment::default(), |all, (name, value)| all.with(name, value));
@@ -67,11 +59,8 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str, timeout: Option<Duration>)
 /// Creates an instance and returns its node.
 pub(crate) async fn node(aws: &AwsCloud, name: &str) -> ServiceNode {
     let machine = aws.create_machine(name).await.unwrap();
-    let address = machine
-        .addresses
-        .iter()
-        .find(|(kind, _)| kind == "InternalIP")
-        .unwrap();
+    let mut addresses = machine.addresses.iter();
+    let address = addresses.find(|(kind, _)| kind == "InternalIP").unwrap();
     ServiceNode {
         view: Arc::new(NodeView {
             name: name.to_owned(),
@@ -132,12 +121,8 @@ impl Stage {
     pub(crate) async fn settle(&mut self) -> Vec<String> {
         self.aws.proxy.forget();
         self.cluster.settle().await.unwrap();
-        self.aws
-            .proxy
-            .writes()
-            .into_iter()
-            .map(|request| request.name)
-            .collect()
+        let writes = self.aws.proxy.writes().into_iter();
+        writes.map(|request| request.name).collect()
     }
 
     /// As [`Self::settle`], after which nobody complains.
@@ -145,6 +130,22 @@ impl Stage {
         let writes = self.settle().await;
         assert_eq!(self.cluster.complaints(), Vec::<String>::new());
         writes
+    }
+
+    /// An operation by boto3's name, past the proxy.
+    pub(crate) async fn call(&self, service: &str, operation: &str, arguments: Value) -> Value {
+        self.aws.call(service, operation, arguments).await.unwrap()
+    }
+
+    /// What the last pass could not change.
+    pub(crate) fn blocked(&self) -> Vec<&Blocked> {
+        let reports = self.cluster.reports.iter();
+        reports.flat_map(|report| &report.blocked).collect()
+    }
+
+    /// Whether the last pass ended with a complaint that has this part.
+    pub(crate) fn assert_complaint(&self, part: &str) {
+        assert_has(&self.cluster.complaints().join("; "), &[part]);
     }
 
     /// A process that knows nothing.

@@ -95,9 +95,8 @@ impl OnMoto {
             .map(|(_, id)| id.clone())
             .ok_or("never made")?;
         self.stage
-            .account
             .call("ec2", operation, json!({"InstanceIds": [id]}))
-            .await?;
+            .await;
         Ok(())
     }
 }
@@ -142,7 +141,7 @@ impl Subject for OnMoto {
 /// The routes of the cluster's table through instances.
 pub(crate) async fn table(stage: &Stage) -> Result<Vec<(IpNet, String)>, BoxError> {
     let filter = json!({"Filters": [{"Name": "tag-key", "Values": [format!("kubernetes.io/cluster/{}", crate::stage::CLUSTER)]}]});
-    let tables = stage.account.call("ec2", "describe_route_tables", filter).await?;
+    let tables = stage.call("ec2", "describe_route_tables", filter).await;
     let mut found = Vec::new();
     for route in tables["RouteTables"]
         .as_array()

@@ -20,14 +20,9 @@ fn topology(id: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_has_type_zone_addresses_and_labels() {
     let stage = Stage::new(1, "").await;
-    let (_, dns, id, zone) = stage
-        .account
-        .launch(&["node-2".to_owned()])
-        .await
-        .unwrap()
-        .remove(0);
+    let (_, dns, id, zone) = stage.launch("node-2").await;
     stage.answer("DescribeInstanceTopology", "", 200, &topology(&id));
-    let first = present(stage.ask(query(&dns, None)).await);
+    let first = stage.find(&dns, None).await;
     assert_eq!(first.provider_id, format!("aws:///{zone}/{id}"));
     assert_eq!(
         (first.instance_type.as_deref(), first.zone.as_deref()),
@@ -53,7 +48,7 @@ async fn a_node_has_type_zone_addresses_and_labels() {
         .wait_for(|all| all.iter().any(|one| one.name == "DescribeInstanceTopology"))
         .await;
     loop {
-        let again = present(stage.ask(query(&dns, Some(&first.provider_id))).await);
+        let again = stage.find(&dns, Some(&first.provider_id)).await;
         if let Some(layer) = again.labels.get("topology.k8s.aws/network-node-layer-3") {
             assert_eq!((layer.as_str(), again.labels.len()), ("nn-3", 4));
             break;
@@ -65,15 +60,16 @@ async fn a_node_has_type_zone_addresses_and_labels() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_region_without_topology_is_asked_once() {
     let stage = Stage::new(2, "").await;
-    stage.answer(
+    stage.refuse(
         "DescribeInstanceTopology",
         "",
         400,
-        &refusal("UnsupportedOperation", "not in this region"),
+        "UnsupportedOperation",
+        "not in this region",
     );
     for name in ["node-3", "node-4"] {
-        let (_, dns, ..) = stage.account.launch(&[name.to_owned()]).await.unwrap().remove(0);
-        let node = present(stage.ask(query(&dns, None)).await);
+        let (_, dns, ..) = stage.launch(name).await;
+        let node = stage.find(&dns, None).await;
         assert_eq!(node.labels.len(), 1);
         stage
             .account
@@ -81,11 +77,7 @@ async fn a_region_without_topology_is_asked_once() {
             .wait_for(|all| all.iter().any(|one| one.name == "DescribeInstanceTopology"))
             .await;
     }
-    let asked = stage
-        .actions()
-        .into_iter()
-        .filter(|action| action == "DescribeInstanceTopology")
-        .count();
+    let asked = stage.count("DescribeInstanceTopology");
     assert_eq!(asked, 1);
 }
 
@@ -163,11 +155,12 @@ async fn only_the_second_answer_says_that_an_instance_is_gone() {
         "{answers:?}"
     );
     // The second read fails: nothing is known, and nobody is gone.
-    stage.answer(
+    stage.refuse(
         "DescribeInstances",
         "InstanceId.1",
         400,
-        &refusal("InvalidParameterValue", "no"),
+        "InvalidParameterValue",
+        "no",
     );
     let answers = stage.describe(&queries, Freshness::now()).await;
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
@@ -189,12 +182,13 @@ async fn only_the_second_answer_says_that_an_instance_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_odd_id_is_asked_alone() {
     let stage = Stage::new(0, "").await;
-    let (_, _, id, zone) = stage.account.launch(&["a".to_owned()]).await.unwrap().remove(0);
-    stage.answer(
+    let (_, _, id, zone) = stage.launch("a").await;
+    stage.refuse(
         "DescribeInstances",
         "i-odd",
         400,
-        &refusal("InvalidInstanceID.Malformed", "Invalid id: \"i-odd\""),
+        "InvalidInstanceID.Malformed",
+        "Invalid id: \"i-odd\"",
     );
     let id = format!("aws:///{zone}/{id}");
     let queries = [
@@ -211,16 +205,14 @@ async fn an_odd_id_is_asked_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_with_another_domain_is_found_by_its_address() {
     let stage = Stage::new(0, "").await;
-    let (_, dns, id, _) = stage.account.launch(&["a".to_owned()]).await.unwrap().remove(0);
+    let (_, dns, id, _) = stage.launch("a").await;
     let host = dns.split('.').next().unwrap();
-    let found = present(stage.ask(query(&format!("{host}.corp.example"), None)).await);
+    let found = stage.find(&format!("{host}.corp.example"), None).await;
     assert!(found.provider_id.ends_with(&id));
     // With resource names the id is in the name.
-    let found = present(
-        stage
-            .ask(query(&format!("{id}.us-east-1.compute.internal"), None))
-            .await,
-    );
+    let found = stage
+        .find(&format!("{id}.us-east-1.compute.internal"), None)
+        .await;
     assert!(found.provider_id.ends_with(&id));
     assert_eq!(
         stage.ask(query("ip-10-9-9-9.corp.example", None)).await.unwrap(),
@@ -231,34 +223,26 @@ async fn a_name_with_another_domain_is_found_by_its_address() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_of_no_cluster_is_no_node_by_its_name() {
     let stage = Stage::new(0, "").await;
-    let (_, dns, id, _) = stage.account.launch(&["a".to_owned()]).await.unwrap().remove(0);
+    let (_, dns, id, _) = stage.launch("a").await;
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
-    stage.account.call("ec2", "delete_tags", tags).await.unwrap();
+    stage.call("ec2", "delete_tags", tags).await;
     // By its address it is found: it is in the cluster's VPC.
     let name = dns.replace("ip-", "pi-");
     assert_eq!(
         stage.ask(query(&name, None)).await.unwrap(),
         InstanceState::Unresolved
     );
-    let found = present(
-        stage
-            .ask(query("a", Some(&format!("aws:///us-east-1a/{id}"))))
-            .await,
-    );
+    let found = stage.find("a", Some(&format!("aws:///us-east-1a/{id}"))).await;
     assert!(found.provider_id.ends_with(&id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fargate_node_is_its_network_interface() {
     let stage = Stage::new(0, "").await;
-    let machine = stage.account.launch(&["a".to_owned()]).await.unwrap().remove(0);
+    let machine = stage.launch("a").await;
     let (_, dns, _, zone) = machine;
     let id = format!("fargate-{}", dns.replace(".ec2.internal", ".internal"));
-    let found = present(
-        stage
-            .ask(query("f", Some(&format!("aws:///{zone}/1abc/{id}"))))
-            .await,
-    );
+    let found = stage.find("f", Some(&format!("aws:///{zone}/1abc/{id}"))).await;
     assert_eq!((found.power, found.instance_type.clone()), (Power::On, None));
     assert!(found.provider_id.ends_with(&id) && found.addresses[0].kind == ccm_core::AddressType::InternalIP);
     let gone = stage
@@ -304,11 +288,12 @@ async fn a_page_that_is_lost_is_no_listing() {
     let names: Vec<String> = (0..3).map(|i| format!("n-{i}")).collect();
     let machines = stage.account.launch(&names).await.unwrap();
     let page = "<DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><reservationSet/><nextToken>t</nextToken></DescribeInstancesResponse>";
-    stage.answer(
+    stage.refuse(
         "DescribeInstances",
         "NextToken",
         400,
-        &refusal("InvalidParameterValue", "bad token"),
+        "InvalidParameterValue",
+        "bad token",
     );
     stage.answer("DescribeInstances", "private-dns-name", 200, page);
     let queries: Vec<_> = machines.iter().map(|(_, dns, ..)| query(dns, None)).collect();

@@ -8,9 +8,10 @@ use ccm_core::{
 };
 use ccm_provider_aws::NAME;
 use ccm_testbed::{
-    moto::{Account, Moto},
+    moto::{Account, Machine, Moto},
     proxy::{Action, Rule},
 };
+use serde_json::Value;
 
 /// The cluster's id.
 pub(crate) const CLUSTER: &str = "kubernetes";
@@ -80,6 +81,11 @@ impl Stage {
         build(&conf, &self.account.environment()).await
     }
 
+    /// An operation by boto3's name, past the proxy.
+    pub(crate) async fn call(&self, service: &str, operation: &str, arguments: Value) -> Value {
+        self.account.call(service, operation, arguments).await.unwrap()
+    }
+
     /// The actions that were requested.
     pub(crate) fn actions(&self) -> Vec<String> {
         let requests = self.account.proxy.requests();
@@ -94,16 +100,34 @@ impl Stage {
         code: u16,
         body: &str,
     ) -> u64 {
-        let answer = Action::Status {
-            code,
-            retry_after: None,
-            body: Some(body.to_owned()),
-        };
+        let answer = Action::answer(code, body.to_owned());
         let rule = Rule::when(
             move |request| request.name == action && request.body.contains(containing),
             answer,
         );
         self.account.proxy.add(rule)
+    }
+
+    /// The same with a failure as EC2 writes it.
+    pub(crate) fn refuse(
+        &self,
+        action: &'static str,
+        containing: &'static str,
+        status: u16,
+        code: &str,
+        message: &str,
+    ) -> u64 {
+        self.answer(action, containing, status, &refusal(code, message))
+    }
+
+    /// How often an action was requested.
+    pub(crate) fn count(&self, action: &str) -> usize {
+        self.actions().iter().filter(|one| *one == action).count()
+    }
+
+    /// Runs an instance.
+    pub(crate) async fn launch(&self, name: &str) -> Machine {
+        self.account.launch(&[name.to_owned()]).await.unwrap().remove(0)
     }
 
     pub(crate) async fn describe(
@@ -120,6 +144,11 @@ impl Stage {
 
     pub(crate) async fn ask(&self, query: InstanceQuery) -> Result<InstanceState> {
         self.describe(&[query], Freshness::now()).await.pop().unwrap()
+    }
+
+    /// The instance of a node.
+    pub(crate) async fn find(&self, name: &str, provider_id: Option<&str>) -> Instance {
+        present(self.ask(query(name, provider_id)).await)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ccm_core::{
     BuildContext, ErrorKind,
-    check::Severity,
+    check::{Finding, Severity},
     load_balancer::{Claim, ServicePort, ServiceView},
 };
 use ccm_testbed::proxy::{Action, Rule};
@@ -16,16 +16,28 @@ use crate::{
 const CLUSTER: &str = "[Global]\nRegion=us-east-1\nVPC=vpc-1\nKubernetesClusterID=a\n";
 const ZONES: &str = "<DescribeAvailabilityZonesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><availabilityZoneInfo/></DescribeAvailabilityZonesResponse>";
 
-fn variables(given: &[(&str, &str)]) -> Vec<(String, String)> {
+fn variables(given: &[(&str, impl AsRef<str>)]) -> Vec<(String, String)> {
     let keys = [
         ("AWS_ACCESS_KEY_ID", "AKID"),
         ("AWS_SECRET_ACCESS_KEY", "s3cret"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ];
-    keys.iter()
-        .chain(given)
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+    let given = given.iter().map(|(name, value)| (*name, value.as_ref()));
+    let all = keys.into_iter().chain(given);
+    all.map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
+}
+
+/// What `validate` says: its findings, as lines that begin with their severity, and what is right.
+async fn validated(conf: &str, variables: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    let (_directory, context) = context(conf, variables);
+    let checker = (provider().checker.unwrap())(&context);
+    let checker = checker.map_err(|findings| format!("{findings:?}")).unwrap();
+    let report = checker.cloud().await;
+    let findings = report.findings.iter();
+    let line = |finding: &Finding| format!("{:?} {}: {}", finding.severity, finding.about, finding.message);
+    let passed = report.passed.iter().map(|passed| passed.what.to_string());
+    (findings.map(line).collect(), passed.collect())
 }
 
 /// Answers of STS and EC2.
@@ -54,38 +66,21 @@ async fn a_role_is_assumed_and_says_for_whom() {
         ("AWS_ENDPOINT_URL", nobody.to_owned()),
         ("AWS_ENDPOINT_URL_EC2", nobody.to_owned()),
     ];
-    let given = given.each_ref().map(|(name, url)| (*name, url.as_str()));
     build(&conf, &variables(&given)).await.unwrap();
     let requests = server.requests();
     let [assume, zones] = requests.as_slice() else {
         panic!("{requests:#?}")
     };
-    let assume_headers = assume.to_lowercase();
-    assert!(
-        assume_headers.contains("x-amz-source-account: 111122223333"),
-        "{assume}"
-    );
-    assert!(
-        assume_headers.contains("x-amz-source-arn: arn:aws:eks:us-east-1:444455556666:cluster/a"),
-        "{assume}"
-    );
-    assert!(
-        assume_headers.contains("signedheaders=")
-            && assume_headers.contains(";x-amz-source-account;x-amz-source-arn"),
-        "{assume}"
-    );
-    assert!(
-        assume.contains("Credential=AKID/") && assume.contains("/us-east-1/sts/"),
-        "{assume}"
-    );
-    assert!(
-        zones.contains("Credential=ASSUMED/") && zones.contains("/eu-west-1/other/aws4_request"),
-        "{zones}"
-    );
-    assert!(
-        zones.to_lowercase().contains("x-amz-security-token: t0ken"),
-        "{zones}"
-    );
+    let for_whom = [
+        "x-amz-source-account: 111122223333",
+        "x-amz-source-arn: arn:aws:eks:us-east-1:444455556666:cluster/a",
+        "signedheaders=",
+        ";x-amz-source-account;x-amz-source-arn",
+    ];
+    assert_has(&assume.to_lowercase(), &for_whom);
+    assert_has(assume, &["Credential=AKID/", "/us-east-1/sts/"]);
+    assert_has(zones, &["Credential=ASSUMED/", "/eu-west-1/other/aws4_request"]);
+    assert_has(&zones.to_lowercase(), &["x-amz-security-token: t0ken"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,13 +93,12 @@ async fn a_role_that_may_not_be_assumed_is_named() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
-    for part in [
+    let parts = [
         "the role may not be assumed",
         "sts:AssumeRole",
         "role=arn:aws:iam::1:role/ccm",
-    ] {
-        assert!(error.report().contains(part), "{error:?}");
-    }
+    ];
+    assert_has(&error.report(), &parts);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,18 +110,10 @@ async fn without_credentials_the_places_are_named() {
     ];
     let error = build(CLUSTER, &variables).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
-    assert!(
-        error.report().contains("no credentials found in environment"),
-        "{error:?}"
-    );
+    assert_has(&error.report(), &["no credentials found in environment"]);
     // Nor a place of the cluster.
     let error = build("[Global]\nRegion=us-east-1", &variables).await.unwrap_err();
-    assert!(
-        error
-            .report()
-            .contains("set [Global] VPC and KubernetesClusterID"),
-        "{error:?}"
-    );
+    assert_has(&error.report(), &["set [Global] VPC and KubernetesClusterID"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,10 +135,7 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
         requests[0].starts_with("CONNECT ec2.us-east-1.amazonaws.com:443 "),
         "{requests:?}"
     );
-    assert!(
-        requests[1].contains("Action=DescribeAvailabilityZones"),
-        "{requests:?}"
-    );
+    assert_has(&requests[1], &["Action=DescribeAvailabilityZones"]);
     // Somebody else's authority.
     let (_, other) = tls("x");
     std::fs::write(bundle, other).unwrap();
@@ -177,10 +160,6 @@ async fn hosts_of_no_proxy_are_reached_without_it() {
         ("AWS_CA_BUNDLE", bundle.to_str().unwrap().to_owned()),
         ("AWS_ENDPOINT_URL", endpoint),
     ];
-    let given: Vec<(&str, &str)> = given
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
     build(CLUSTER, &variables(&given)).await.unwrap();
     assert!(nobody.requests().is_empty());
     assert!(!server.requests()[0].starts_with("CONNECT"));
@@ -203,7 +182,7 @@ async fn metadata(id: String) -> Server {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_an_instance_everything_is_found() {
     let stage = Stage::new(0, "").await;
-    let (_, _, id, _) = stage.account.launch(&["cp".to_owned()]).await.unwrap().remove(0);
+    let (_, _, id, _) = stage.launch("cp").await;
     let metadata = metadata(id.clone()).await;
     let given = [
         ("AWS_ACCESS_KEY_ID", "x"),
@@ -231,9 +210,9 @@ async fn on_an_instance_everything_is_found() {
     );
     // Without the tag there is no cluster, unless that is allowed.
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
-    stage.account.call("ec2", "delete_tags", tags).await.unwrap();
+    stage.call("ec2", "delete_tags", tags).await;
     let error = build("", &given).await.unwrap_err();
-    assert!(error.message().contains("--allow-untagged-cloud"), "{error}");
+    assert_has(&error.message(), &["--allow-untagged-cloud"]);
     let (_directory, context) = context("", &given);
     let flag = ("allow-untagged-cloud".to_owned(), vec!["true".to_owned()]);
     let context = BuildContext {
@@ -247,19 +226,14 @@ async fn on_an_instance_everything_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_expires_is_renewed_and_throttling_is_obeyed() {
     let stage = Stage::new(0, "").await;
-    let (_, _, id, zone) = stage.account.launch(&["a".to_owned()]).await.unwrap().remove(0);
+    let (_, _, id, zone) = stage.launch("a").await;
     let question = || query("a", Some(&format!("aws:///{zone}/{id}")));
     for (code, refused) in [
         (400, "ExpiredToken"),
         (503, "RequestLimitExceeded"),
         (400, "Throttling"),
     ] {
-        let body = Some(refusal(refused, "no"));
-        let answer = Action::Status {
-            code,
-            retry_after: None,
-            body,
-        };
+        let answer = Action::answer(code, refusal(refused, "no"));
         stage
             .account
             .proxy
@@ -267,14 +241,12 @@ async fn a_token_that_expires_is_renewed_and_throttling_is_obeyed() {
         present(stage.ask(question()).await);
     }
     // For good: nobody is gone.
-    stage.answer(
+    stage.refuse(
         "DescribeInstances",
         "",
         403,
-        &refusal(
-            "AuthFailure",
-            "AWS was not able to validate the provided access credentials",
-        ),
+        "AuthFailure",
+        "AWS was not able to validate the provided access credentials",
     );
     let error = stage.ask(question()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated);
@@ -311,12 +283,7 @@ async fn other_credentials_are_taken_over_all_or_nothing() {
     assert_eq!(cloud.reload().await.unwrap().applied, Vec::<String>::new());
     let generation = cloud.generation();
     write("second");
-    let refused = stage.answer(
-        "DescribeAvailabilityZones",
-        "",
-        401,
-        &refusal("AuthFailure", "no"),
-    );
+    let refused = stage.refuse("DescribeAvailabilityZones", "", 401, "AuthFailure", "no");
     assert_eq!(
         cloud.reload().await.unwrap_err().kind(),
         ErrorKind::Unauthenticated
@@ -337,22 +304,10 @@ async fn validate_names_a_vpc_that_is_not_ours() {
         "{}[Global]\nVPC=vpc-0123456789abcdef0\n",
         stage.account.cloud_conf()
     );
-    let (_directory, context) = context(&conf, &stage.account.environment());
-    let checker = (provider().checker.unwrap())(&context);
-    let checker = checker.map_err(|findings| format!("{findings:?}")).unwrap();
-    let report = checker.cloud().await;
-    let about = report
-        .findings
-        .iter()
-        .map(|finding| format!("{}: {}", finding.about, finding.message));
-    let about: Vec<_> = about.collect();
+    let (findings, _) = validated(&conf, &stage.account.environment()).await;
     let vpc = "[Global] VPC: vpc-0123456789abcdef0 does not exist in this account, region and VPC";
-    assert!(about.iter().any(|line| line == vpc), "{about:#?}");
     // Its subnet is not in it, either.
-    assert!(
-        about.iter().any(|line| line.starts_with("[Global] SubnetID: ")),
-        "{about:#?}"
-    );
+    assert_has(&findings.join("\n"), &[vpc, "[Global] SubnetID: "]);
 }
 
 #[tokio::test]
@@ -400,48 +355,16 @@ async fn validate_names_wrong_annotations_of_services() {
 async fn validate_names_missing_rights_and_wrong_ids() {
     let stage = Stage::new(0, "").await;
     let more = "[Global]\nSubnetID=subnet-0123456789abcdef0\nRouteTableID=rtb-0123456789abcdef0\n";
-    let (_directory, context) = context(
-        &format!("{}{more}", stage.account.cloud_conf()),
-        &stage.account.environment(),
-    );
-    let checker = (provider().checker.unwrap())(&context)
-        .map_err(|findings| format!("{findings:?}"))
-        .unwrap();
-    stage.answer(
-        "CreateTags",
-        "DryRun=true",
-        403,
-        &refusal("UnauthorizedOperation", "no"),
-    );
-    let report = checker.cloud().await;
-    let found: Vec<(Severity, String)> = report
-        .findings
-        .iter()
-        .map(|finding| {
-            (
-                finding.severity,
-                format!("{}: {}", finding.about, finding.message),
-            )
-        })
-        .collect();
-    let has = |text: &str| {
-        found
-            .iter()
-            .any(|(severity, line)| *severity == Severity::Error && line.contains(text))
-    };
-    assert!(has("[Global] SubnetID: subnet-0123456789abcdef0"), "{found:#?}");
-    assert!(
-        has("[Global] RouteTableID: rtb-0123456789abcdef0 does not exist"),
-        "{found:#?}"
-    );
-    assert!(has("IAM action ec2:CreateTags: is not allowed"), "{found:#?}");
-    assert_eq!(found.len(), 3, "{found:#?}");
+    let conf = format!("{}{more}", stage.account.cloud_conf());
+    stage.refuse("CreateTags", "DryRun=true", 403, "UnauthorizedOperation", "no");
+    let (findings, passed) = validated(&conf, &stage.account.environment()).await;
+    let expected = [
+        "Error [Global] SubnetID: subnet-0123456789abcdef0",
+        "Error [Global] RouteTableID: rtb-0123456789abcdef0 does not exist",
+        "Error IAM action ec2:CreateTags: is not allowed",
+    ];
+    assert_has(&findings.join("\n"), &expected);
+    assert_eq!(findings.len(), 3, "{findings:#?}");
     assert!(stage.account.proxy.writes().is_empty());
-    assert!(
-        report
-            .passed
-            .iter()
-            .any(|passed| passed.what.contains("ec2:CreateSecurityGroup")),
-        "{report:#?}"
-    );
+    assert_has(&passed.join("\n"), &["ec2:CreateSecurityGroup"]);
 }

@@ -23,11 +23,8 @@ const LABEL: &str = "k8s.io/cloud-provider-aws";
 const CHECKSUM: &str = "9767c4972ba72e87ab553bad2afde741";
 
 fn definition() -> &'static ControllerDef {
-    provider()
-        .controllers
-        .iter()
-        .find(|def| def.is_called("tagging"))
-        .unwrap()
+    let mut all = provider().controllers.iter();
+    all.find(|def| def.is_called("tagging")).unwrap()
 }
 
 /// Runs the controller until the token is cancelled.
@@ -67,15 +64,14 @@ async fn wait_for<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() ->
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asked)
-        .await
-        .expect(what);
+    let ended = tokio::time::timeout(Duration::from_secs(60), asked).await;
+    ended.expect(what);
 }
 
 async fn tag(stage: &Stage, id: &str) -> Option<String> {
     let filter =
         json!({"Filters": [{"Name": "resource-id", "Values": [id]}, {"Name": "key", "Values": ["key1"]}]});
-    let found = stage.account.call("ec2", "describe_tags", filter).await.unwrap();
+    let found = stage.call("ec2", "describe_tags", filter).await;
     found["Tags"][0]["Value"].as_str().map(str::to_owned)
 }
 
@@ -96,37 +92,25 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
         .collect();
     // One whose instance EC2 does not know (yet), and one of another cloud: neither holds up the others.
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
-    ids.insert(
-        "d".into(),
-        "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal".into(),
-    );
-    for (name, id) in &ids {
+    let fargate = "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal";
+    ids.insert("d".into(), fargate.into());
+    let create = async |name: &str, id: &str| {
         let node = json!({"metadata": {"name": name}, "spec": {"providerID": id}});
-        nodes
-            .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
-            .await
-            .unwrap();
+        let node = serde_json::from_value(node).unwrap();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    };
+    for (name, id) in &ids {
+        create(name, id).await;
     }
     stage.account.proxy.forget();
     let label = |name: &'static str| {
         let nodes = nodes.clone();
-        async move {
-            nodes
-                .get(name)
-                .await
-                .unwrap()
-                .metadata
-                .labels
-                .unwrap_or_default()
-                .remove(LABEL)
-        }
+        async move { nodes.get(name).await.unwrap().metadata.labels?.remove(LABEL) }
     };
     let (running, shutdown) = run(&client, &stage.cloud);
     for name in ["a", "b"] {
-        wait_for("label", || async {
-            label(name).await.as_deref() == Some(CHECKSUM)
-        })
-        .await;
+        let has_label = || async { label(name).await.as_deref() == Some(CHECKSUM) };
+        wait_for("label", has_label).await;
     }
     for (_, _, id, _) in &machines {
         assert_eq!(tag(&stage, id).await.as_deref(), Some("value1"));
@@ -134,9 +118,8 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     assert_eq!((label("c").await, label("d").await), (None, None));
     // Both were tagged together, with the one that does not exist and then without it.
     let both = |request: &ccm_testbed::proxy::Request| {
-        machines
-            .iter()
-            .all(|(_, _, id, _)| request.body.contains(id.as_str()))
+        let mut ids = machines.iter().map(|(_, _, id, _)| id.as_str());
+        ids.all(|id| request.body.contains(id))
     };
     assert!(stage.account.proxy.writes().iter().any(both));
 
@@ -149,11 +132,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     nodes.delete("c", &DeleteParams::default()).await.unwrap();
     stage.account.proxy.forget();
     let (running, shutdown) = run(&client, &stage.cloud);
-    let node = json!({"metadata": {"name": "e"}, "spec": {"providerID": format!("aws:///us-east-1a/{id}")}});
-    nodes
-        .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
-        .await
-        .unwrap();
+    create("e", &format!("aws:///us-east-1a/{id}")).await;
     wait_for("the next node", || async { label("e").await.is_some() }).await;
     let writes = stage.account.proxy.writes();
     assert!(
