@@ -3,23 +3,27 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node};
+use tokio::time::Instant;
 
 use crate::nodes::UNINITIALIZED;
 
 /// What the API server calls itself as a writer: by itself, or within our control plane.
 const API_SERVERS: [&str; 2] = ["kube-apiserver", "ccm-controlplane"];
 
-/// How often a condition is looked at.
-const PAUSE: Duration = Duration::from_millis(50);
+/// How soon a condition is looked at again, at first and at last. Most hold soon; of the others, whoever is asked has work to do.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
 
 /// Looks again and again until there is an answer. `None` if there was none within the limit.
 pub async fn eventually<T>(limit: Duration, check: impl AsyncFn() -> Option<T>) -> Option<T> {
     let wait = async {
+        let [mut pause, longest] = PAUSES;
         loop {
+            let looked = Instant::now();
             if let Some(found) = check().await {
                 return found;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause.max(looked.elapsed() * 2)).await;
+            pause = longest.min(pause * 5 / 4);
         }
     };
     tokio::time::timeout(limit, wait).await.ok()

@@ -21,7 +21,7 @@ use kube::{
 use serde_json::json;
 
 /// Nothing here takes this long unless it is broken.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The program under test.
 pub(crate) fn program() -> PathBuf {

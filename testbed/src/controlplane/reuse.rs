@@ -40,6 +40,8 @@ const CACHED: [&str; 9] = [
     "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "/apis/rbac.authorization.k8s.io/v1/rolebindings",
 ];
+/// How many wait for a test.
+const KEPT: usize = 2;
 /// Comparisons until nothing writes any more.
 const PASSES: usize = 100;
 
@@ -83,9 +85,15 @@ pub(super) async fn take(options: Options) -> Result<Option<ControlPlane>> {
     Ok(Some(plane))
 }
 
-/// Keeps a control plane for another test.
+/// Keeps a control plane for another test. Only a few: each needs memory, and now and then the processor.
 pub(super) fn keep(plane: ControlPlane) {
-    IDLE.lock().push(plane);
+    let mut idle = IDLE.lock();
+    idle.push(plane);
+    let surplus = (idle.len() > KEPT).then(|| idle.remove(0));
+    drop(idle);
+    if let Some(mut surplus) = surplus {
+        surplus.baseline = None;
+    }
 }
 
 impl Baseline {

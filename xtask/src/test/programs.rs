@@ -18,7 +18,7 @@ use crate::{print, say};
 const PROGRAMS: usize = 3;
 
 /// Tests of a program that run at the same time. More than there are cores, because they wait.
-const THREADS: &str = "4";
+const THREADS: &str = "3";
 
 /// The programs that take longest start first, so that none of them is waited for at the end.
 const LONG: [&str; 8] = [

@@ -1,7 +1,10 @@
 //! Network load balancers from beginning to end.
 
 use ccm_core::load_balancer::Protocol;
-use ccm_testbed::proxy::{Action, Rule, aws_refusal};
+use ccm_testbed::{
+    observe::assert_has,
+    proxy::{Action, Rule, aws_refusal},
+};
 use serde_json::{Value, json};
 
 use crate::stage::{NLB, Stage};

@@ -9,7 +9,10 @@ use ccm_core::{
     registry,
     testkit::cluster::{TestCluster, annotate, service},
 };
-use ccm_testbed::test_cloud::{AwsCloud, TestCloud as _};
+use ccm_testbed::{
+    observe::assert_has,
+    test_cloud::{AwsCloud, TestCloud as _},
+};
 use serde_json::Value;
 
 /// What the annotations of Services begin with.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ccm_core::{ErrorKind, Freshness, InstanceState, Need, Power};
 use serde_json::json;
 
-use crate::stage::{Stage, present, query, refusal};
+use crate::stage::{Stage, present, query};
 
 const GONE: &str = "aws:///us-east-1a/i-0123456789abcdef0";
 

@@ -13,6 +13,7 @@ use crate::{
     conformance::table,
     stage::{CLUSTER, Stage, refusal},
 };
+use ccm_testbed::observe::assert_has;
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -204,7 +205,7 @@ async fn a_cluster_without_a_table_says_what_to_do() {
     let stage = Stage::new(0, "[Global]\nRouteTableID=rtb-0123456789abcdef0\n").await;
     let error = pass(&*stage.cloud, &[]).await.unwrap_err();
     assert_has(
-        &error.message(),
+        error.message(),
         &["there is no route table rtb-0123456789abcdef0"],
     );
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -234,5 +235,5 @@ async fn a_route_of_somebody_else_is_left_alone() {
         panic!("{applied:?}")
     };
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-    assert_has(&error.message(), &["has a route for 10.244.1.0/24 to igw-"]);
+    assert_has(error.message(), &["has a route for 10.244.1.0/24 to igw-"]);
 }

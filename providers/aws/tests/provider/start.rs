@@ -5,7 +5,10 @@ use ccm_core::{
     check::{Finding, Severity},
     load_balancer::{Claim, ServicePort, ServiceView},
 };
-use ccm_testbed::proxy::{Action, Rule};
+use ccm_testbed::{
+    observe::assert_has,
+    proxy::{Action, Rule},
+};
 use serde_json::json;
 
 use crate::{
@@ -126,7 +129,7 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
     let bundle = bundle.to_str().unwrap();
     build(
         CLUSTER,
-        &variables(&[("HTTPS_PROXY", &server.url()), ("AWS_CA_BUNDLE", bundle)]),
+        &variables(&[("HTTPS_PROXY", server.url().as_str()), ("AWS_CA_BUNDLE", bundle)]),
     )
     .await
     .unwrap();
@@ -140,7 +143,7 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
     let (_, other) = tls("x");
     std::fs::write(bundle, other).unwrap();
     let one_try = "[Quota]\nec2-read-requests-per-second=1000\n";
-    let proxied = variables(&[("HTTPS_PROXY", &server.url()), ("AWS_CA_BUNDLE", bundle)]);
+    let proxied = variables(&[("HTTPS_PROXY", server.url().as_str()), ("AWS_CA_BUNDLE", bundle)]);
     let error = build(&format!("{CLUSTER}{one_try}"), &proxied).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
 }
@@ -212,7 +215,7 @@ async fn on_an_instance_everything_is_found() {
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
     stage.call("ec2", "delete_tags", tags).await;
     let error = build("", &given).await.unwrap_err();
-    assert_has(&error.message(), &["--allow-untagged-cloud"]);
+    assert_has(error.message(), &["--allow-untagged-cloud"]);
     let (_directory, context) = context("", &given);
     let flag = ("allow-untagged-cloud".to_owned(), vec!["true".to_owned()]);
     let context = BuildContext {
