@@ -13,6 +13,7 @@ use ccm_core::{
 };
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
+    inside::Inside,
     nodes::{self, NodeSpec, UNINITIALIZED},
     observe::{self, addresses, is_initialized, label, taints},
 };
@@ -44,10 +45,11 @@ fn instance(address: &str) -> Instance {
 }
 
 struct Stage {
+    /// Ends before the control plane.
+    _program: Inside,
     control_plane: ControlPlane,
     nodes: Api<Node>,
     events: Api<Event>,
-    running: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
 impl Stage {
@@ -65,12 +67,12 @@ impl Stage {
         let Request::Run(config) = request else {
             panic!("not a request to run")
         };
-        let running = tokio::spawn(cloud_controller_manager::run(*config));
+        let program = Inside::start(cloud_controller_manager::run(*config)).unwrap();
         Self {
+            _program: program,
             control_plane,
             nodes: Api::all(client.clone()),
             events: Api::all(client),
-            running,
         }
     }
 
@@ -122,7 +124,6 @@ async fn node_controller() {
     a_failing_node_holds_up_nobody(&stage).await;
     follows_the_cloud_and_keeps_the_zone(&stage).await;
     brings_stable_labels_in_line(&stage).await;
-    stage.running.abort();
 }
 
 async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {

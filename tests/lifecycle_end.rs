@@ -35,7 +35,7 @@ async fn what_was_begun_is_finished_and_nothing_else_is_begun() {
         .status()
         .unwrap();
     assert!(signal.success());
-    (&mut stage.running).await.unwrap().unwrap();
+    stage.program.ended().await.unwrap();
 
     let left = stage.names().await.len() - 1;
     assert!(left > 0, "there was no middle");

@@ -40,6 +40,7 @@ pub mod forward;
 pub mod golang;
 pub mod helm;
 mod http;
+pub mod inside;
 pub mod manifests;
 pub mod moto;
 pub mod nodes;

@@ -9,6 +9,7 @@ use std::{
 use ccm_core::{BuildContext, Cloud, Instance, Result, register_provider, testkit::FakeCloud};
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
+    inside::Inside,
     nodes::{self, NodeSpec},
     observe,
 };
@@ -33,18 +34,14 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 register_provider! { name: "fake", summary: "A cloud in memory", build: build }
 
 pub(crate) struct Stage {
+    /// First, since it must have ended when another test gets the control plane.
+    #[allow(dead_code)] // For the test of the end, which has a process of its own.
+    pub(crate) program: Inside,
     pub(crate) control_plane: ControlPlane,
     pub(crate) client: kube::Client,
     pub(crate) cloud: FakeCloud,
     pub(crate) nodes: Api<Node>,
     pub(crate) events: Api<Event>,
-    pub(crate) running: tokio::task::JoinHandle<anyhow::Result<()>>,
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.running.abort();
-    }
 }
 
 /// A node that was initialised long ago, with the id of the machine of its name.
@@ -83,14 +80,14 @@ impl Stage {
         config.lifecycle.deletion_confirm = Duration::from_millis(500);
         config.lifecycle.deletion_grace = Duration::ZERO;
         change(&mut config);
-        let running = tokio::spawn(cloud_controller_manager::run(*config));
+        let program = Inside::start(cloud_controller_manager::run(*config)).unwrap();
         Self {
+            program,
             control_plane,
             nodes: Api::all(client.clone()),
             events: Api::all(client.clone()),
             client,
             cloud,
-            running,
         }
     }
 

@@ -7,6 +7,7 @@ use ccm_sim::{
     openstack::{ServerSpec, UserSpec},
 };
 use ccm_testbed::{
+    inside::Inside,
     nodes::{self, NodeSpec},
     observe::taints,
     stage::Stage,
@@ -18,20 +19,10 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use serde_json::json;
-use tokio::task::JoinHandle;
 
 use crate::scene::{Scene, names};
 
 pub(crate) const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
-
-/// The program in this process. It ends with this value.
-pub(crate) struct Inside(JoinHandle<anyhow::Result<()>>);
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 /// Starts the program in this process, with short times for the lifecycle of nodes.
 pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> Inside {
@@ -50,7 +41,7 @@ pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> Inside {
     config.lifecycle.deletion_confirm = Duration::from_millis(500);
     config.lifecycle.deletion_grace = Duration::ZERO;
     change(&mut config);
-    Inside(tokio::spawn(cloud_controller_manager::run(*config)))
+    Inside::start(cloud_controller_manager::run(*config)).unwrap()
 }
 
 /// Servers and their nodes, which were initialised before. Returns the servers' ids.

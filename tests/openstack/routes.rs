@@ -9,6 +9,7 @@ use ccm_sim::{
     openstack::{NetworkSpec, PortPatch, PortSpec, ServerSpec},
 };
 use ccm_testbed::{
+    inside::Inside,
     nodes::NodeSpec,
     observe::{addresses, provider_id},
 };
@@ -18,7 +19,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::{
-    lifecycle::{Inside, run},
+    lifecycle::run,
     scene::{LIMIT, Scene, names},
 };
 

@@ -15,6 +15,7 @@ use ccm_core::{
 };
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
+    inside::Inside,
     nodes::{self, NodeSpec},
     observe::{self, is_of_the_api_server},
 };
@@ -25,7 +26,6 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 /// Events of the framework.
@@ -45,26 +45,14 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 register_provider! { name: "fake", summary: "A cloud in memory", build: build }
 
 pub(crate) struct Stage {
+    /// First, since it must have ended when another test gets the control plane.
+    program: Option<Inside>,
     pub(crate) control_plane: ControlPlane,
     pub(crate) client: kube::Client,
     pub(crate) cloud: FakeBalancers,
     pub(crate) services: Api<Service>,
     pub(crate) nodes: Api<Node>,
     cluster: String,
-    running: Option<Running>,
-}
-
-/// One life of the program.
-struct Running {
-    task: tokio::task::JoinHandle<()>,
-    runtime: Option<tokio::runtime::Runtime>,
-    stop: CancellationToken,
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 impl Stage {
@@ -93,7 +81,7 @@ impl Stage {
             client,
             cloud,
             cluster: cluster.to_owned(),
-            running: None,
+            program: None,
         };
         stage.join(&["n1", "n2"]).await;
         stage
@@ -115,43 +103,19 @@ impl Stage {
             panic!("not a request to run")
         };
         change(&mut config);
-        // A runtime of its own: what a killed program was at goes with it.
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let task = runtime.spawn(async move {
-            tokio::select! {
-                ended = cloud_controller_manager::run(*config) => ended.unwrap(),
-                () = stopped.cancelled() => {}
-            }
-        });
-        self.running = Some(Running {
-            task,
-            runtime: Some(runtime),
-            stop,
-        });
+        self.program = Some(Inside::start(cloud_controller_manager::run(*config)).unwrap());
     }
 
     /// Ends the program as a crash would.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            running.stop.cancel();
-            running.task.abort();
-            if let Some(runtime) = running.runtime.take() {
-                runtime.shutdown_background();
-            }
-        }
+        self.program = None;
     }
 
     /// Waits until the program has ended by itself.
     #[allow(dead_code)] // For the test of the end, which has a process of its own.
     pub(crate) async fn ended(&mut self) {
-        if let Some(running) = &mut self.running {
-            (&mut running.task).await.unwrap();
+        if let Some(program) = &mut self.program {
+            program.ended().await.unwrap();
         }
         self.kill();
     }

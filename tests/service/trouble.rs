@@ -249,9 +249,16 @@ async fn drift_is_mended_and_a_quiet_check_is_quiet() {
     stage.run(|config| config.service.drift_period = Some(Duration::from_millis(500)));
     let service = stage.served("web").await;
     stage.event("web", "EnsuredLoadBalancer").await;
+    let events = stage.events("web").await.len();
+    // An object can be read before the request that created it is in the log.
+    eventually("the requests for the events", async || {
+        let writes = stage.writes();
+        let created = writes.iter().filter(|(_, resource, _)| resource == "events/");
+        (created.count() >= events).then_some(())
+    })
+    .await;
     // A few checks go by.
-    let reads = stage.cloud.reads().len();
-    let (patches, events) = (stage.writes().len(), stage.events("web").await.len());
+    let (reads, patches) = (stage.cloud.reads().len(), stage.writes().len());
     let writes = stage.cloud.writes().len();
     eventually("three checks", async || {
         let looks = stage.looks(reads);

@@ -20,6 +20,9 @@ const PROGRAMS: usize = 3;
 /// Tests of a program that run at the same time. More than there are cores, because they wait.
 const THREADS: &str = "3";
 
+/// The most seconds that a program may take: several times those of the longest one.
+const LIMIT: &str = "2400";
+
 /// The programs that take longest start first, so that none of them is waited for at the end.
 const LONG: [&str; 8] = [
     "every_cloud",
@@ -167,18 +170,16 @@ impl Program {
 
     /// Runs its tests and prints their output when they have ended. Returns whether all passed.
     fn run(&self, switches: &[(&str, Option<OsString>)]) -> Result<bool> {
-        let mut command = if self.is_real {
-            // In a session of its own, to which Linux gives as much of the processor as to all other tests together. The real
-            // cloud is slow enough. It still ends with this process.
-            let mut command = Command::new("setpriv");
-            command
-                .args(["--pdeathsig", "TERM", "setsid"])
-                .arg(&self.executable);
-            command
-        } else {
-            Command::new(&self.executable)
-        };
+        // It ends with this process. A test that waits for what never comes is ended, too; the output has its name.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", LIMIT]);
+        if self.is_real {
+            // In a session of its own, to which Linux gives as much of the processor as to all other tests together: the real
+            // cloud is slow enough.
+            command.arg("setsid");
+        }
         command
+            .arg(&self.executable)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null());
@@ -197,10 +198,14 @@ impl Program {
         let done = command
             .output()
             .with_context(|| format!("cannot run {}", self.executable.display()))?;
+        let took = began.elapsed().as_secs_f64();
+        let ended = match done.status.code() {
+            Some(124) => " and was ended, because a test did not come to an end",
+            _ => "",
+        };
         print(&format!(
-            "     Ran {} in {:.0} s\n{}{}",
+            "     Ran {} in {took:.0} s{ended}\n{}{}",
             self.shown(),
-            began.elapsed().as_secs_f64(),
             String::from_utf8_lossy(&done.stdout),
             String::from_utf8_lossy(&done.stderr),
         ));
