@@ -1,8 +1,7 @@
 //! The clouds of this repository. The only file in `src/` that knows one by name.
 //!
-//! Each cloud is a crate in `providers/`, a Cargo feature of the same name and a stanza here. The `pub use` is what
-//! makes the linker keep the crate: Cargo merely offers it, and a crate that nobody names is left out of the binary
-//! together with its registration. `tests/registry.rs` fails when the places disagree.
+//! Each cloud is a crate in `providers/`, a Cargo feature of the same name and a line here. `tests/registry.rs` fails when
+//! the places disagree.
 
 use std::{ffi::OsStr, path::Path};
 
@@ -10,24 +9,33 @@ use ccm_core::{Provider, controllers::ControllerDef, registry};
 
 use crate::controllers::FRAMEWORK;
 
-cfg_if::cfg_if! {
-    if #[cfg(feature = "aws")] {
-        pub use ccm_provider_aws as aws;
-    }
-}
-cfg_if::cfg_if! {
-    if #[cfg(feature = "digitalocean")] {
-        pub use ccm_provider_digitalocean as digitalocean;
-    }
-}
-cfg_if::cfg_if! {
-    if #[cfg(feature = "openstack")] {
-        pub use ccm_provider_openstack as openstack;
-    }
+/// Links the crates of the clouds whose features are on. The `pub use` makes the linker keep a crate: Cargo merely offers it,
+/// and a crate that nobody names is left out of the binary together with its registration.
+macro_rules! clouds {
+    ($($feature:literal => $crate_name:ident as $name:ident;)+) => {
+        $(cfg_if::cfg_if! {
+            if #[cfg(feature = $feature)] {
+                pub use $crate_name as $name;
+            }
+        })+
+
+        /// The clouds that can be compiled in, each by the Cargo feature of its name.
+        pub const FEATURES: &[&str] = &[$($feature),+];
+
+        /// The clouds whose features are on.
+        #[must_use]
+        pub fn enabled() -> Vec<&'static str> {
+            let clouds = [$(($feature, cfg!(feature = $feature))),+].into_iter();
+            clouds.filter_map(|(cloud, is_on)| is_on.then_some(cloud)).collect()
+        }
+    };
 }
 
-/// The clouds that can be compiled in, each by the Cargo feature of its name.
-pub const FEATURES: &[&str] = &["aws", "digitalocean", "openstack"];
+clouds! {
+    "aws" => ccm_provider_aws as aws;
+    "digitalocean" => ccm_provider_digitalocean as digitalocean;
+    "openstack" => ccm_provider_openstack as openstack;
+}
 
 /// The clouds that are to follow. No feature exists for them yet.
 pub const PLANNED: &[&str] = &["azure", "gce"];

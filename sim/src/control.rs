@@ -42,6 +42,12 @@ impl Behavior {
         self.traffic.clock.advance(by);
     }
 
+    /// The names of the cloud's services.
+    #[must_use]
+    pub fn services(&self) -> Vec<&'static str> {
+        self.cloud.services()
+    }
+
     /// Sets or lifts the request quota of a service, by its name in the call log.
     pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
         self.traffic

@@ -398,6 +398,10 @@ impl Documents {
 }
 
 impl Cloud for Documents {
+    fn services(&self) -> Vec<&'static str> {
+        vec![self.rules.service()]
+    }
+
     fn target(&self, request: &Request) -> Target {
         let found = self.description.find(&request.method, &segments(&request.path));
         let (op, rest) = found.map_or(("unknown", Vec::new()), |(operation, rest)| {

@@ -53,6 +53,9 @@ use region::{Birth, Region};
 /// Longest request line that the front end takes.
 const MAX_REQUEST_LINE: usize = 8190;
 
+/// The services, as the catalogue's URLs name them.
+const SERVICES: [&str; 5] = ["identity", "compute", "network", "load-balancer", "key-manager"];
+
 /// How a simulated OpenStack begins.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -242,6 +245,10 @@ fn error(service: &str, status: StatusCode, message: &str) -> Reply {
 }
 
 impl Cloud for OpenStackCloud {
+    fn services(&self) -> Vec<&'static str> {
+        SERVICES.to_vec()
+    }
+
     fn target(&self, request: &Request) -> Target {
         let segments = segments(&request.path);
         let mut rest = segments.as_slice();
@@ -260,22 +267,12 @@ impl Cloud for OpenStackCloud {
             Some(_) => "admin",
             None => "public",
         };
-        let service = match (
-            region.is_empty(),
-            take(&|name| {
-                matches!(
-                    name,
-                    "identity" | "compute" | "network" | "load-balancer" | "key-manager"
-                )
-            }),
-        ) {
-            (true, Some("identity")) => "identity",
-            (false, Some("compute")) => "compute",
-            (false, Some("network")) => "network",
-            (false, Some("load-balancer")) => "load-balancer",
-            (false, Some("key-manager")) => "key-manager",
-            _ => "unknown",
-        };
+        // Keystone alone is the same for all regions.
+        let is_global = |service: &str| service == "identity";
+        let named = take(&|name| SERVICES.contains(&name));
+        let service = SERVICES.into_iter().find(|service| named == Some(*service));
+        let service = service.filter(|service| is_global(service) == region.is_empty());
+        let service = service.unwrap_or("unknown");
         let path: Vec<&str> = rest.iter().map(String::as_str).collect();
         let op = match service {
             "identity" => keystone::op(&request.method, &path),

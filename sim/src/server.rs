@@ -40,6 +40,8 @@ pub(crate) struct Target {
 
 /// A simulated cloud behind the server.
 pub(crate) trait Cloud: Send + Sync + 'static {
+    /// The names of the services, as quotas, latencies and the call log know them.
+    fn services(&self) -> Vec<&'static str>;
     /// Says which service and operation a request is for.
     fn target(&self, request: &Request) -> Target;
     /// Answers a request, from a frozen state if one is given.

@@ -25,7 +25,6 @@ use crate::binary::{Ccm, Launch};
 use crate::process;
 
 pub use crash::{Failure, Point, Progress, Report, Selection, Sweep};
-pub use parties::SERVICES_OF_OPENSTACK;
 pub(crate) use parties::{LIKELY, status, storm};
 pub use storm::{Storm, StormReport};
 

@@ -147,6 +147,27 @@ pub struct Machine {
     pub labels: Vec<(String, String)>,
 }
 
+/// The config that the documents of a cloud presuppose. Nothing listens at its address: what Services ask for is checked without
+/// the cloud.
+#[derive(Clone, Copy, Debug)]
+pub struct DocumentsConfig {
+    /// The config file.
+    pub file: &'static str,
+    /// Variables of the environment.
+    pub environment: &'static [(&'static str, &'static str)],
+}
+
+/// The config that the documents of this provider presuppose. None if it has no test cloud.
+#[must_use]
+pub fn documents_config(provider: &str) -> Option<DocumentsConfig> {
+    Some(match provider {
+        "aws" => aws::DOCUMENTS_CONFIG,
+        "digitalocean" => digitalocean::DOCUMENTS_CONFIG,
+        "openstack" => openstack::DOCUMENTS_CONFIG,
+        _ => return None,
+    })
+}
+
 /// Starts the test cloud of this provider. None if there is none.
 ///
 /// # Errors

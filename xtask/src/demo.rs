@@ -25,12 +25,14 @@ use ccm_testbed::{
     progress::{Nodes, Row, Watch},
     stage::Stage,
 };
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ipnet::IpNet;
 
 use self::{services::Act, tables::row};
 use crate::{print, say};
 
+/// The cloud whose load balancers can be used in the demo, and the only one with `--real`.
+const OPENSTACK: &str = "openstack";
 /// Rows of the table that is drawn again and again.
 const LIVE_ROWS: usize = 15;
 /// Rows of the table at the end.
@@ -42,9 +44,9 @@ const JOINING: usize = 2;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct DemoOptions {
-    /// Which cloud.
-    #[arg(long, value_enum, default_value_t = DemoCloud::Openstack)]
-    pub(crate) cloud: DemoCloud,
+    /// Which cloud: the name of its folder in `providers/`.
+    #[arg(long, value_name = "NAME", default_value = OPENSTACK)]
+    pub(crate) cloud: String,
     /// How many nodes there are at first [default: 100; with --real 5]
     #[arg(long)]
     pub(crate) nodes: Option<usize>,
@@ -59,30 +61,19 @@ pub(crate) struct DemoOptions {
     pub(crate) program: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DemoCloud {
-    #[default]
-    Openstack,
-    Aws,
-    Digitalocean,
-}
-
-impl DemoCloud {
-    /// The provider, which is also the feature.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Openstack => "openstack",
-            Self::Aws => "aws",
-            Self::Digitalocean => "digitalocean",
-        }
-    }
-}
-
 pub(crate) fn run(options: &DemoOptions) -> Result<()> {
-    if options.real && options.cloud != DemoCloud::Openstack {
+    let clouds = crate::clouds()?;
+    if !clouds.contains(&options.cloud) {
+        bail!(
+            "there is no cloud {:?}; clouds are {}",
+            options.cloud,
+            clouds.join(", ")
+        );
+    }
+    if options.real && options.cloud != OPENSTACK {
         bail!("--real is for OpenStack only");
     }
-    let program = program(options.program.as_ref(), options.cloud.name(), Build::Dev)?;
+    let program = program(options.program.as_ref(), &options.cloud, Build::Dev)?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         tokio::select! {
@@ -111,9 +102,9 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
         Cloud::real(u32::try_from(count + JOINING).context("too many servers")?).await?
     } else {
         let latency = Duration::from_millis(50);
-        match options.cloud {
-            DemoCloud::Openstack => Cloud::on_loopback(latency, place.private()?, place.public()?).await?,
-            other => Cloud::test(other.name(), latency).await?,
+        match options.cloud.as_str() {
+            OPENSTACK => Cloud::on_loopback(latency, place.private()?, place.public()?).await?,
+            other => Cloud::test(other, latency).await?,
         }
     };
     let mut names = cloud.servers(count + JOINING).await?;

@@ -145,6 +145,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     })?;
     step("demo", || {
         demo::run(&DemoOptions {
+            cloud: "openstack".to_owned(),
             nodes: Some(50),
             once: true,
             program: Some(program),

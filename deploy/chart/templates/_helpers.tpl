@@ -73,12 +73,12 @@
   {{- $extra = append $extra (toString .) -}}
 {{- end -}}
 {{- $bind := .Values.bindAddress -}}
-{{- if and (not $bind) (eq .Values.cloud "openstack") .Values.hostNetworking -}}
+{{- if and (not $bind) .Values.fixed.bindsToLoopback .Values.hostNetworking -}}
   {{- $bind = or (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled | empty | ternary "127.0.0.1" "0.0.0.0" -}}
 {{- end -}}
 {{- $ours := list
   (list "cloud-provider" .Values.cloud)
-  (list "cloud-config" (or .Values.secret.enabled (eq .Values.cloud "openstack") | ternary "$(CLOUD_CONFIG)" ""))
+  (list "cloud-config" (or .Values.secret.enabled .Values.fixed.needsConfig | empty | not | ternary "$(CLOUD_CONFIG)" ""))
   (list "cluster-name" (empty (.Values.cluster).name | ternary "" "$(CLUSTER_NAME)"))
   (list "controllers" (join "," .Values.enabledControllers))
   (list "v" .Values.logVerbosityLevel)
@@ -104,17 +104,8 @@
 {{- .Values.namespace | default .Release.Namespace -}}
 {{- end -}}
 
-{{/* The selector of each cloud's own chart or manifest. It is immutable. */}}
 {{- define "ccm.selector" -}}
-{{- if eq .Values.cloud "openstack" -}}
-app: {{ include "ccm.name" . }}
-component: controllermanager
-release: {{ .Release.Name }}
-{{- else if eq .Values.cloud "aws" -}}
-k8s-app: {{ include "ccm.name" . }}
-{{- else -}}
-app: {{ include "ccm.name" . }}
-{{- end -}}
+{{- tpl .Values.fixed.selector . -}}
 {{- end -}}
 
 {{/* Labels and annotations of every object. */}}
@@ -137,9 +128,11 @@ annotations:
 
 {{- define "ccm.image" -}}
 {{- $repository := .Values.image.repository -}}
-{{- range list "provider-os/openstack-cloud-controller-manager" "k8scloudprovider/openstack-cloud-controller-manager" "provider-aws/cloud-controller-manager" "digitalocean/digitalocean-cloud-controller-manager" -}}
-  {{- if hasSuffix . $repository -}}
-    {{- fail (printf "image.repository: %s is the image of the Go program, which this chart does not start; remove image.repository and image.tag from your values, or write the repository that has the image of this program. With --reuse-values, helm takes over the values of the other chart: use --reset-then-reuse-values" $repository) -}}
+{{- range $path, $_ := .Files.Glob "clouds/*.yaml" -}}
+  {{- range (get ($.Files.Get $path | fromYaml) "fixed").goImages -}}
+    {{- if hasSuffix . $repository -}}
+      {{- fail (printf "image.repository: %s is the image of the Go program, which this chart does not start; remove image.repository and image.tag from your values, or write the repository that has the image of this program. With --reuse-values, helm takes over the values of the other chart: use --reset-then-reuse-values" $repository) -}}
+    {{- end -}}
   {{- end -}}
 {{- end -}}
 {{- if .Values.image.digest -}}

@@ -9,16 +9,6 @@ use futures_util::future::BoxFuture;
 use super::Party;
 use crate::proxy::{Action, Controls, Proxy, Request, Rule};
 
-/// The services of a simulated OpenStack, as quotas and faults name them.
-pub const SERVICES_OF_OPENSTACK: [&str; 4] = ["identity", "compute", "network", "load-balancer"];
-
-/// The services of every simulated cloud; a cloud has its own of these.
-fn services() -> impl Iterator<Item = &'static str> {
-    SERVICES_OF_OPENSTACK
-        .into_iter()
-        .chain([ccm_sim::digitalocean::SERVICE])
-}
-
 /// How likely each kind of failure is for a call.
 pub(crate) const LIKELY: f64 = 0.08;
 /// The same for what lasts until the storm is over, and with it everything that waits for the answer.
@@ -180,7 +170,7 @@ impl Party for Behavior {
             burst: 3,
             retry_after: RetryAfter::Honest,
         };
-        for service in services() {
+        for service in self.services() {
             self.set_quota(service, Some(quota.clone()));
         }
         for (seed, (action, probability)) in (seed..).zip(kinds) {
@@ -198,7 +188,7 @@ impl Party for Behavior {
 
     fn calm(&self) {
         self.clear_faults();
-        for service in services() {
+        for service in self.services() {
             self.set_quota(service, None);
         }
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
+use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
 use crate::moto::{Account, Moto, REGION};
 use crate::picture::Picture;
 use crate::proxy::{AWS_READS as READS, Action, Rule};
@@ -19,6 +19,15 @@ const ANNOTATIONS: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const CREATES: [&str; 3] = ["CreateLoadBalancer", "CreateTargetGroup", "CreateSecurityGroup"];
 /// The name of the cluster, in tags and in `--cluster-name`.
 const CLUSTER: &str = "test";
+
+pub(super) const DOCUMENTS_CONFIG: DocumentsConfig = DocumentsConfig {
+    file: "[Global]\nNLBSecurityGroupMode = Managed\nRegion = us-west-2\nVPC = vpc-0\nKubernetesClusterID = example\n",
+    environment: &[
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
+        ("AWS_ACCESS_KEY_ID", "none"),
+        ("AWS_SECRET_ACCESS_KEY", "none"),
+    ],
+};
 
 /// An account with a network of three zones and no machines.
 #[derive(Debug)]

@@ -10,13 +10,18 @@ use ccm_sim::{Behavior, Latency, Scope};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
+use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
 const ANNOTATIONS: &str = "service.beta.kubernetes.io/do-loadbalancer-";
 const ID: &str = "kubernetes.digitalocean.com/load-balancer-id";
 const BALANCERS: &str = "load_balancers";
+
+pub(super) const DOCUMENTS_CONFIG: DocumentsConfig = DocumentsConfig {
+    file: "accessToken: none\noverrideUrl: http://127.0.0.1:1/\nregion: nyc3\n",
+    environment: &[],
+};
 
 /// A simulated DigitalOcean without droplets.
 #[derive(Debug)]

@@ -14,9 +14,15 @@ use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
+use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
 use crate::picture::Picture;
 use crate::sweep::Party;
+
+pub(super) const DOCUMENTS_CONFIG: DocumentsConfig = DocumentsConfig {
+    file: "[Global]\nauth-url = http://127.0.0.1:1/v3\ntoken = none\ntenant-id = none\n\
+           [LoadBalancerClass \"dmz\"]\nfloating-subnet-tags = dmz\n",
+    environment: &[],
+};
 
 /// What makes the program manage everything that it can.
 const CONFIG: &str = "[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";

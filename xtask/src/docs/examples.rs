@@ -8,38 +8,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_testbed::cargo::root;
+use ccm_testbed::{cargo::root, test_cloud};
 use serde_json::Value;
 
 use super::reference;
 use crate::say;
-
-/// The config that the pages of a cloud presuppose, and variables of the environment. Nothing listens at its address: what
-/// Services ask for is checked without the cloud.
-type Setting = (&'static str, &'static [(&'static str, &'static str)]);
-
-fn setting(cloud: &str) -> Result<Setting> {
-    Ok(match cloud {
-        "openstack" => (
-            "[Global]\nauth-url = http://127.0.0.1:1/v3\ntoken = none\ntenant-id = none\n\
-             [LoadBalancerClass \"dmz\"]\nfloating-subnet-tags = dmz\n",
-            &[],
-        ),
-        "aws" => (
-            "[Global]\nNLBSecurityGroupMode = Managed\nRegion = us-west-2\nVPC = vpc-0\nKubernetesClusterID = example\n",
-            &[
-                ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
-                ("AWS_ACCESS_KEY_ID", "none"),
-                ("AWS_SECRET_ACCESS_KEY", "none"),
-            ],
-        ),
-        "digitalocean" => (
-            "accessToken: none\noverrideUrl: http://127.0.0.1:1/\nregion: nyc3\n",
-            &[],
-        ),
-        _ => bail!("add a config for the pages of {cloud} to xtask/src/docs/examples.rs"),
-    })
-}
 
 /// Checks that every Service in the cloud's pages is valid, and that its guide names every annotation.
 pub(crate) fn check(program: &Path, cloud: &str) -> Result<()> {
@@ -119,16 +92,17 @@ fn services(page: &str) -> String {
 }
 
 fn validate(program: &Path, cloud: &str, services: &str) -> Result<Value> {
-    let (config, environment) = setting(cloud)?;
+    let config = test_cloud::documents_config(cloud);
+    let config = config.with_context(|| format!("there is no test cloud for {cloud}"))?;
     let folder = root().join("target");
     fs::create_dir_all(&folder)?;
     let file = folder.join(format!("examples-{cloud}.conf"));
-    fs::write(&file, config)?;
+    fs::write(&file, config.file)?;
     let mut child = Command::new(program)
         .args(["validate", "-o", "json", "--services=-"])
         .arg(format!("--cloud-provider={cloud}"))
         .arg(format!("--cloud-config={}", file.display()))
-        .envs(environment.iter().copied())
+        .envs(config.environment.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
