@@ -93,7 +93,7 @@ impl Picture {
 }
 
 /// The text with words in it.
-fn spoken(text: &str, roles: &BTreeMap<String, String>) -> String {
+pub(crate) fn spoken(text: &str, roles: &BTreeMap<String, String>) -> String {
     let roles = roles.iter().filter(|(id, _)| !id.is_empty());
     roles.fold(text.to_owned(), |text, (id, role)| {
         text.replace(id.as_str(), &format!("<{role}>"))

@@ -26,8 +26,7 @@ use crate::{
 ///
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let loaded = config::load(context, &mut ConfigFiles::default());
-    let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
     crate::tagging::check(context).map_err(|error| vec![Finding::of_error("flags", &error)])?;
     let context = context.clone();
     Ok(Box::new(Inspector { context, loaded }))
@@ -57,10 +56,7 @@ impl Checker for Inspector {
         };
         report.scope = Some(site.to_string());
         let mut inspection = Inspection {
-            keys: ConfigSource {
-                file: self.context.cloud_config.as_deref(),
-                locations: &self.loaded.locations,
-            },
+            keys: ConfigSource::of(&self.context, &self.loaded),
             report,
             remedy: |kind| match kind {
                 ErrorKind::PermissionDenied => "allow the action in the IAM policy",
@@ -71,10 +67,9 @@ impl Checker for Inspector {
         let mut report = inspection.report;
         rights(&api, &site, table.as_deref(), &mut report).await;
         report.leave_out("Rights to write load balancers: Elastic Load Balancing has no dry runs.");
-        let text = "a dry run needs one that may be changed";
-        report.leave_out(format!(
-            "Rights to change instances and rules of security groups: {text}."
-        ));
+        let objects = "instances and rules of security groups";
+        let text = format!("Rights to change {objects}: a dry run needs one that may be changed.");
+        report.leave_out(text);
         report
     }
 
@@ -99,8 +94,7 @@ impl Inspector {
         if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));
         }
-        let untagged = self.context.flags.boolean(&crate::ALLOW_UNTAGGED);
-        let site = Site::find(&api, config, untagged).await?;
+        let site = Site::find(&api, config, &self.context.flags).await?;
         Ok((api, site))
     }
 

@@ -5,9 +5,10 @@ use std::{
     fmt,
 };
 
-use ccm_core::{Error, ErrorKind, Priority, Result, error::accept};
+use ccm_core::{Error, ErrorKind, FlagValues, Priority, Result, error::accept};
 
 use crate::{
+    ALLOW_UNTAGGED,
     client::{Api, accepted, ec2::Instance, metadata::INSTANCE_ID},
     config::Config,
 };
@@ -93,10 +94,8 @@ impl Cluster {
         let ids: BTreeSet<&str> = ids.chain(legacy).collect();
         let ids: Vec<_> = ids.into_iter().collect();
         if ids.len() > 1 {
-            let text = format!(
-                "the tags of this instance name several clusters: {}",
-                ids.join(", ")
-            );
+            let known = ids.join(", ");
+            let text = format!("the tags of this instance name several clusters: {known}");
             let text = format!("{text}; keep one, or set [Global] KubernetesClusterID");
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
@@ -138,7 +137,7 @@ impl Site {
     /// # Errors
     ///
     /// AWS cannot be reached or refuses, or there is no cluster id.
-    pub(crate) async fn find(api: &Api, config: &Config, untagged: bool) -> Result<Self> {
+    pub(crate) async fn find(api: &Api, config: &Config, flags: &FlagValues) -> Result<Self> {
         let mut site = Self {
             region: api.region().to_owned(),
             subnet: config.subnet.clone(),
@@ -158,11 +157,11 @@ impl Site {
         if site.cluster.id.is_empty() {
             site.cluster = Cluster::of_instance(&own.tags)?;
         }
-        if site.cluster.id.is_empty() && !untagged {
-            let text = format!(
-                "there is no cluster id: tag instance {id} with kubernetes.io/cluster/<id>, set [Global] KubernetesClusterID, or \
-                 allow that with --allow-untagged-cloud"
-            );
+        if site.cluster.id.is_empty() && !flags.boolean(&ALLOW_UNTAGGED) {
+            let fix = "set [Global] KubernetesClusterID, or allow that with --allow-untagged-cloud";
+            let missing =
+                format!("there is no cluster id: tag instance {id} with kubernetes.io/cluster/<id>");
+            let text = format!("{missing}, {fix}");
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         if site.vpc.is_empty() {
@@ -178,10 +177,8 @@ async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
     let found = api.at(Priority::User).instances_by_id(&[id.to_owned()]).await;
     let found = accept(found, ErrorKind::NotFound, Vec::new())?;
     found.into_iter().next().ok_or_else(|| {
-        let text = format!(
-            "EC2 does not know instance {id}, which this program runs on; is the region {} right",
-            api.region()
-        );
+        let unknown = format!("EC2 does not know instance {id}, which this program runs on");
+        let text = format!("{unknown}; is the region {} right", api.region());
         Error::new(ErrorKind::NotFound, text)
     })
 }

@@ -23,6 +23,7 @@ use crate::{
         ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates,
     },
     cluster::Cluster,
+    load_balancer::spec::Flavor,
 };
 
 /// Instance types that must get topology labels. Source: `supportedTopologyInstanceTypePattern` of the Go cloud controller.
@@ -129,7 +130,7 @@ pub(crate) struct Config {
 }
 
 /// How load balancers are built.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LoadBalancing {
     /// Leave the security groups of nodes unchanged.
     pub(crate) disable_security_group_ingress: bool,
@@ -140,7 +141,7 @@ pub(crate) struct LoadBalancing {
     /// Every new network load balancer gets a security group of its own.
     pub(crate) managed_security_groups: bool,
     /// What a Service without the annotation gets.
-    pub(crate) default_type: DefaultType,
+    pub(crate) default_type: Flavor,
 }
 
 /// A health check of kube-proxy that all Services share.
@@ -150,18 +151,6 @@ pub(crate) struct SharedProbe {
     pub(crate) port: u16,
     /// Its path.
     pub(crate) path: String,
-}
-
-/// The load balancer of a Service without the annotation `aws-load-balancer-type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum DefaultType {
-    /// A classic load balancer, as upstream.
-    #[default]
-    Classic,
-    /// A network load balancer.
-    Nlb,
-    /// None: the Service is left alone.
-    None,
 }
 
 impl Config {
@@ -308,12 +297,9 @@ fn cluster(global: &Global, problems: &mut Problems) -> Cluster {
 
 fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
     let mut families = Vec::new();
-    for text in given
-        .iter()
-        .map(|text| text.trim())
-        .filter(|text| !text.is_empty())
-    {
+    for text in given.iter().map(|text| text.trim()) {
         match text {
+            "" => {}
             "ipv4" => families.push(IpFamily::V4),
             "ipv6" => families.push(IpFamily::V6),
             _ => {
@@ -323,10 +309,9 @@ fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
         }
     }
     if families.is_empty() {
-        vec![IpFamily::V4]
-    } else {
-        families
+        families.push(IpFamily::V4);
     }
+    families
 }
 
 fn topology_types(pattern: &str, problems: &mut Problems) -> Option<Regex> {
@@ -356,9 +341,8 @@ fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
     };
     let what = format!("{arn:?} is not the ARN of a role; write arn:aws:iam::<account>:role/<name>");
     problems.require(!account.is_empty(), ("Global", "RoleARN"), what);
-    let account = account.to_owned();
     Some(Role {
-        account,
+        account: account.to_owned(),
         source_arn,
         arn,
     })
@@ -435,9 +419,9 @@ fn load_balancing(global: &Global, problems: &mut Problems) -> LoadBalancing {
     let (key, modes) = ("NLBSecurityGroupMode", [("Managed", true)]);
     let managed_security_groups = choice(key, &global.nlb_security_group_mode, &modes, problems);
     let types = [
-        ("classic", DefaultType::Classic),
-        ("nlb", DefaultType::Nlb),
-        ("none", DefaultType::None),
+        ("classic", Flavor::Classic),
+        ("nlb", Flavor::Network),
+        ("none", Flavor::Elsewhere),
     ];
     let key = "DefaultLoadBalancerType";
     let default_type = choice(key, &global.default_load_balancer_type, &types, problems);

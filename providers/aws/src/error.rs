@@ -59,60 +59,44 @@ pub(crate) fn code(error: &Error) -> Option<&str> {
     found.map(|(_, code)| code.as_str())
 }
 
-/// The one table: what codes mean for the caller.
-const KINDS: [(ErrorKind, &str); 8] = [
-    (
-        ErrorKind::RateLimited,
-        "RequestLimitExceeded Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException \
-         TooManyRequestsException EC2ThrottledException BandwidthLimitExceeded PriorRequestNotComplete SlowDown \
-         DependencyThrottle",
-    ),
-    (
-        ErrorKind::Unauthenticated,
-        "AuthFailure ExpiredToken ExpiredTokenException RequestExpired InvalidClientTokenId InvalidAccessKeyId \
-         InvalidSecurity UnrecognizedClientException SignatureDoesNotMatch IncompleteSignature MissingAuthenticationToken \
-         MissingAuthenticationTokenException InvalidIdentityToken IDPRejectedClaim",
-    ),
-    (
-        ErrorKind::PermissionDenied,
-        "UnauthorizedOperation AccessDenied AccessDeniedException NotAuthorized OptInRequired PendingVerification Blocked",
-    ),
-    // What an annotation or the config names, not what is read or changed.
-    (
-        ErrorKind::InvalidSpec,
-        "CertificateNotFound SSLPolicyNotFound SubnetNotFound AllocationIdNotFound AvailabilityZoneNotSupported \
-         UnsupportedProtocol InvalidTarget InvalidSubnet InvalidScheme InvalidSecurityGroup InvalidConfigurationRequest \
-         OperationNotPermitted IncompatibleProtocols InvalidLoadBalancerAction PolicyTypeNotFound",
-    ),
-    (
-        ErrorKind::AlreadyExists,
-        "RouteAlreadyExists ResourceAlreadyExists",
-    ),
-    (
-        ErrorKind::Conflict,
-        "DependencyViolation ResourceInUse IncorrectState IncorrectInstanceState ConcurrentTagAccess OperationInProgress \
-         IdempotentParameterMismatch",
-    ),
-    (
-        ErrorKind::Unsupported,
-        "UnsupportedOperation InvalidAction UnknownOperation UnsupportedOperationException",
-    ),
-    (
-        ErrorKind::Unavailable,
-        "InternalError InternalFailure InternalServiceError ServiceUnavailable Unavailable RequestTimeout \
-         RequestTimeoutException ServerInternal",
-    ),
-];
+/// Too many requests.
+const THROTTLED: &str = "RequestLimitExceeded Throttling ThrottlingException ThrottledException RequestThrottled \
+    RequestThrottledException TooManyRequestsException EC2ThrottledException BandwidthLimitExceeded \
+    PriorRequestNotComplete SlowDown DependencyThrottle";
+/// Credentials that are wrong or have expired.
+const UNAUTHENTICATED: &str = "AuthFailure ExpiredToken ExpiredTokenException RequestExpired InvalidClientTokenId \
+    InvalidAccessKeyId InvalidSecurity UnrecognizedClientException SignatureDoesNotMatch IncompleteSignature \
+    MissingAuthenticationToken MissingAuthenticationTokenException InvalidIdentityToken IDPRejectedClaim";
+/// Credentials without the right, or an account that may not.
+const DENIED: &str = "UnauthorizedOperation AccessDenied AccessDeniedException NotAuthorized OptInRequired \
+    PendingVerification Blocked";
+/// What an annotation or the config names, not what is read or changed.
+const INVALID: &str = "CertificateNotFound SSLPolicyNotFound SubnetNotFound AllocationIdNotFound \
+    AvailabilityZoneNotSupported UnsupportedProtocol InvalidTarget InvalidSubnet InvalidScheme InvalidSecurityGroup \
+    InvalidConfigurationRequest OperationNotPermitted IncompatibleProtocols InvalidLoadBalancerAction PolicyTypeNotFound";
+/// Something else is at work on the object, or uses it.
+const CONFLICT: &str = "DependencyViolation ResourceInUse IncorrectState IncorrectInstanceState ConcurrentTagAccess \
+    OperationInProgress IdempotentParameterMismatch";
+/// What this region or API does not have.
+const UNSUPPORTED: &str = "UnsupportedOperation InvalidAction UnknownOperation UnsupportedOperationException";
+/// AWS failed on its side.
+const UNAVAILABLE: &str = "InternalError InternalFailure InternalServiceError ServiceUnavailable Unavailable \
+    RequestTimeout RequestTimeoutException ServerInternal";
 
-/// What a code means; one that the table does not have, by its form.
+/// The one table: what a code means for the caller; one that is not listed, by its form.
 fn kind(code: &str, status: Option<u16>) -> ErrorKind {
-    let is_listed = |codes: &str| codes.split_whitespace().any(|listed| listed == code);
-    if let Some((kind, _)) = KINDS.iter().find(|(_, codes)| is_listed(codes)) {
-        return *kind;
-    }
+    let is_in = |codes: &str| codes.split_whitespace().any(|listed| listed == code);
     let begins = |words: &[&str]| words.iter().any(|word| code.starts_with(word));
     let ends = |words: &[&str]| words.iter().any(|word| code.ends_with(word));
     match status {
+        _ if is_in(THROTTLED) => ErrorKind::RateLimited,
+        _ if is_in(UNAUTHENTICATED) => ErrorKind::Unauthenticated,
+        _ if is_in(DENIED) => ErrorKind::PermissionDenied,
+        _ if is_in(INVALID) => ErrorKind::InvalidSpec,
+        _ if is_in("RouteAlreadyExists ResourceAlreadyExists") => ErrorKind::AlreadyExists,
+        _ if is_in(CONFLICT) => ErrorKind::Conflict,
+        _ if is_in(UNSUPPORTED) => ErrorKind::Unsupported,
+        _ if is_in(UNAVAILABLE) => ErrorKind::Unavailable,
         _ if begins(&["TooMany"]) || ends(&["LimitExceeded", "LimitExceededException"]) => {
             ErrorKind::QuotaExceeded
         }

@@ -55,8 +55,8 @@ const REFUSALS: usize = 5;
 /// The ids of the zones by their names.
 type Zones = BTreeMap<String, String>;
 
-/// The provider's [`Instances`].
-#[derive(Debug)]
+/// The provider's [`Instances`]. A clone is the same.
+#[derive(Clone, Debug)]
 pub(crate) struct AwsInstances {
     finder: Finder<Source>,
     zones: Cache<(), Zones>,
@@ -138,11 +138,12 @@ impl InstanceSource for Source {
             let host = node.name.split('.').next().filter(|host| is_well_formed(host));
             return host.map_or(Lookup::Name, |host| Lookup::Id(host.to_owned()));
         };
+        let is_ip = |address: String| address.parse::<IpAddr>().is_ok();
         match provider_id::parse(text) {
             Err(error) => Lookup::Known(Err(error)),
             Ok(ProviderId::Foreign) => Lookup::Known(Ok(InstanceState::Unmanaged)),
             // Nothing has such an address, and nothing that is not there was asked for.
-            Ok(ProviderId::Fargate(id)) if !has_valid_address(&id) => {
+            Ok(ProviderId::Fargate(id)) if !fargate_address(&id).is_some_and(is_ip) => {
                 let text = format!("provider ID {text:?} does not hold the address of a Fargate node");
                 Lookup::Known(Err(Error::new(ErrorKind::InvalidSpec, text)))
             }
@@ -299,7 +300,7 @@ impl Source {
         }
         let (client, vpc) = (self.api.at(priority), self.site.vpc.as_str());
         let addresses = ids.iter().filter_map(|id| fargate_address(id)).collect();
-        let found = client.fargate_interfaces(vpc, addresses).await;
+        let found = client.fargate_nodes(vpc, addresses).await;
         let answer = |id: &String| {
             let address = fargate_address(id).unwrap_or_default();
             let found = found.as_ref().map_err(Clone::clone)?;
@@ -313,11 +314,6 @@ impl Source {
         };
         ids.iter().map(|id| (id.clone(), answer(id))).collect()
     }
-}
-
-/// Whether the id of a Fargate node has an address.
-fn has_valid_address(id: &str) -> bool {
-    fargate_address(id).is_some_and(|address| address.parse::<IpAddr>().is_ok())
 }
 
 /// The answers by ids.

@@ -70,20 +70,16 @@ register_provider! {
 pub(crate) struct Nodes {
     api: Api,
     site: Arc<Site>,
-    instances: Arc<AwsInstances>,
+    instances: AwsInstances,
 }
 
-#[async_trait]
 impl Cloud for Nodes {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn owns(&self, provider_id: &str) -> bool {
-        match provider_id.split_once("://") {
-            Some((scheme, _)) => scheme == NAME,
-            None => provider_id::parse(provider_id).is_ok_and(|id| id != ProviderId::Foreign),
-        }
+    fn owns_bare(&self, id: &str) -> bool {
+        provider_id::parse(id).is_ok_and(|id| id != ProviderId::Foreign)
     }
 
     fn scope(&self) -> String {
@@ -95,7 +91,7 @@ impl Cloud for Nodes {
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
-        Some(&*self.instances)
+        Some(&self.instances)
     }
 }
 
@@ -164,15 +160,13 @@ pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Resu
     let mut connection = config.connection.clone();
     connection.answer_timeout = answer_timeout;
     let api = Api::connect(connection, &config.quotas, &context).await?;
-    let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
-    let site = Arc::new(Site::find(&api, config, untagged).await?);
+    let site = Arc::new(Site::find(&api, config, &context.flags).await?);
     let instances = AwsInstances::new(&api, &site, config, &context.metrics);
     let routes = TableRoutes::new(&api, &site, config.route_table.clone(), &context.fences.routes);
-    let instances = Arc::new(instances);
     let nodes = Nodes { api, site, instances };
-    let balancing = Arc::new(config.load_balancing.clone());
-    let calls = Calls::new(&nodes, Arc::clone(&balancing), &context.metrics);
-    let (settings, cluster) = (balancing, nodes.site.cluster.clone());
+    let settings = Arc::new(config.load_balancing.clone());
+    let calls = Calls::new(&nodes, Arc::clone(&settings), &context.metrics);
+    let cluster = nodes.site.cluster.clone();
     let model = Model { settings, cluster };
     Ok(Arc::new(Aws {
         load_balancers: Engine::new(model, Arc::new(calls), context.plan.clone()),

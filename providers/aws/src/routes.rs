@@ -126,9 +126,8 @@ impl TableRoutes {
         let text = match (&self.table, self.site.cluster.key()) {
             (Some(id), _) => format!("there is no route table {id}; correct [Global] RouteTableID"),
             (None, Some(key)) => {
-                format!(
-                    "no route table of VPC {vpc} has the tag {key}; tag one, or set [Global] RouteTableID"
-                )
+                let fix = "tag one, or set [Global] RouteTableID";
+                format!("no route table of VPC {vpc} has the tag {key}; {fix}")
             }
             (None, None) => format!("VPC {vpc} has no route table"),
         };
@@ -335,10 +334,9 @@ impl Routes for TableRoutes {
         let writes = desired.clone().map(|route| self.write(route, &state, priority));
         let mut created = in_turn(writes.collect()).await;
         // A route that could not be replaced is still there.
-        let failures = desired.zip(&created);
-        let failures =
-            failures.filter_map(|(route, written)| Some((route.destination, written.as_ref().err()?)));
-        let failures: HashMap<IpNet, &Error> = failures.collect();
+        let failed = desired.zip(&created);
+        let failed = failed.filter_map(|(route, result)| Some((route.destination, result.as_ref().err()?)));
+        let failures: HashMap<IpNet, &Error> = failed.collect();
         for (route, deleted) in changes.delete.iter().zip(&mut deleted) {
             if let Some(error) = failures.get(&route.destination.trunc()) {
                 *deleted = Err((*error).clone());

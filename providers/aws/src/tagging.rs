@@ -102,12 +102,10 @@ impl Settings {
         let mut problems = Vec::new();
         let mut tags = Tags::new();
         for item in flags.list(&TAGS) {
-            match item
-                .split_once('=')
-                .map(|(key, value)| (key.trim(), value.trim()))
-            {
-                Some((key, value)) if !key.is_empty() => drop(tags.insert(key.into(), value.into())),
-                _ => problems.push(format!("--tags: {item:?} is not a tag; write key=value")),
+            let (key, value) = item.split_once('=').unwrap_or_default();
+            match key.trim() {
+                "" => problems.push(format!("--tags: {item:?} is not a tag; write key=value")),
+                key => drop(tags.insert(key.into(), value.trim().into())),
             }
         }
         let text = "--tags: the tagging controller needs at least one; write --tags=key=value";
@@ -218,10 +216,8 @@ impl Tagger {
     fn changed(&mut self, change: Change) {
         match change {
             Change::Applied(name) => {
-                let node = self.nodes.get(&name);
-                let Some((id, node)) = node.and_then(|node| Some((instance_of(&node)?, node))) else {
-                    return;
-                };
+                let Some(node) = self.nodes.get(&name) else { return };
+                let Some(id) = instance_of(&node) else { return };
                 let known = self.instances.insert(id.clone(), name);
                 match known {
                     _ if self.has_label(&node) => {}

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 pub use crate::load_balancer::{Field, ServiceFinding, Severity};
 use crate::{
-    Error, ErrorKind, Result,
+    BuildContext, Error, ErrorKind, Result,
     config::{KeyPath, LoadError, Locations, Parsed, Position, Problem},
     load_balancer::{Claim, ServiceView},
 };
@@ -117,20 +117,6 @@ impl Finding {
             .collect()
     }
 
-    /// What keeps the config from being read.
-    #[must_use]
-    pub fn of_load_error(error: &LoadError) -> Vec<Self> {
-        match error {
-            LoadError::File(error) => vec![Self::of_error("--cloud-config", error)],
-            LoadError::Content(errors) => {
-                let problems = errors.problems().iter();
-                problems
-                    .map(|problem| Self::of_problem(Severity::Error, problem))
-                    .collect()
-            }
-        }
-    }
-
     /// Says where to mend it.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
@@ -146,6 +132,21 @@ impl Finding {
     }
 }
 
+/// What keeps a config from being read.
+impl From<LoadError> for Vec<Finding> {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::File(error) => vec![Finding::of_error("--cloud-config", &error)],
+            LoadError::Content(errors) => {
+                let problems = errors.problems().iter();
+                problems
+                    .map(|problem| Finding::of_problem(Severity::Error, problem))
+                    .collect()
+            }
+        }
+    }
+}
+
 /// A config file, to report where something in it is wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigSource<'a> {
@@ -155,7 +156,16 @@ pub struct ConfigSource<'a> {
     pub locations: &'a Locations,
 }
 
-impl ConfigSource<'_> {
+impl<'a> ConfigSource<'a> {
+    /// The file that a config was read from.
+    #[must_use]
+    pub fn of<T>(context: &'a BuildContext, parsed: &'a Parsed<T>) -> Self {
+        Self {
+            file: context.cloud_config.as_deref(),
+            locations: &parsed.locations,
+        }
+    }
+
     /// A finding about a key.
     pub fn finding<'k>(
         self,

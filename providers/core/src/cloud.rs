@@ -19,9 +19,15 @@ pub trait Cloud: Any + Debug + Send + Sync {
     /// Whether a node with this `spec.providerID` is this cloud's. Every decision about a node asks this first;
     /// what belongs to another cloud is left alone.
     fn owns(&self, provider_id: &str) -> bool {
-        provider_id
-            .split_once("://")
-            .is_some_and(|(scheme, _)| scheme == self.name())
+        match provider_id.split_once("://") {
+            Some((scheme, _)) => scheme == self.name(),
+            None => self.owns_bare(provider_id),
+        }
+    }
+
+    /// The same for an ID without a scheme, as old kubelets wrote them.
+    fn owns_bare(&self, _id: &str) -> bool {
+        false
     }
 
     /// Where and as whom the cloud is asked, in words for events and the log, such as

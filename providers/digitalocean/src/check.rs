@@ -26,8 +26,7 @@ use crate::{
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let loaded = config::load(context, &mut ConfigFiles::default());
-    let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
     let api = Api::new(&loaded.value, context).map_err(|error| vec![Finding::of_error("API", &error)])?;
     Ok(Box::new(Inspector { api, loaded }))
 }

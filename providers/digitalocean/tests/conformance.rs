@@ -89,21 +89,17 @@ impl Subject for Simulated {
     }
 }
 
-const fn edit(name: &'static str, expected: EditResult) -> Edit {
-    Edit { name, expected }
-}
-
 const EDITS: [Edit; 10] = [
-    edit("delete load balancer", EditResult::Reverted),
-    edit("rename", EditResult::Reverted),
-    edit("remove rule", EditResult::Reverted),
-    edit("change health check", EditResult::Reverted),
-    edit("remove droplet", EditResult::Reverted),
-    edit("resize", EditResult::Reverted),
-    edit("choose project", EditResult::Kept),
-    edit("choose ciphers", EditResult::Kept),
-    edit("add tag", EditResult::Kept),
-    edit("create load balancer", EditResult::Foreign),
+    Edit::new("delete load balancer", EditResult::Reverted),
+    Edit::new("rename", EditResult::Reverted),
+    Edit::new("remove rule", EditResult::Reverted),
+    Edit::new("change health check", EditResult::Reverted),
+    Edit::new("remove droplet", EditResult::Reverted),
+    Edit::new("resize", EditResult::Reverted),
+    Edit::new("choose project", EditResult::Kept),
+    Edit::new("choose ciphers", EditResult::Kept),
+    Edit::new("add tag", EditResult::Kept),
+    Edit::new("create load balancer", EditResult::Foreign),
 ];
 
 /// The change of an edit.

@@ -38,8 +38,7 @@ use crate::{
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let loaded = config::load(context, &mut ConfigFiles::default());
-    let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
     Ok(Box::new(Inspector {
         context: context.clone(),
         loaded,
@@ -55,15 +54,6 @@ struct Inspector {
     can: OnceLock<Capabilities>,
 }
 
-impl Inspector {
-    fn keys(&self) -> ConfigSource<'_> {
-        ConfigSource {
-            file: self.context.cloud_config.as_deref(),
-            locations: &self.loaded.locations,
-        }
-    }
-}
-
 #[async_trait]
 impl Checker for Inspector {
     fn config(&self) -> Vec<Finding> {
@@ -72,6 +62,7 @@ impl Checker for Inspector {
 
     async fn cloud(&self) -> CloudReport {
         let settings = &self.loaded.value.settings;
+        let keys = ConfigSource::of(&self.context, &self.loaded);
         let gates = Gates::new(settings.request_timeout, &settings.quotas, &self.context);
         let generation = Generation::default();
         let agent = &self.context.user_agent;
@@ -81,13 +72,13 @@ impl Checker for Inspector {
             Ok(api) => api,
             Err(error) => {
                 return CloudReport {
-                    findings: vec![rights::no_entry(self.keys(), &error)],
+                    findings: vec![rights::no_entry(keys, &error)],
                     left_out: vec!["The cloud: without a token there is nothing to ask.".to_owned()],
                     ..CloudReport::default()
                 };
             }
         };
-        let mut check = CloudCheck::new(self.keys(), settings, api, &self.context.metrics);
+        let mut check = CloudCheck::new(keys, settings, api, &self.context.metrics);
         check.compute().await;
         let network = check.network().await;
         let version = check.load_balancing().await;

@@ -69,12 +69,8 @@ impl Cloud for Nodes {
         NAME
     }
 
-    fn owns(&self, provider_id: &str) -> bool {
-        match provider_id.split_once("://") {
-            Some((scheme, _)) => scheme == NAME,
-            // Old kubelets wrote IDs without a scheme.
-            None => provider_id::parse(provider_id).is_ok(),
-        }
+    fn owns_bare(&self, id: &str) -> bool {
+        provider_id::parse(id).is_ok()
     }
 
     fn scope(&self) -> String {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
 use crate::moto::{Account, Moto, REGION};
-use crate::picture::Picture;
+use crate::picture::{Picture, spoken};
 use crate::proxy::{AWS_READS as READS, Action, Rule};
 use crate::sweep::Party;
 
@@ -51,6 +51,18 @@ fn text(object: &Value, key: &str) -> String {
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned()
+}
+
+/// Sorts all lists: the order of ids, which differs from run to run, is no difference.
+fn sort(value: &mut Value) {
+    match value {
+        Value::Array(items) => {
+            items.iter_mut().for_each(sort);
+            items.sort_by_key(ToString::to_string);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(sort),
+        _ => {}
+    }
 }
 
 impl AwsCloud {
@@ -212,19 +224,23 @@ impl TestCloud for AwsCloud {
                 words.push((id.clone(), name.to_owned()));
             }
         }
+        let words = words.into_iter().collect();
+        let mut objects: Value = serde_json::from_str(&spoken(&objects.to_string(), &words))?;
+        sort(&mut objects);
         let mut lines = Vec::new();
-        for (kind, objects) in objects.as_object().into_iter().flatten() {
-            for object in objects.as_array().into_iter().flatten() {
+        for (kind, objects) in objects.as_object_mut().into_iter().flatten() {
+            for object in objects.as_array_mut().into_iter().flatten() {
+                let (name, rules) = (text(object, "name"), object["rules"].take());
                 // A group of the nodes without rules is how the account begins.
-                let is_base = kind == "security_groups"
-                    && object["rules"] == json!([])
-                    && ["nodes", "extra"].contains(&object["name"].as_str().unwrap_or_default());
-                if !is_base {
-                    lines.push(format!("{kind} {object}"));
+                if rules == json!([]) && ["nodes", "extra"].contains(&name.as_str()) {
+                    continue;
                 }
+                let rules = rules.as_array().into_iter().flatten();
+                lines.extend(rules.map(|rule| format!("{name}: {rule}")));
+                lines.push(format!("{kind} {object}"));
             }
         }
-        Ok(Picture::of_lines(lines, &words))
+        Ok(Picture::of_lines(lines, &[]))
     }
 
     async fn clear(&self) -> Result<()> {

@@ -12,6 +12,8 @@ use aws_credential_types::{
     credential_fn::provide_credentials_fn,
     provider::{self, SharedCredentialsProvider, error::CredentialsError},
 };
+use aws_sdk_elasticloadbalancing as elb;
+use aws_sdk_elasticloadbalancingv2 as elbv2;
 use aws_smithy_http_client::{
     Builder, Connector,
     proxy::ProxyConfig,
@@ -199,14 +201,15 @@ impl Connection {
         };
         let tls = TlsContext::builder().with_trust_store(trust).build();
         let tls = tls.map_err(|error| invalid("AWS_CA_BUNDLE", &error))?;
-        let client = Builder::new().build_with_connector_fn(move |settings, components| {
-            let mut builder = Connector::builder().proxy_config(proxy.clone());
-            builder.set_connector_settings(settings.cloned());
-            builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
-            let builder = builder.tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc));
-            builder.tls_context(tls.clone()).build()
-        });
-        Ok(client)
+        Ok(
+            Builder::new().build_with_connector_fn(move |settings, components| {
+                let mut builder = Connector::builder().proxy_config(proxy.clone());
+                builder.set_connector_settings(settings.cloned());
+                builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+                let builder = builder.tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc));
+                builder.tls_context(tls.clone()).build()
+            }),
+        )
     }
 
     /// The variables that the SDK may read.
@@ -261,12 +264,8 @@ impl Connection {
         }
         Ok(Clients {
             ec2: aws_sdk_ec2::Client::from_conf(config_of!(aws_sdk_ec2, Ec2).build()),
-            elb: aws_sdk_elasticloadbalancing::Client::from_conf(
-                config_of!(aws_sdk_elasticloadbalancing, Elb).build(),
-            ),
-            elbv2: aws_sdk_elasticloadbalancingv2::Client::from_conf(
-                config_of!(aws_sdk_elasticloadbalancingv2, ElbV2).build(),
-            ),
+            elb: elb::Client::from_conf(config_of!(elb, Elb).build()),
+            elbv2: elbv2::Client::from_conf(config_of!(elbv2, ElbV2).build()),
             sts: aws_sdk_sts::Client::from_conf(config_of!(aws_sdk_sts, Sts).build()),
         })
     }
@@ -275,8 +274,8 @@ impl Connection {
 /// The SDK's clients.
 pub(super) struct Clients {
     pub(super) ec2: aws_sdk_ec2::Client,
-    pub(super) elb: aws_sdk_elasticloadbalancing::Client,
-    pub(super) elbv2: aws_sdk_elasticloadbalancingv2::Client,
+    pub(super) elb: elb::Client,
+    pub(super) elbv2: elbv2::Client,
     pub(super) sts: aws_sdk_sts::Client,
 }
 
@@ -324,9 +323,8 @@ async fn assume(role: Arc<(aws_sdk_sts::Client, String)>) -> provider::Result {
     let (client, arn) = &*role;
     let request = client.assume_role().role_arn(arn).role_session_name(SESSION);
     let reply = Box::pin(request.send()).await.map_err(|error| {
-        let error = super::failure(&error)
-            .with_operation("sts:AssumeRole")
-            .with_context("role", arn);
+        let error = super::failure(&error).with_operation("sts:AssumeRole");
+        let error = error.with_context("role", arn);
         CredentialsError::provider_error(match error.kind() {
             // For whoever needs the role: there are no credentials.
             ErrorKind::PermissionDenied => {

@@ -15,8 +15,7 @@ impl Client {
     ///
     /// STS cannot be reached, or refuses the credentials.
     pub(crate) async fn caller(&self) -> Result<String> {
-        let reply = send!(self, CallerIdentity)?;
-        Ok(reply.arn.unwrap_or_default())
+        Ok(send!(self, CallerIdentity)?.arn.unwrap_or_default())
     }
 
     /// Tries operations, those for routes only with a route table: writes are dry runs, reads read as little as possible.

@@ -72,7 +72,7 @@ pub(crate) struct Interface {
 }
 
 /// A subnet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subnet {
     /// `subnet-...`.
     pub(crate) id: String,
@@ -204,11 +204,7 @@ impl Client {
     }
 
     /// The network interfaces with these private addresses in a VPC, as Fargate nodes.
-    pub(crate) async fn fargate_interfaces(
-        &self,
-        vpc: &str,
-        addresses: Vec<String>,
-    ) -> Result<Vec<Instance>> {
+    pub(crate) async fn fargate_nodes(&self, vpc: &str, addresses: Vec<String>) -> Result<Vec<Instance>> {
         let vpc = ("vpc-id", vec![vpc.to_owned()]);
         let filter = &[vpc, ("private-ip-address", addresses)];
         list!(self, NetworkInterfaces(set_next_token, next_token), network_interfaces.flat_map(fargate),

@@ -12,14 +12,14 @@ use aws_sdk_elasticloadbalancingv2::types::{
 };
 use ccm_core::{
     Result,
-    plan::objects::{Attributes, Kind as _, Object},
+    plan::objects::{Attributes, Kind as _},
 };
 use serde_json::Value;
 
 use super::Client;
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
-    kinds::{Entry, INSTANCES, Kind, PROXY_PORTS},
+    kinds::{Entry, INSTANCES, Kind, Object, PROXY_PORTS},
     spec::transports,
 };
 
@@ -32,17 +32,17 @@ pub(super) const PROXY_POLICY: &str = "k8s-proxyprotocol-enabled";
 
 impl Client {
     /// All load balancers of the v2 API, without tags and attributes.
-    pub(crate) async fn network_balancers(&self) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn network_balancers(&self) -> Result<Vec<Object>> {
         list!(self, LoadBalancers(set_marker, next_marker), load_balancers.flat_map(|one| balancer(&one)), .page_size(PAGE))
     }
 
     /// All target groups, without tags, attributes and targets.
-    pub(crate) async fn target_groups(&self) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn target_groups(&self) -> Result<Vec<Object>> {
         list!(self, TargetGroups(set_marker, next_marker), target_groups.flat_map(|one| target_group(&one)), .page_size(PAGE))
     }
 
     /// The listeners of a load balancer. `target_group` is an ARN.
-    pub(crate) async fn listeners(&self, balancer: &str) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn listeners(&self, balancer: &str) -> Result<Vec<Object>> {
         list!(self, Listeners(set_marker, next_marker), listeners.flat_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
     }
 
@@ -52,9 +52,8 @@ impl Client {
         macro_rules! pairs {
             ($reply:expr) => {{
                 let attributes = $reply?.attributes.into_iter().flatten();
-                attributes
-                    .filter_map(|one| Some((one.key?, one.value.unwrap_or_default())))
-                    .collect()
+                let pairs = attributes.filter_map(|one| Some((one.key?, one.value.unwrap_or_default())));
+                pairs.collect()
             }};
         }
         let mut pairs: HashMap<String, String> = match kind {
@@ -86,9 +85,8 @@ impl Client {
         let reply = send!(self, ListenerCertificates, .listener_arn(arn))?;
         let all = reply.certificates.into_iter().flatten();
         let further = all.filter(|one| one.is_default != Some(true));
-        Ok(further
-            .filter_map(|one| one.certificate_arn.map(Entry::Name))
-            .collect())
+        let arns = further.filter_map(|one| one.certificate_arn);
+        Ok(arns.map(Entry::Name).collect())
     }
 
     /// The tags of at most [`TAGGED`] load balancers, listeners and target groups by ARN.
@@ -103,7 +101,7 @@ impl Client {
     }
 
     /// All classic load balancers with their listeners, without tags and attributes.
-    pub(crate) async fn classic_balancers(&self) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn classic_balancers(&self) -> Result<Vec<Object>> {
         list!(self, ClassicLoadBalancers(set_marker, next_marker),
             load_balancer_descriptions.flat_map(|one| classic_balancer(&one)), .page_size(PAGE))
     }
@@ -140,47 +138,45 @@ impl Client {
     }
 }
 
-pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object<Kind>> {
+pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object> {
     let zones = || balancer.availability_zones().iter();
     let state = balancer.state().and_then(|state| state.code());
-    Some(
-        object!(Kind::Balancer, balancer.load_balancer_name()?, balancer.load_balancer_arn()?, {
-            "type" => balancer.r#type().map(LoadBalancerTypeEnum::as_str),
-            "scheme" => balancer.scheme().map(LoadBalancerSchemeEnum::as_str),
-            "ip_address_type" => balancer.ip_address_type().map(IpAddressType::as_str),
-            "dns_name" => balancer.dns_name(),
-            "state" => state.map(LoadBalancerStateEnum::as_str),
-            "subnets" => zones().filter_map(|zone| zone.subnet_id()).collect::<Value>(),
-            "zones" => zones().filter_map(|zone| zone.zone_name()).collect::<Value>(),
-            "security_groups" => balancer.security_groups(),
-        }),
-    )
+    let (name, arn) = (balancer.load_balancer_name()?, balancer.load_balancer_arn()?);
+    Some(object!(Kind::Balancer, name, arn, {
+        "type" => balancer.r#type().map(LoadBalancerTypeEnum::as_str),
+        "scheme" => balancer.scheme().map(LoadBalancerSchemeEnum::as_str),
+        "ip_address_type" => balancer.ip_address_type().map(IpAddressType::as_str),
+        "dns_name" => balancer.dns_name(),
+        "state" => state.map(LoadBalancerStateEnum::as_str),
+        "subnets" => zones().filter_map(|zone| zone.subnet_id()).collect::<Value>(),
+        "zones" => zones().filter_map(|zone| zone.zone_name()).collect::<Value>(),
+        "security_groups" => balancer.security_groups(),
+    }))
 }
 
-pub(super) fn target_group(group: &TargetGroup) -> Option<Object<Kind>> {
+pub(super) fn target_group(group: &TargetGroup) -> Option<Object> {
     let check = group.health_check_protocol().map(ProtocolEnum::as_str);
     // Only HTTP has them, whatever is reported.
-    let of_http =
-        |text: Option<&str>| Value::from(text.filter(|_| check.is_some_and(|text| text.starts_with("HTTP"))));
+    let is_http = check.is_some_and(|protocol| protocol.starts_with("HTTP"));
+    let of_http = |text: Option<&str>| Value::from(text.filter(|_| is_http));
     let codes = group.matcher().and_then(|matcher| matcher.http_code());
-    Some(
-        object!(Kind::TargetGroup, group.target_group_name()?, group.target_group_arn()?, {
-            "port" => group.port(),
-            "protocol" => group.protocol().map(ProtocolEnum::as_str),
-            "balancers" => group.load_balancer_arns(),
-            "health_check_protocol" => check,
-            "health_check_port" => group.health_check_port(),
-            "health_check_path" => of_http(group.health_check_path()),
-            "health_check_codes" => of_http(codes),
-            "health_check_interval" => group.health_check_interval_seconds(),
-            "health_check_timeout" => group.health_check_timeout_seconds(),
-            "healthy_threshold" => group.healthy_threshold_count(),
-            "unhealthy_threshold" => group.unhealthy_threshold_count(),
-        }),
-    )
+    let (name, arn) = (group.target_group_name()?, group.target_group_arn()?);
+    Some(object!(Kind::TargetGroup, name, arn, {
+        "port" => group.port(),
+        "protocol" => group.protocol().map(ProtocolEnum::as_str),
+        "balancers" => group.load_balancer_arns(),
+        "health_check_protocol" => check,
+        "health_check_port" => group.health_check_port(),
+        "health_check_path" => of_http(group.health_check_path()),
+        "health_check_codes" => of_http(codes),
+        "health_check_interval" => group.health_check_interval_seconds(),
+        "health_check_timeout" => group.health_check_timeout_seconds(),
+        "healthy_threshold" => group.healthy_threshold_count(),
+        "unhealthy_threshold" => group.unhealthy_threshold_count(),
+    }))
 }
 
-pub(super) fn listener(listener: &Listener) -> Option<Object<Kind>> {
+pub(super) fn listener(listener: &Listener) -> Option<Object> {
     let protocol = listener.protocol().map(ProtocolEnum::as_str).unwrap_or_default();
     // Only TLS has them, whatever is reported.
     let of_tls = |text: Option<&str>| Value::from(text.filter(|_| protocol == "TLS"));
@@ -198,13 +194,13 @@ pub(super) fn listener(listener: &Listener) -> Option<Object<Kind>> {
 }
 
 /// The ID of a listener, since AWS has none: load balancer and port.
-pub(super) fn listener_id(listener: &Object<Kind>) -> String {
+pub(super) fn listener_id(listener: &Object) -> String {
     let balancer = listener.parent.as_deref().unwrap_or_default();
     format!("{balancer}:{}", listener.key)
 }
 
 /// A classic load balancer and its listeners.
-fn classic_balancer(balancer: &LoadBalancerDescription) -> Vec<Object<Kind>> {
+fn classic_balancer(balancer: &LoadBalancerDescription) -> Vec<Object> {
     let name = balancer.load_balancer_name().unwrap_or_default();
     let descriptions = balancer.listener_descriptions().iter();
     let listeners = descriptions.filter_map(|description| {

@@ -1,17 +1,17 @@
 //! The calls for security groups.
 
 use aws_sdk_ec2::types::{IpPermission, IpRange, Ipv6Range, PrefixListId, SecurityGroup, UserIdGroupPair};
-use ccm_core::{Result, plan::objects::Object};
+use ccm_core::Result;
 
 use super::{
     Client,
     ec2::{Filter, PAGE, filters},
 };
-use crate::load_balancer::kinds::{Entry, Kind, RULES, Rule, TAGS};
+use crate::load_balancer::kinds::{Entry, Kind, Object, RULES, Rule, TAGS};
 
 impl Client {
     /// The security groups that fit the filters, with their rules.
-    pub(crate) async fn security_groups(&self, filter: &[Filter<'_>]) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn security_groups(&self, filter: &[Filter<'_>]) -> Result<Vec<Object>> {
         list!(self, SecurityGroups(set_next_token, next_token), security_groups.flat_map(|one| group(&one)),
             .max_results(PAGE).set_filters(filters(filter)))
     }
@@ -48,7 +48,7 @@ pub(super) fn permissions(rules: &[&Rule]) -> Option<Vec<IpPermission>> {
     Some(permissions.collect())
 }
 
-fn group(group: &SecurityGroup) -> Option<Object<Kind>> {
+fn group(group: &SecurityGroup) -> Option<Object> {
     let mut rules = Vec::new();
     for permission in group.ip_permissions() {
         let protocol = permission.ip_protocol().unwrap_or_default();

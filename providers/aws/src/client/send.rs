@@ -12,7 +12,7 @@ use aws_sdk_elasticloadbalancingv2::types::{
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
     error::accept,
-    plan::objects::{Attributes, Object, ObjectCalls, Objects, Reply, unsupported},
+    plan::objects::{Attributes, ObjectCalls, Reply, unsupported},
 };
 use serde_json::Value;
 
@@ -25,7 +25,8 @@ use super::{
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
     kinds::{
-        CERTIFICATES, Entry, INSTANCES, Kind, PROXY_PORTS, RULES, Rule, TAGS, TARGETS, group_id, text_set,
+        CERTIFICATES, Entry, INSTANCES, Kind, Object, Objects, PROXY_PORTS, RULES, Rule, TAGS, TARGETS,
+        group_id, texts,
     },
 };
 
@@ -64,12 +65,7 @@ macro_rules! listener {
 
 #[async_trait]
 impl ObjectCalls<Kind> for Sender<'_> {
-    async fn create(
-        &self,
-        object: &Object<Kind>,
-        children: &[Object<Kind>],
-        observed: &Objects<Kind>,
-    ) -> Result<Reply<Kind>> {
+    async fn create(&self, object: &Object, children: &[Object], observed: &Objects) -> Result<Reply<Kind>> {
         let (client, key) = (&self.client, object.key.as_str());
         let internal = object.text("scheme") == "internal";
         let groups = || groups(object, observed);
@@ -88,11 +84,10 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 reply.target_groups().iter().find_map(elb::target_group)
             }
             Kind::Balancer => {
-                let scheme = || internal.then_some(LoadBalancerSchemeEnum::Internal);
                 let reply = send!(client, LoadBalancerCreate, .name(key).r#type(LoadBalancerTypeEnum::Network)
-                    .set_scheme(scheme()).set_subnet_mappings(Some(mappings(object))).set_security_groups(groups())
+                    .set_scheme(internal.then_some(LoadBalancerSchemeEnum::Internal)).set_security_groups(groups())
                     .set_ip_address_type(text(object, "ip_address_type").map(|text| text.as_str().into()))
-                    .set_tags(tags(object.set(TAGS))))?;
+                    .set_subnet_mappings(Some(mappings(object))).set_tags(tags(object.set(TAGS))))?;
                 reply.load_balancers().iter().find_map(elb::balancer)
             }
             Kind::Listener => {
@@ -133,35 +128,28 @@ impl ObjectCalls<Kind> for Sender<'_> {
 
     async fn update(
         &self,
-        object: &Object<Kind>,
+        object: &Object,
         call: &'static str,
         changes: &Attributes,
-        observed: &Objects<Kind>,
+        observed: &Objects,
     ) -> Result<Reply<Kind>> {
         let (client, id) = (&self.client, object.id.as_str());
-        let with = |attributes| Object {
-            attributes,
-            ..object.clone()
-        };
-        let desired = &with(changes.clone());
+        let mut desired = object.clone();
+        desired.attributes.clone_from(changes);
+        let desired = &desired;
         // Classic load balancers get unchanged values, too.
-        let all = object.attributes.iter().chain(changes);
-        let all = &with(all.map(|(name, value)| (*name, value.clone())).collect());
+        let mut all = object.clone();
+        all.attributes.extend(changes.clone());
         let groups = || groups(desired, observed);
-        let values = || {
-            let values = changes.iter();
-            values.map(|(key, value)| (*key, value.as_str().unwrap_or_default()))
-        };
+        let values = || changes.keys().map(|key| (*key, desired.text(key)));
         match call {
             "ModifyTargetGroup" => {
                 target_group!(client, TargetGroupModify, desired, .target_group_arn(id)).map(drop)
             }
             "ModifyTargetGroupAttributes" => done!(client, TargetGroupAttributesModify, .target_group_arn(id)
                 .set_attributes(key_values!(TargetGroupAttribute, values()))),
-            "ModifyLoadBalancerAttributes" => {
-                done!(client, LoadBalancerAttributesModify, .load_balancer_arn(id)
-                .set_attributes(key_values!(LoadBalancerAttribute, values())))
-            }
+            "ModifyLoadBalancerAttributes" => done!(client, LoadBalancerAttributesModify,
+                .load_balancer_arn(id).set_attributes(key_values!(LoadBalancerAttribute, values()))),
             "SetSecurityGroups" => done!(client, SecurityGroupsSet, .load_balancer_arn(id)
                 .set_security_groups(groups())),
             "SetSubnets" => done!(client, SubnetsSet, .load_balancer_arn(id)
@@ -178,7 +166,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             "ApplySecurityGroupsToLoadBalancer" => done!(client, ClassicSecurityGroupsSet,
                 .load_balancer_name(id).set_security_groups(groups())),
             "ConfigureHealthCheck" => {
-                let check = health_check(all)?;
+                let check = health_check(&all)?;
                 done!(client, ClassicHealthCheck, .load_balancer_name(id).health_check(check.clone()))
             }
             "SetLoadBalancerPoliciesOfListener" => {
@@ -192,7 +180,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
                     .load_balancer_port(port(&object.key)).policy_names(policy))
             }
             "ClassicModifyLoadBalancerAttributes" => {
-                let attributes = classic_attributes(all)?;
+                let attributes = classic_attributes(&all)?;
                 done!(client, ClassicAttributesModify, .load_balancer_name(id)
                     .load_balancer_attributes(attributes.clone()))
             }
@@ -201,7 +189,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         .map(|()| Reply::default())
     }
 
-    async fn delete(&self, object: &Object<Kind>, _: bool) -> Result<()> {
+    async fn delete(&self, object: &Object, _: bool) -> Result<()> {
         let (client, id) = (&self.client, object.id.as_str());
         let deleted = match object.kind {
             Kind::Group => done!(client, SecurityGroupDelete, .group_id(id)),
@@ -223,12 +211,11 @@ impl ObjectCalls<Kind> for Sender<'_> {
         })
     }
 
-    async fn add(&self, object: &Object<Kind>, set: &'static str, entries: &[Entry]) -> Result<Reply<Kind>> {
+    async fn add(&self, object: &Object, set: &'static str, entries: &[Entry]) -> Result<Reply<Kind>> {
         let (client, id) = (&self.client, object.id.as_str());
         match (set, object.kind) {
-            (TARGETS, _) => {
-                done!(client, TargetsRegister, .target_group_arn(id).set_targets(targets(entries)))
-            }
+            (TARGETS, _) => done!(client, TargetsRegister, .target_group_arn(id)
+                .set_targets(targets(entries))),
             (RULES, _) => self.add_rules(object, entries).await,
             (CERTIFICATES, _) => done!(client, ListenerCertificatesAdd, .listener_arn(id)
                 .set_certificates(certificates(entries))),
@@ -239,9 +226,8 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 self.create_policy(id, PROXY_POLICY, kind, attribute).await?;
                 self.set_proxy_policy(id, entries, Some(PROXY_POLICY)).await
             }
-            (TAGS, Kind::Group) => {
-                done!(client, TagsCreate, .resources(id).set_tags(sdk_tags(pairs(entries))))
-            }
+            (TAGS, Kind::Group) => done!(client, TagsCreate, .resources(id)
+                .set_tags(sdk_tags(pairs(entries)))),
             (TAGS, Kind::Classic) => done!(client, ClassicTagsAdd, .load_balancer_names(id)
                 .set_tags(classic_tags(entries))),
             (TAGS, _) => done!(client, LoadBalancerTagsAdd, .resource_arns(id).set_tags(tags(entries))),
@@ -250,7 +236,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         .map(|()| Reply::default())
     }
 
-    async fn remove(&self, object: &Object<Kind>, set: &'static str, entries: &[Entry]) -> Result<()> {
+    async fn remove(&self, object: &Object, set: &'static str, entries: &[Entry]) -> Result<()> {
         let (client, id) = (&self.client, object.id.as_str());
         match set {
             TARGETS => {
@@ -273,7 +259,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
 
 impl Sender<'_> {
     /// Adds rules. Those that are there with another description only get theirs.
-    async fn add_rules(&self, group: &Object<Kind>, entries: &[Entry]) -> Result<()> {
+    async fn add_rules(&self, group: &Object, entries: &[Entry]) -> Result<()> {
         let known = group.set(RULES).iter().filter_map(Entry::rule);
         let known: Vec<_> = known.map(Rule::tuple).collect();
         let is_known = |rule: &&Rule| known.contains(&rule.tuple());
@@ -296,8 +282,9 @@ impl Sender<'_> {
         done!(client, IngressAuthorize, .group_id(id).set_ip_permissions(permissions(&new)))
     }
 
-    async fn set_classic_subnets(&self, object: &Object<Kind>, desired: &Object<Kind>) -> Result<()> {
-        let (have, desired) = (text_set(object, "subnets"), text_set(desired, "subnets"));
+    async fn set_classic_subnets(&self, object: &Object, desired: &Object) -> Result<()> {
+        let have: BTreeSet<_> = texts(object, "subnets");
+        let desired: BTreeSet<_> = texts(desired, "subnets");
         let list = |ids: &BTreeSet<String>| (!ids.is_empty()).then(|| ids.iter().cloned().collect());
         let (surplus, missing) = (list(&(&have - &desired)), list(&(&desired - &have)));
         let (client, name) = (&self.client, object.key.as_str());
@@ -346,22 +333,18 @@ fn pairs(entries: &[Entry]) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The IDs of the security groups in an attribute, which knows our own by name. `None`: there are none.
-fn groups(object: &Object<Kind>, observed: &Objects<Kind>) -> Option<Vec<String>> {
+fn groups(object: &Object, observed: &Objects) -> Option<Vec<String>> {
     let names = object.texts("security_groups").into_iter();
     let ids: Vec<_> = names.map(|name| group_id(observed, name)).collect();
     (!ids.is_empty()).then_some(ids)
 }
 
-fn text(object: &Object<Kind>, name: &str) -> Option<String> {
+fn text(object: &Object, name: &str) -> Option<String> {
     let text = object.text(name);
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn texts(object: &Object<Kind>, name: &str) -> Vec<String> {
-    object.texts(name).into_iter().map(str::to_owned).collect()
-}
-
-fn number(object: &Object<Kind>, name: &str) -> Option<i32> {
+fn number(object: &Object, name: &str) -> Option<i32> {
     let number = object.attributes.get(name).and_then(Value::as_i64)?;
     i32::try_from(number).ok()
 }
@@ -370,7 +353,7 @@ fn port(text: &str) -> i32 {
     text.parse().unwrap_or_default()
 }
 
-fn protocol(object: &Object<Kind>, name: &str) -> Option<ProtocolEnum> {
+fn protocol(object: &Object, name: &str) -> Option<ProtocolEnum> {
     text(object, name).map(|text| ProtocolEnum::from(text.as_str()))
 }
 
@@ -384,9 +367,9 @@ fn certificates(entries: &[Entry]) -> Option<Vec<Certificate>> {
 }
 
 /// The subnets of a new load balancer with the addresses in them.
-fn mappings(object: &Object<Kind>) -> Vec<SubnetMapping> {
-    let allocations = texts(object, "eip_allocations");
-    let addresses = texts(object, "private_addresses");
+fn mappings(object: &Object) -> Vec<SubnetMapping> {
+    let allocations: Vec<_> = texts(object, "eip_allocations");
+    let addresses: Vec<_> = texts(object, "private_addresses");
     let subnets = object.texts("subnets").into_iter().enumerate();
     let mappings = subnets.map(|(at, subnet)| {
         let mapping = SubnetMapping::builder().subnet_id(subnet);
@@ -433,7 +416,7 @@ fn incomplete(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Unexpected, text)
 }
 
-fn classic_listener(object: &Object<Kind>) -> Option<classic::Listener> {
+fn classic_listener(object: &Object) -> Option<classic::Listener> {
     classic::Listener::builder()
         .protocol(object.text("protocol"))
         .load_balancer_port(object.key.parse().ok()?)
@@ -444,7 +427,7 @@ fn classic_listener(object: &Object<Kind>) -> Option<classic::Listener> {
         .ok()
 }
 
-fn health_check(object: &Object<Kind>) -> Result<classic::HealthCheck> {
+fn health_check(object: &Object) -> Result<classic::HealthCheck> {
     classic::HealthCheck::builder()
         .target(object.text("health_check"))
         .set_interval(number(object, "health_check_interval"))
@@ -455,7 +438,7 @@ fn health_check(object: &Object<Kind>) -> Result<classic::HealthCheck> {
         .map_err(incomplete)
 }
 
-fn classic_attributes(object: &Object<Kind>) -> Result<classic::LoadBalancerAttributes> {
+fn classic_attributes(object: &Object) -> Result<classic::LoadBalancerAttributes> {
     let flag = |name: &str| object.attributes.get(name).and_then(Value::as_bool) == Some(true);
     let (has_log, drains) = (flag("access_log"), flag("draining"));
     let log_text = |name: &str| text(object, name).filter(|_| has_log);

@@ -112,7 +112,7 @@ ec2-read-burst = 7
     assert_eq!(balancing.shared_probe, Some(probe));
     assert_eq!(balancing.elb_security_group.as_deref(), Some("sg-1"));
     assert!(balancing.disable_security_group_ingress && balancing.managed_security_groups);
-    assert_eq!(balancing.default_type, DefaultType::Nlb);
+    assert_eq!(balancing.default_type, Flavor::Network);
     assert_eq!(settings.quotas.ec2_read.burst, 7);
 }
 
@@ -127,7 +127,7 @@ fn without_a_file_everything_has_its_default() {
     assert_eq!(settings.connection.region.as_deref(), Some("eu-west-1"));
     assert_eq!(settings.families, [IpFamily::V4]);
     assert_eq!(settings.load_balancing.shared_probe, None);
-    assert_eq!(settings.load_balancing.default_type, DefaultType::Classic);
+    assert_eq!(settings.load_balancing.default_type, Flavor::Classic);
     let types = settings.topology_types.unwrap();
     for kind in [
         "p4d.24xlarge",

@@ -37,9 +37,8 @@ pub(crate) fn parse(text: &str) -> Result<ProviderId> {
     } else if id.starts_with(FARGATE) {
         Ok(ProviderId::Fargate(id.to_owned()))
     } else {
-        let text = format!(
-            "provider ID {text:?} does not end in the id of an instance, as in aws:///us-east-1a/i-0123456789abcdef0"
-        );
+        let example = "aws:///us-east-1a/i-0123456789abcdef0";
+        let text = format!("provider ID {text:?} does not end in the id of an instance, as in {example}");
         Err(Error::new(ErrorKind::InvalidSpec, text))
     }
 }

@@ -11,8 +11,8 @@ use ccm_core::{
     client::ClientMetrics,
     error::accept,
     load_balancer::{ClusterView, ReadOptions, ServiceId, ServiceView},
-    plan::objects::{self, Action, Change, Object, Refused},
-    plan::{Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck, Wait},
+    plan::objects::{self, Action, Refused},
+    plan::{Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck},
 };
 use futures_util::future::{try_join, try_join_all};
 use parking_lot::Mutex;
@@ -21,17 +21,18 @@ use tokio::time::Instant;
 
 use super::{
     desired::Observed,
-    kinds::{CERTIFICATES, Entry, Key, Kind, RULES, TARGETS, tag_map},
+    kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, RULES, TARGETS, tag_map},
     listings::{Listings, Network, Snapshot},
     model::{Directory, Inputs, Model, PartMember, Reply},
     names,
     node_groups::NodeGroup,
     spec::{self, Flavor, Spec},
-    subnets::{self, Place},
+    subnets,
 };
 use crate::{
     Nodes,
-    client::{Client, ec2::FILTER_VALUES, send::Sender},
+    client::ec2::{FILTER_VALUES, Subnet},
+    client::{Client, send::Sender},
     cluster::SERVICE_NAME,
     config::LoadBalancing,
 };
@@ -84,7 +85,7 @@ impl Calls {
     }
 
     /// The objects, with the actions that the credentials may not call.
-    fn observed(&self, objects: impl IntoIterator<Item = Object<Kind>>) -> Observed {
+    fn observed(&self, objects: impl IntoIterator<Item = Object>) -> Observed {
         let denied = self.listings.denied();
         let objects = objects.into_iter().collect();
         Observed { objects, denied }
@@ -112,7 +113,7 @@ impl Calls {
     }
 
     /// Takes a change into everything that is kept.
-    fn applied(&self, key: &Key, change: &Change<Kind>, reply: &Reply, observed: &Observed) {
+    fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
         let mut after = observed.objects.clone();
         if reply.denied.is_none() {
             after.fold(change, Some(&reply.objects));
@@ -164,7 +165,7 @@ impl Calls {
     }
 
     /// The subnets of a Service's load balancer, or why there is none.
-    async fn places(&self, service: &ServiceView, priority: Priority) -> Result<Result<Vec<Place>, String>> {
+    async fn places(&self, service: &ServiceView, priority: Priority) -> Result<Result<Vec<Subnet>, String>> {
         let spec = Spec::read(service, &self.settings, Flavor::Network);
         let choose = |network: &Network| match spec.subnets.as_slice() {
             [] => subnets::discovered(network, spec.internal, &self.nodes.site),
@@ -189,16 +190,14 @@ struct BalancerRead<'a> {
 }
 
 impl BalancerRead<'_> {
-    async fn objects(&self, read: ReadOptions) -> Result<Vec<Object<Kind>>> {
+    async fn objects(&self, read: ReadOptions) -> Result<Vec<Object>> {
         let (listings, client, name) = (&self.calls.listings, &self.client, self.name);
         let roots = self.listed.named(Kind::Balancer, name);
         let roots: Vec<_> = roots.chain(self.listed.named(Kind::Classic, name)).collect();
         let groups: Vec<_> = self.target_groups(&roots).collect();
         let mut listeners = Vec::new();
-        for root in roots
-            .iter()
-            .filter(|root| self.stays && root.kind == Kind::Balancer)
-        {
+        let has_listeners = |root: &&&Object| self.stays && root.kind == Kind::Balancer;
+        for root in roots.iter().filter(has_listeners) {
             listeners.extend(client.listeners(&root.id).await?);
         }
         let known = roots.iter().chain(&groups).copied().chain(&listeners);
@@ -216,7 +215,7 @@ impl BalancerRead<'_> {
             objects.push(root);
         }
         let is_foreign = objects.iter().any(|root| root.foreign.is_some());
-        let is_needed = |group: &&Object<Kind>| !is_foreign || self.listed.is_loose(group);
+        let is_needed = |group: &&Object| !is_foreign || self.listed.is_loose(group);
         let groups = groups.into_iter().filter(is_needed);
         objects.extend(try_join_all(groups.map(|group| self.target_group(group))).await?);
         let listeners = listeners.iter().filter(|_| !is_foreign);
@@ -226,7 +225,7 @@ impl BalancerRead<'_> {
     }
 
     /// The target groups that the load balancers use, and those of their Service that none uses. An orphan has its own name.
-    fn target_groups(&self, balancers: &[&Object<Kind>]) -> impl Iterator<Item = &Object<Kind>> {
+    fn target_groups(&self, balancers: &[&Object]) -> impl Iterator<Item = &Object> {
         let Calls { nodes, settings, .. } = self.calls;
         let cluster = &nodes.site.cluster;
         let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
@@ -246,7 +245,7 @@ impl BalancerRead<'_> {
         })
     }
 
-    async fn target_group(&self, group: &Object<Kind>) -> Result<Object<Kind>> {
+    async fn target_group(&self, group: &Object) -> Result<Object> {
         let listings = &self.calls.listings;
         let mut group = listings.tagged(group);
         if !self.stays || group.foreign.is_some() {
@@ -260,7 +259,7 @@ impl BalancerRead<'_> {
     }
 
     /// A listener with the name of its target group, and with all certificates.
-    async fn listener(&self, listener: &Object<Kind>) -> Result<Object<Kind>> {
+    async fn listener(&self, listener: &Object) -> Result<Object> {
         let listings = &self.calls.listings;
         let mut listener = listings.tagged(listener);
         listener.parent = Some(self.name.to_owned());
@@ -277,7 +276,7 @@ impl BalancerRead<'_> {
     }
 
     /// Adds the security groups that only this load balancer uses, and replaces their IDs by their names.
-    fn add_own_groups(&self, objects: &mut Vec<Object<Kind>>) {
+    fn add_own_groups(&self, objects: &mut Vec<Object>) {
         let Calls { nodes, listings, .. } = self.calls;
         let cluster = listings.cluster().name;
         let names = self.members.iter().map(|member| &member.service.id);
@@ -335,16 +334,15 @@ impl PartCloud<Model> for Calls {
             let listings = self.listings.get(read).await?;
             let is_tagged = |id: &String| listings.by_id(id).is_some();
             let tag = self.nodes.site.cluster.key().unwrap_or_default();
-            let groups = self.listings.groups_of(instances, read.priority);
-            let groups = groups.await?.into_iter();
-            let groups = groups.map(|(id, groups)| (id, NodeGroup::choose(groups, is_tagged, &tag)));
-            inputs.groups = groups.collect();
+            for (id, groups) in self.listings.groups_of(instances, read.priority).await? {
+                let chosen = NodeGroup::choose(groups, is_tagged, &tag);
+                inputs.groups.insert(id, chosen);
+            }
             let chosen = inputs.groups.values().flatten();
             self.state.lock().node_groups = chosen.map(|group| group.id.clone()).collect();
             let network = self.listings.network(NETWORK_AGE, read.priority).await?;
-            let cidrs = network.subnets.iter();
-            let cidrs = cidrs.map(|subnet| (subnet.id.clone(), subnet.cidrs.clone()));
-            inputs.cidrs = cidrs.collect();
+            let cidrs = |subnet: &Subnet| (subnet.id.clone(), subnet.cidrs.clone());
+            inputs.cidrs = network.subnets.iter().map(cidrs).collect();
             return Ok(gathered);
         }
         for PartMember { service, .. } in PartMember::active(members) {
@@ -392,7 +390,7 @@ impl PartCloud<Model> for Calls {
     async fn send(
         &self,
         key: &Key,
-        change: &Change<Kind>,
+        change: &Change,
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, ()>> {
@@ -422,10 +420,6 @@ impl PartCloud<Model> for Calls {
         }
         self.applied(key, change, &reply, observed);
         Ok(Outcome::Done(reply))
-    }
-
-    async fn poll(&self, _: &Key, (): &(), _: Priority) -> Result<Option<Wait>> {
-        Ok(None)
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use ccm_core::{
     load_balancer::{AnnotationReader, Protocol, ServiceView},
-    plan::objects::{Attributes, Object},
+    plan::objects::Attributes,
 };
 
 use super::{
     annotations as a,
     desired::Builder,
-    kinds::{Entry, INSTANCES, Kind, PROXY_PORTS},
+    kinds::{Entry, INSTANCES, Kind, Object, PROXY_PORTS},
     names,
     spec::{PortSpec, Spec, check_numbers, check_protocol},
 };
@@ -131,7 +131,7 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
 
 impl Builder<'_> {
     /// All objects of a classic load balancer.
-    pub(crate) fn classic(&self) -> Vec<Object<Kind>> {
+    pub(crate) fn classic(&self) -> Vec<Object> {
         let (spec, id) = (self.spec, &self.service.id);
         let name = names::balancer(id);
         let service = names::service_tag(id);

@@ -4,20 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
     load_balancer::{Blocked, ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView},
-    plan::objects::{self, Action, Change, Object, Objects},
+    plan::objects::{self, Action},
     plan::{Plan, Step},
 };
 use serde_json::Value;
 
 use super::{
-    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, OWNER_TAG, RULES, Rule, TAGS, TARGETS, tag_map, text_set},
+    kinds::{
+        CERTIFICATES, Change, Entry, INSTANCES, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, TARGETS,
+        tag_map, texts,
+    },
     model::Model,
     names,
     node_groups::DesiredRules,
     spec::{PortSpec, Spec, transports},
-    subnets::Place,
 };
-use crate::cluster::{Cluster, SERVICE_NAME, has_any_cluster};
+use crate::{
+    client::ec2::Subnet,
+    cluster::{Cluster, SERVICE_NAME, has_any_cluster},
+};
 
 /// The desired state of a part.
 #[derive(Debug)]
@@ -32,11 +37,11 @@ pub(crate) enum Desired {
 #[derive(Debug, Default)]
 pub(crate) struct DesiredBalancer {
     /// All objects; `None`: they stay, and only follow the nodes.
-    pub(crate) objects: Option<Vec<Object<Kind>>>,
+    pub(crate) objects: Option<Vec<Object>>,
     /// The instances behind the load balancer; `None`: they stay.
     pub(crate) instances: Option<BTreeSet<String>>,
     /// Zones that a load balancer that exists gets, too.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<Subnet>,
     /// Attributes of target groups that the Service names.
     pub(crate) named: Vec<&'static str>,
     /// Whether the Service changed while this process ran.
@@ -50,14 +55,14 @@ pub(crate) struct DesiredBalancer {
 /// The observed state of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Observed {
-    pub(crate) objects: Objects<Kind>,
+    pub(crate) objects: Objects,
     /// Actions that the credentials may not call, with the error. Their calls are neither planned nor expected.
     pub(crate) denied: BTreeMap<&'static str, String>,
 }
 
 impl Observed {
     /// The load balancer, of either kind.
-    pub(crate) fn balancer(&self) -> Option<&Object<Kind>> {
+    pub(crate) fn balancer(&self) -> Option<&Object> {
         let of = |kind| self.objects.of(kind).next();
         of(Kind::Balancer).or_else(|| of(Kind::Classic))
     }
@@ -71,13 +76,13 @@ pub(crate) struct Builder<'a> {
     pub(crate) service: &'a ServiceView,
     pub(crate) spec: &'a Spec,
     /// The subnets of a new load balancer.
-    pub(crate) places: &'a [Place],
+    pub(crate) places: &'a [Subnet],
     pub(crate) instances: Option<&'a BTreeSet<String>>,
 }
 
 impl Builder<'_> {
     /// An object with the Service's tags.
-    fn object(&self, kind: Kind, key: &str) -> Object<Kind> {
+    fn object(&self, kind: Kind, key: &str) -> Object {
         let mut tags = self.spec.tags.clone();
         if kind != Kind::Group {
             tags.insert(SERVICE_NAME.to_owned(), names::service_tag(&self.service.id));
@@ -94,12 +99,7 @@ impl Builder<'_> {
     }
 
     /// A load balancer and, unless the Service names others, its own security group.
-    pub(super) fn balancer(
-        &self,
-        kind: Kind,
-        group: String,
-        about: &str,
-    ) -> (Object<Kind>, Option<Object<Kind>>) {
+    pub(super) fn balancer(&self, kind: Kind, group: String, about: &str) -> (Object, Option<Object>) {
         let spec = self.spec;
         let scheme = match spec.internal {
             true => "internal",
@@ -109,7 +109,7 @@ impl Builder<'_> {
         let mut balancer = balancer.with("scheme", scheme);
         balancer.attributes.extend(spec.balancer.clone());
         if !self.places.is_empty() {
-            let subnets: Vec<_> = self.places.iter().map(|place| &*place.subnet).collect();
+            let subnets: Vec<_> = self.places.iter().map(|place| &*place.id).collect();
             balancer = balancer.with("subnets", subnets);
         }
         if kind == Kind::Balancer && !self.model.settings.managed_security_groups {
@@ -123,7 +123,7 @@ impl Builder<'_> {
     }
 
     /// A security group that lets clients reach the load balancer.
-    fn group(&self, name: &str, about: &str) -> Object<Kind> {
+    fn group(&self, name: &str, about: &str) -> Object {
         let rules = self.spec.ranges.iter().flat_map(|range| {
             let ports = self.spec.ports.iter().flat_map(move |port| {
                 let number = i32::from(port.port);
@@ -137,7 +137,7 @@ impl Builder<'_> {
     }
 
     /// A listener, as far as it is the same for both kinds.
-    pub(super) fn listener(&self, kind: Kind, port: &PortSpec) -> Object<Kind> {
+    pub(super) fn listener(&self, kind: Kind, port: &PortSpec) -> Object {
         let listener = self.object(kind, &port.port.to_string());
         let listener = listener.with("protocol", port.protocol);
         let mut listener = listener.with("certificate", Value::Null);
@@ -149,7 +149,7 @@ impl Builder<'_> {
     }
 
     /// All objects of a network load balancer.
-    pub(crate) fn network(&self) -> Vec<Object<Kind>> {
+    pub(crate) fn network(&self) -> Vec<Object> {
         let id = &self.service.id;
         let group = names::group(&self.cluster.name, id);
         let (balancer, group) = self.balancer(Kind::Balancer, group, names::MANAGED);
@@ -162,7 +162,7 @@ impl Builder<'_> {
         group.into_iter().chain([balancer]).chain(ports).collect()
     }
 
-    fn target_group(&self, name: &str, port: &PortSpec) -> Object<Kind> {
+    fn target_group(&self, name: &str, port: &PortSpec) -> Object {
         let group = self.object(Kind::TargetGroup, name).with("port", port.node_port);
         let mut group = group.with("protocol", port.target_protocol);
         group.attributes.extend(self.spec.target_group.clone());
@@ -172,7 +172,7 @@ impl Builder<'_> {
         }
     }
 
-    fn network_listener(&self, group: String, port: &PortSpec) -> Object<Kind> {
+    fn network_listener(&self, group: String, port: &PortSpec) -> Object {
         let listener = self.listener(Kind::Listener, port).with("target_group", group);
         let listener = listener.with("transport", transports(port.protocol).join("+"));
         let further = self.spec.certificates.iter().skip(1).cloned();
@@ -194,13 +194,13 @@ fn targets(instances: &BTreeSet<String>, port: u16) -> impl Iterator<Item = Entr
 }
 
 /// Whether an object has this cluster's ownership tag.
-pub(crate) fn has_owner_tag(object: &Object<Kind>, tag: &OwnershipTag) -> bool {
+pub(crate) fn has_owner_tag(object: &Object, tag: &OwnershipTag) -> bool {
     let ours = tag.for_create().map(|ours| Entry::tag(OWNER_TAG, ours.as_str()));
     ours.is_some_and(|ours| object.set(TAGS).contains(&ours))
 }
 
 /// Who else an observed object belongs to: it is then neither changed nor deleted.
-pub(crate) fn foreign(object: &Object<Kind>, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
+pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
     let kind = object.text("type");
     if object.kind == Kind::Balancer && kind != "network" {
         return Some(format!("a load balancer of type {kind}"));
@@ -215,13 +215,14 @@ pub(crate) fn foreign(object: &Object<Kind>, cluster: &Cluster, tag: &OwnershipT
     }
 }
 
-fn is_owner_tag(entry: &Entry) -> bool {
+/// Whether this is an ownership tag.
+pub(super) fn is_owner_tag(entry: &Entry) -> bool {
     matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG)
 }
 
 impl DesiredBalancer {
     /// The changes that are due.
-    pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change<Kind>> {
+    pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
         let objects = &observed.objects;
         let Some(desired) = &self.objects else {
             return diff(self.following(objects), observed, false);
@@ -235,27 +236,26 @@ impl DesiredBalancer {
             return full;
         }
         // Upstream built it. As long as upstream would change nothing but targets, its other differences wait.
-        let lean = diff(self.as_upstream(desired, objects), observed, false);
+        let mut lean = diff(self.as_upstream(desired, objects), observed, false);
         let is_of_targets = |step: &Step<_>| is_of_set(step, &[TARGETS, INSTANCES]);
         if !lean.steps.iter().all(is_of_targets) {
             return full;
         }
-        let mut plan = lean;
         let is_pending = |step: &&Step<_>| !is_of_set(step, &[TARGETS, INSTANCES, TAGS]);
         let waits = full.steps.iter().filter(is_pending);
-        plan.blocked = full.blocked;
-        plan.blocked.extend(waits.map(|step| Blocked {
+        lean.blocked = full.blocked;
+        lean.blocked.extend(waits.map(|step| Blocked {
             service: self.service.clone(),
             field: format!("step \"{step}\" ({})", step.description.reason),
             have: "pending, since another program built the load balancer".to_owned(),
             want: "done before the Service's spec or annotations change".to_owned(),
         }));
-        plan
+        lean
     }
 
     /// What is observed, with the current instances.
-    fn following(&self, observed: &Objects<Kind>) -> Vec<Object<Kind>> {
-        let follow = |object: &Object<Kind>| {
+    fn following(&self, observed: &Objects) -> Vec<Object> {
+        let follow = |object: &Object| {
             let mut same = Object::new(object.kind, object.key.clone());
             (same.parent, same.if_present) = (object.parent.clone(), true);
             same.service.clone_from(&self.service);
@@ -273,7 +273,7 @@ impl DesiredBalancer {
     }
 
     /// Drops the security groups of a load balancer that was created without any, since AWS adds none.
-    fn drop_groups(&self, desired: &mut Vec<Object<Kind>>, root: &Object<Kind>) -> Option<Blocked> {
+    fn drop_groups(&self, desired: &mut Vec<Object>, root: &Object) -> Option<Blocked> {
         if root.kind != Kind::Balancer || !root.texts("security_groups").is_empty() {
             return None;
         }
@@ -292,10 +292,10 @@ impl DesiredBalancer {
     /// The desired objects, as far as they can be had on the load balancer that exists, and what cannot be had.
     fn adapted(
         &self,
-        desired: &[Object<Kind>],
-        root: Option<&Object<Kind>>,
+        desired: &[Object],
+        root: Option<&Object>,
         observed: &Observed,
-    ) -> (Vec<Object<Kind>>, Option<Blocked>) {
+    ) -> (Vec<Object>, Option<Blocked>) {
         let mut desired = desired.to_vec();
         let Some(root) = root else { return (desired, None) };
         if root.foreign.is_some() {
@@ -326,12 +326,13 @@ impl DesiredBalancer {
                 let new = self.places.iter().filter(|_| !has_addresses);
                 let new = new.filter(|place| !zones.contains(&&*place.zone));
                 let mut subnets = have.texts("subnets");
-                subnets.extend(new.map(|place| &*place.subnet));
+                subnets.extend(new.map(|place| &*place.id));
                 object.attributes.insert("subnets", subnets.into());
             }
             // Sets are compared, although lists are sent.
             for name in ["security_groups", "subnets"] {
-                if object.attributes.contains_key(name) && text_set(object, name) == text_set(have, name) {
+                let is_same = texts::<BTreeSet<_>>(object, name) == texts(have, name);
+                if is_same && object.attributes.contains_key(name) {
                     object.attributes.insert(name, have.texts(name).into());
                 }
             }
@@ -340,7 +341,7 @@ impl DesiredBalancer {
     }
 
     /// The desired objects without what upstream would not change.
-    fn as_upstream(&self, mut desired: Vec<Object<Kind>>, observed: &Objects<Kind>) -> Vec<Object<Kind>> {
+    fn as_upstream(&self, mut desired: Vec<Object>, observed: &Objects) -> Vec<Object> {
         for object in &mut desired {
             if observed.get(object.kind, &object.key).is_none() {
                 continue;
@@ -369,7 +370,7 @@ fn is_of_upstream(kind: Kind, attribute: &str) -> bool {
     }
 }
 
-fn is_of_set(step: &Step<Change<Kind>>, sets: &[&str]) -> bool {
+fn is_of_set(step: &Step<Change>, sets: &[&str]) -> bool {
     match &step.change.action {
         Action::Add(set, _) | Action::Remove(set, _) => sets.contains(&set.name),
         _ => false,
@@ -377,7 +378,7 @@ fn is_of_set(step: &Step<Change<Kind>>, sets: &[&str]) -> bool {
 }
 
 /// The difference. Calls that are denied are blocked instead.
-pub(super) fn diff(objects: Vec<Object<Kind>>, observed: &Observed, adopt: bool) -> Plan<Change<Kind>> {
+pub(super) fn diff(objects: Vec<Object>, observed: &Observed, adopt: bool) -> Plan<Change> {
     let desired = objects::Desired {
         objects,
         reason: "no Service needs it",

@@ -1,6 +1,6 @@
 //! The kinds of objects, and the parts that they belong to.
 
-use std::{collections::BTreeSet, fmt};
+use std::fmt;
 
 use ccm_core::plan::{
     objects::{self, Attribute, Policy, Scalar, Schema, Set, SetOrder},
@@ -57,6 +57,13 @@ pub(crate) enum Kind {
     /// A listener of a classic load balancer, by port.
     ClassicListener,
 }
+
+/// An object of the account.
+pub(crate) type Object = objects::Object<Kind>;
+/// The objects of a part.
+pub(crate) type Objects = objects::Objects<Kind>;
+/// A change of a part.
+pub(crate) type Change = objects::Change<Kind>;
 
 /// An entry of a set.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,8 +124,8 @@ impl Rule {
     /// The name of the network load balancer in its description.
     pub(crate) fn balancer(&self) -> Option<&str> {
         let rest = self.description.strip_prefix(RULE_PREFIX)?;
-        rest.strip_prefix("client=")
-            .or_else(|| rest.strip_prefix("health="))
+        let client = rest.strip_prefix("client=");
+        client.or_else(|| rest.strip_prefix("health="))
     }
 
     /// Whether a classic load balancer with this security group may reach the nodes by it.
@@ -187,19 +194,19 @@ impl objects::Entry for Entry {
 }
 
 /// The tags of an object.
-pub(crate) fn tag_map(object: &objects::Object<Kind>) -> Tags {
+pub(crate) fn tag_map(object: &Object) -> Tags {
     let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
     tags.map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
 }
 
-/// The texts in an attribute that is a list, as a set.
-pub(crate) fn text_set(object: &objects::Object<Kind>, name: &str) -> BTreeSet<String> {
+/// The texts in an attribute that is a list.
+pub(crate) fn texts<T: FromIterator<String>>(object: &Object, name: &str) -> T {
     object.texts(name).into_iter().map(str::to_owned).collect()
 }
 
 /// The ID of a security group that is known by its name.
-pub(crate) fn group_id(objects: &objects::Objects<Kind>, name: &str) -> String {
+pub(crate) fn group_id(objects: &Objects, name: &str) -> String {
     objects.id(Kind::Group, name).unwrap_or(name).to_owned()
 }
 

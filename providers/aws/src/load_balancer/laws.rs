@@ -4,30 +4,28 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use ccm_core::{
-    load_balancer::{ClusterView, Policy, Protocol, ServiceId, ServiceView},
-    plan::{
-        GatheredInputs, Member,
-        objects::{self as plan_objects, Action, Kind as _, Object, Objects},
-    },
+    load_balancer::{ClusterView, Policy, Protocol, ServiceId},
+    plan::{GatheredInputs, Member, objects::Kind as _},
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, objects, other_cluster_tag,
         ownership_tag, remove, service_id,
     },
 };
+use serde_json::Value;
 
 use super::{
     annotations as a,
-    desired::{Observed, foreign},
-    kinds::{CERTIFICATES, Entry, Key, Kind, OWNER_TAG, RULES, Rule, TAGS, tag_map},
+    desired::{Observed, foreign, is_owner_tag},
+    kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, tag_map},
     model::{Directory, Inputs, Model, Reply},
     names,
     node_groups::NodeGroup,
     spec::{self, Flavor, Spec},
-    subnets::Place,
 };
 use crate::{
+    client::ec2::Subnet,
     cluster::{Cluster, SERVICE_NAME},
-    config::{DefaultType, LoadBalancing},
+    config::LoadBalancing,
 };
 
 /// The value of `--cluster-name`.
@@ -72,29 +70,22 @@ const SETTINGS: [(&str, &[&str], bool, bool); 24] = [
     (a::CHECK_HEALTHY, &["5"], true, true),
 ];
 
-fn model(default_type: DefaultType, managed_security_groups: bool) -> Model {
+fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
     let settings = LoadBalancing {
-        disable_security_group_ingress: false,
-        elb_security_group: None,
-        shared_probe: None,
         managed_security_groups,
         default_type,
+        ..LoadBalancing::default()
     };
-    Model {
-        settings: Arc::new(settings),
-        cluster: cluster(),
-    }
-}
-
-fn cluster() -> Cluster {
-    Cluster {
+    let cluster = Cluster {
         id: "c".to_owned(),
         legacy: false,
-    }
+    };
+    let settings = Arc::new(settings);
+    Model { settings, cluster }
 }
 
 /// The Service that an object is for.
-fn service_of(object: &Object<Kind>) -> Option<ServiceId> {
+fn service_of(object: &Object) -> Option<ServiceId> {
     let tags = tag_map(object);
     (0..SERVICES).map(service_id).find(|id| {
         let name = names::balancer(id);
@@ -107,7 +98,7 @@ fn service_of(object: &Object<Kind>) -> Option<ServiceId> {
     })
 }
 
-fn is_of(object: &Object<Kind>, key: &Key) -> bool {
+fn is_of(object: &Object, key: &Key) -> bool {
     match key {
         Key::NodeGroups => object.kind == Kind::NodeGroup,
         // An orphan has its own name.
@@ -118,40 +109,48 @@ fn is_of(object: &Object<Kind>, key: &Key) -> bool {
 }
 
 /// Who else an object, or the load balancer that it is of, belongs to.
-fn foreign_of(truth: &Objects<Kind>, object: &Object<Kind>) -> Option<String> {
+fn foreign_of(truth: &Objects, object: &Object, cluster: &Cluster) -> Option<String> {
     let parent = object.kind.schema().parent.zip(object.parent.as_deref());
     let parent = parent.and_then(|(kind, key)| truth.get(kind, key));
-    foreign(parent.unwrap_or(object), &cluster(), &ownership_tag())
+    foreign(parent.unwrap_or(object), cluster, &ownership_tag())
 }
 
-/// Gives everything of a Service this ownership tag.
-fn own(truth: &mut Objects<Kind>, number: usize, tag: Option<&str>) {
-    let service = service_id(number % SERVICES);
-    for object in &mut truth.all {
-        if service_of(object).as_ref() == Some(&service) && !object.set(TAGS).is_empty() {
-            let mut tags = tag_map(object);
-            tags.remove(OWNER_TAG);
-            tags.extend(tag.map(|tag| (OWNER_TAG.to_owned(), tag.to_owned())));
-            let tags = tags.iter().map(|(key, value)| Entry::tag(key, value));
-            object.sets.insert(TAGS, tags.collect());
+/// Edits the entries of a set of these objects.
+fn edit_set(
+    truth: &mut Objects,
+    set: &'static str,
+    is_meant: impl Fn(&Object) -> bool,
+    edit: impl Fn(&mut Vec<Entry>),
+) {
+    for object in truth.all.iter_mut().filter(|object| is_meant(object)) {
+        if let Some(entries) = object.sets.get_mut(set) {
+            let mut edited = entries.to_vec();
+            edit(&mut edited);
+            *entries = edited.into();
         }
     }
 }
 
-fn rules(truth: &Objects<Kind>) -> impl Iterator<Item = &Rule> {
-    let groups = truth.of(Kind::NodeGroup);
-    groups.flat_map(|group| group.set(RULES).iter().filter_map(Entry::rule))
+/// Gives everything of a Service that has tags this ownership tag.
+fn own(truth: &mut Objects, number: usize, tag: Option<&str>) {
+    let service = Some(service_id(number % SERVICES));
+    let is_tagged = |object: &Object| service_of(object) == service && !object.set(TAGS).is_empty();
+    edit_set(truth, TAGS, is_tagged, |tags| {
+        tags.retain(|tag| !is_owner_tag(tag));
+        tags.extend(tag.map(|tag| Entry::tag(OWNER_TAG, tag)));
+    });
 }
 
-fn place(subnet: &str) -> Place {
-    Place {
-        zone: subnet.replace("subnet", "zone"),
-        subnet: subnet.to_owned(),
+fn subnet(id: &str) -> Subnet {
+    Subnet {
+        id: id.to_owned(),
+        zone: id.replace("subnet", "zone"),
+        ..Subnet::default()
     }
 }
 
 impl Lawful for Model {
-    type Truth = Objects<Kind>;
+    type Truth = Objects;
 
     /// A load balancer of somebody else, and the security group of the nodes.
     fn ground(&self) -> Self::Truth {
@@ -163,22 +162,18 @@ impl Lawful for Model {
     }
 
     fn clusters(&self) -> Clusters {
-        let is_classic = self.settings.default_type == DefaultType::Classic;
+        let is_classic = self.settings.default_type == Flavor::Classic;
         let settings = SETTINGS.iter().map(|(key, values, network, classic)| {
             let is_managed_group = *key == a::SECURITY_GROUPS && self.settings.managed_security_groups;
             let is_visible = if is_classic { *classic } else { *network } || is_managed_group;
-            let setting = |value: &&str| Setting::annotation(*key, *value);
-            let settings = values.iter().map(setting);
-            settings
-                .map(|one| if is_visible { one } else { one.invisible() })
-                .collect()
+            let setting = |value: &&str| Setting::annotation(*key, *value).visible_if(is_visible);
+            values.iter().map(setting).collect()
         });
-        let ranges: fn(&mut ServiceView) = |service| service.source_ranges = Some(vec!["10.0.0.0/8".into()]);
-        let local: fn(&mut ServiceView) = |service| {
+        let local = Setting::field(|service| {
             service.external_policy = Policy::Local;
             service.health_check_node_port = 32000;
-        };
-        let fields = [ranges, local].map(|field| vec![Setting::field(field)]);
+        });
+        let fields = [vec![Setting::source_ranges()], vec![local]];
         let ports = [(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Udp, 443)];
         Clusters {
             names: vec![CLUSTER],
@@ -201,16 +196,10 @@ impl Lawful for Model {
             Edit::new("give to another cluster", |truth, number| {
                 own(truth, number, Some(other_cluster_tag().as_str()));
             }),
-            Edit::new("revoke rule", |truth: &mut Objects<Kind>, number| {
-                let groups = truth.all.iter_mut();
-                let groups = groups.filter(|object| matches!(object.kind, Kind::Group | Kind::NodeGroup));
-                for group in groups {
-                    let mut rules = group.set(RULES).to_vec();
-                    let is_ours =
-                        |entry: &Entry| entry.rule().is_some_and(|rule| rule.description != BY_HAND);
-                    remove(&mut rules, number, is_ours);
-                    group.sets.insert(RULES, rules.into());
-                }
+            Edit::new("revoke rule", |truth: &mut Objects, number| {
+                let is_ours = |entry: &Entry| entry.rule().is_some_and(|rule| rule.description != BY_HAND);
+                let revoke = |rules: &mut Vec<Entry>| drop(remove(rules, number, is_ours));
+                edit_set(truth, RULES, |_| true, revoke);
             }),
         ]);
         edits
@@ -219,7 +208,7 @@ impl Lawful for Model {
     fn view(&self, truth: &Self::Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Observed {
         let all = truth.all.iter().filter(|object| is_of(object, key));
         let objects = all.map(|object| Object {
-            foreign: foreign_of(truth, object),
+            foreign: foreign_of(truth, object, &self.cluster),
             ..object.clone()
         });
         Observed {
@@ -230,14 +219,12 @@ impl Lawful for Model {
 
     fn store(&self, truth: &mut Self::Truth, key: &Key, after: Observed) {
         let mut after = after.objects;
-        let listeners = after
-            .all
-            .iter_mut()
-            .filter(|object| object.kind == Kind::Listener);
-        for plain in listeners.filter(|object| object.text("protocol") != "TLS") {
-            plain.sets.remove(CERTIFICATES);
+        let is_plain =
+            |object: &&mut Object| object.kind == Kind::Listener && object.text("protocol") != "TLS";
+        for listener in after.all.iter_mut().filter(is_plain) {
+            listener.sets.remove(CERTIFICATES);
             for name in ["certificate", "ssl_policy", "alpn_policy"] {
-                plain.attributes.remove(name);
+                listener.attributes.remove(name);
             }
         }
         objects::replace(truth, after, |object| is_of(object, key));
@@ -246,48 +233,46 @@ impl Lawful for Model {
         let is_dangling = |rule: &Rule| {
             rule.source.starts_with(&names::classic_group("")) && !groups.contains(&rule.source)
         };
-        for group in truth
-            .all
-            .iter_mut()
-            .filter(|object| object.kind == Kind::NodeGroup)
-        {
-            let rules = group.set(RULES).iter();
-            let rules = rules
-                .filter(|entry| !entry.rule().is_some_and(is_dangling))
-                .cloned();
-            group.sets.insert(RULES, rules.collect());
-        }
+        let is_of_nodes = |object: &Object| object.kind == Kind::NodeGroup;
+        edit_set(truth, RULES, is_of_nodes, |rules| {
+            rules.retain(|entry| !entry.rule().is_some_and(is_dangling));
+        });
     }
 
     fn directory(&self, truth: &Self::Truth) -> Directory {
         let balancers = truth.of(Kind::Balancer).chain(truth.of(Kind::Classic));
         let balancers = balancers.filter(|object| service_of(object).is_some()).cloned();
         let nodes = truth.of(Kind::NodeGroup).map(|group| Object {
-            id: group.id.clone(),
-            ..Object::new(Kind::Group, "nodes").entries(RULES, group.set(RULES).to_vec())
+            kind: Kind::Group,
+            ..group.clone()
         });
         let groups: Vec<_> = truth.of(Kind::Group).cloned().chain(nodes).collect();
-        let used = truth
-            .of(Kind::Listener)
-            .map(|listener| listener.text("target_group"));
-        let used: BTreeSet<_> = used.collect();
-        let loose = truth
-            .of(Kind::TargetGroup)
-            .filter(|group| !used.contains(&*group.key));
+        let listeners = truth.of(Kind::Listener);
+        let used: BTreeSet<_> = listeners.map(|listener| listener.text("target_group")).collect();
+        let is_loose = |group: &&Object| !used.contains(&*group.key);
+        let loose = truth.of(Kind::TargetGroup).filter(is_loose);
         Directory::new(balancers, groups.iter(), loose.cloned().collect())
     }
 
-    fn inputs(&self, _: &Key, members: &[Member<Self>], cluster: &ClusterView) -> GatheredInputs<Inputs> {
-        let mut inputs = Inputs::default();
+    fn inputs(
+        &self,
+        truth: &Self::Truth,
+        _: &Key,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> GatheredInputs<Inputs> {
         let subnets = ["subnet-a", "subnet-b", "subnet-c"];
         let cidrs = (0..).zip(subnets);
-        inputs.cidrs = cidrs
-            .map(|(at, subnet)| (subnet.to_owned(), vec![format!("10.0.{at}.0/24")]))
-            .collect();
+        let cidrs = cidrs.map(|(at, id)| (id.to_owned(), vec![format!("10.0.{at}.0/24")]));
+        let mut inputs = Inputs {
+            directory: Arc::new(self.directory(truth)),
+            cidrs: cidrs.collect(),
+            ..Inputs::default()
+        };
         for Member { service, .. } in members {
             let named = Spec::read(service, &self.settings, Flavor::Network).subnets;
-            let named: Vec<_> = named.iter().map(|subnet| place(subnet)).collect();
-            let all = || subnets[..2].iter().map(|subnet| place(subnet)).collect();
+            let named: Vec<_> = named.iter().map(|id| subnet(id)).collect();
+            let all = || subnets[..2].iter().map(|id| subnet(id)).collect();
             let places = if named.is_empty() { all() } else { named };
             inputs.places.insert(service.id.clone(), places);
             if service.annotation(CHANGED).is_some() {
@@ -303,38 +288,22 @@ impl Lawful for Model {
         inputs.into()
     }
 
-    fn inputs_of(
-        &self,
-        truth: &Self::Truth,
-        key: &Key,
-        members: &[Member<Self>],
-        cluster: &ClusterView,
-    ) -> GatheredInputs<Inputs> {
-        let mut gathered = self.inputs(key, members, cluster);
-        gathered.inputs.directory = Arc::new(self.directory(truth));
-        gathered
-    }
-
-    fn reply(&self, _: &Key, change: &plan_objects::Change<Kind>, _: &Observed, ids: &Ids) -> Reply {
-        let subnets = match &change.action {
-            Action::Create(object, _) => object.texts("subnets"),
-            _ => Vec::new(),
-        };
-        let zones: Vec<_> = subnets.into_iter().map(|subnet| place(subnet).zone).collect();
-        let objects = objects::reply(change, ids, |object| {
-            let hostname = format!("{}-1.elb.amazonaws.com", object.key);
-            match object.kind {
+    fn reply(&self, _: &Key, change: &Change, _: &Observed, ids: &Ids) -> Reply {
+        let objects = objects::reply(change, ids, |created, answer| {
+            let hostname = format!("{}-1.elb.amazonaws.com", created.key);
+            match created.kind {
                 Kind::Balancer => {
-                    let object = object.with("type", "network").with("zones", zones.clone());
-                    object.with("dns_name", hostname)
+                    let zones = created.texts("subnets").into_iter().map(|id| subnet(id).zone);
+                    let answer = answer.with("zones", zones.collect::<Value>());
+                    answer.with("type", "network").with("dns_name", hostname)
                 }
                 // As an imagined plan names it.
                 Kind::Group => Object {
-                    id: object.key.clone(),
-                    ..object
+                    id: created.key.clone(),
+                    ..answer
                 },
-                Kind::Classic => object.with("dns_name", hostname),
-                _ => object,
+                Kind::Classic => answer.with("dns_name", hostname),
+                _ => answer,
             }
         });
         let denied = None;
@@ -344,33 +313,29 @@ impl Lawful for Model {
     fn picture(&self, truth: &Self::Truth) -> Vec<Line> {
         let mut picture = Vec::new();
         for object in truth.all.iter().filter(|object| object.kind != Kind::NodeGroup) {
-            let service = service_of(object).filter(|_| foreign_of(truth, object).is_none());
+            let service = service_of(object).filter(|_| foreign_of(truth, object, &self.cluster).is_none());
             let owner = service.map_or(Owner::Foreign, |id| Owner::service(names::balancer(&id)));
             let kept = ["description", "subnets", "eip_allocations"];
-            let is_managed = |entry: &Entry| !matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG);
-            let lines = objects::lines(object, &owner, [&[], &kept], is_managed).into_iter();
+            let lines = objects::lines(object, &owner, [&[], &kept], |entry| !is_owner_tag(entry));
+            let lines = lines.into_iter();
             picture.extend(lines.filter(|line| !line.text.ends_with("\"None\"")).map(|line| {
                 // People may add certificates.
                 let is_exact = line.is_exact && !line.text.starts_with("certificate of");
                 Line { is_exact, ..line }
             }));
         }
-        picture.extend(rules(truth).map(|rule| {
-            let Rule {
-                protocol,
-                from,
-                to,
-                source,
-                ..
-            } = rule;
-            let owner = match (rule.balancer(), source.strip_prefix(&names::classic_group(""))) {
+        let rules = truth.of(Kind::NodeGroup).flat_map(|group| group.set(RULES));
+        picture.extend(rules.filter_map(|entry| {
+            let rule = entry.rule()?;
+            let group = rule.source.strip_prefix(&names::classic_group(""));
+            let owner = match (rule.balancer(), group) {
                 _ if rule.description == BY_HAND => Owner::Foreign,
                 // Several load balancers may need one rule for their health checks.
                 (Some(name), _) if rule.description.contains("client=") => Owner::service(name),
                 (None, Some(name)) => Owner::service(name),
                 _ => Owner::Cluster,
             };
-            Line::exact(format!("{protocol} {from}-{to} from {source} to nodes"), &owner)
+            Some(Line::exact(format!("{entry} to nodes"), &owner))
         }));
         picture
     }
@@ -379,22 +344,22 @@ impl Lawful for Model {
         names::balancer(service)
     }
 
-    fn destroys(&self, change: &plan_objects::Change<Kind>) -> bool {
-        matches!(change.kind, Kind::Balancer | Kind::Classic) && matches!(change.action, Action::Delete(_))
+    fn destroys(&self, change: &Change) -> bool {
+        objects::deletes(change, &[Kind::Balancer, Kind::Classic])
     }
 }
 
 #[test]
 fn network_load_balancers_keep_the_laws() {
-    laws(&model(DefaultType::Nlb, false), 30);
+    laws(&model(Flavor::Network, false), 30);
 }
 
 #[test]
 fn network_load_balancers_with_security_groups_keep_the_laws() {
-    laws(&model(DefaultType::Nlb, true), 20);
+    laws(&model(Flavor::Network, true), 20);
 }
 
 #[test]
 fn classic_load_balancers_keep_the_laws() {
-    laws(&model(DefaultType::Classic, false), 20);
+    laws(&model(Flavor::Classic, false), 20);
 }

@@ -11,16 +11,15 @@ use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
     client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
     load_balancer::{ClusterView, ReadOptions},
-    plan::objects::{Object, Objects},
 };
-use futures_util::future::{try_join, try_join_all, try_join4};
+use futures_util::future::{try_join, try_join_all};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
     desired::foreign,
-    kinds::{Entry, Kind, RULES, TAGS, group_id, tag_map},
+    kinds::{Entry, Kind, Object, Objects, RULES, TAGS, group_id, tag_map},
     model::Directory,
 };
 use crate::{
@@ -44,28 +43,28 @@ pub(super) struct Network {
 
 /// Load balancers, target groups, and security groups with the cluster's tag, at one moment.
 #[derive(Debug)]
-pub(super) struct Snapshot(Arc<Listing<Object<Kind>>>);
+pub(super) struct Snapshot(Arc<Listing<Object>>);
 
 impl Snapshot {
     /// The objects of a kind.
-    pub(super) fn all(&self, kind: Kind) -> impl Iterator<Item = &Object<Kind>> {
+    pub(super) fn all(&self, kind: Kind) -> impl Iterator<Item = &Object> {
         let all = self.0.all().map(|object| &**object);
         all.filter(move |object| object.kind == kind)
     }
 
     /// The objects of a kind with this name or with a parent of this name.
-    pub(super) fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object<Kind>> {
+    pub(super) fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object> {
         let found = self.0.by_key(name).map(|object| &**object);
         found.filter(move |object| object.kind == kind)
     }
 
     /// The object with this ID.
-    pub(super) fn by_id(&self, id: &str) -> Option<&Object<Kind>> {
+    pub(super) fn by_id(&self, id: &str) -> Option<&Object> {
         self.0.by_id(id).map(|object| &**object)
     }
 
     /// Whether no load balancer that exists uses a target group.
-    pub(super) fn is_loose(&self, group: &Object<Kind>) -> bool {
+    pub(super) fn is_loose(&self, group: &Object) -> bool {
         let mut balancers = group.texts("balancers").into_iter();
         balancers.all(|arn| self.by_id(arn).is_none())
     }
@@ -75,7 +74,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub(super) struct Listings {
     nodes: Nodes,
-    objects: IndexedCache<Object<Kind>>,
+    objects: IndexedCache<Object>,
     network: Cache<(), Network>,
     /// The security groups of instances, in the order of the API.
     instances: Cache<String, Vec<String>>,
@@ -96,17 +95,16 @@ struct State {
     cluster: ClusterView,
 }
 
-async fn list(client: Client, site: Arc<Site>) -> Result<Vec<Object<Kind>>> {
+async fn list(client: Client, site: Arc<Site>) -> Result<Vec<Object>> {
     let keys = site.cluster.key().map(|key| vec![key, LEGACY.to_owned()]);
     let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
     filter.extend(keys.map(|keys| ("tag-key", keys)));
-    let (mut objects, targets, network, classic) = try_join4(
+    let (mut objects, targets, network, classic) = tokio::try_join!(
         client.security_groups(&filter),
         client.target_groups(),
         client.network_balancers(),
         client.classic_balancers(),
-    )
-    .await?;
+    )?;
     objects.retain(|group| site.cluster.has(&tag_map(group)));
     objects.extend([targets, network, classic].into_iter().flatten());
     Ok(objects)
@@ -223,13 +221,9 @@ impl Listings {
     }
 
     /// Reads tags by ID, if that is allowed. Those that are known may be old unless they have to be fresh.
-    pub(super) async fn read_tags(
-        &self,
-        mut ids: Vec<String>,
-        fresh: bool,
-        priority: Priority,
-    ) -> Result<()> {
-        ids.retain(|id| fresh || !self.state.lock().tags.contains_key(id));
+    pub(super) async fn read_tags(&self, ids: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
+        let is_due = |id: &String| fresh || !self.state.lock().tags.contains_key(id);
+        let ids: Vec<_> = ids.into_iter().filter(is_due).collect();
         let reads = ids.iter().map(|id| self.tag_reads.submit((id.clone(), priority)));
         let tags = self.optional("DescribeTags", try_join_all(reads)).await?;
         self.state.lock().tags.extend(ids.into_iter().zip(tags));
@@ -237,7 +231,7 @@ impl Listings {
     }
 
     /// An object with its tags and, if there is one, its other owner.
-    pub(super) fn tagged(&self, object: &Object<Kind>) -> Object<Kind> {
+    pub(super) fn tagged(&self, object: &Object) -> Object {
         let mut object = object.clone();
         let state = self.state.lock();
         if let Some(tags) = state.tags.get(&object.id) {
@@ -255,17 +249,17 @@ impl Listings {
         {
             return Ok(Arc::clone(directory));
         }
-        let is_named_by_us = |object: &&Object<Kind>| {
+        let is_named_by_us = |object: &&Object| {
             object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
         // Of two with one name, the network load balancer counts.
         let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
         let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
-        let is_loose = |group: &&Object<Kind>| group.key.starts_with("k8s-") && listings.is_loose(group);
+        let is_loose = |group: &&Object| group.key.starts_with("k8s-") && listings.is_loose(group);
         let loose: Vec<_> = listings.all(Kind::TargetGroup).filter(is_loose).collect();
         let ids = balancers.iter().chain(&loose).map(|object| object.id.clone());
         self.read_tags(ids.collect(), false, read.priority).await?;
-        let is_ours = |group: &Object<Kind>| {
+        let is_ours = |group: &Object| {
             let tags = tag_map(group);
             tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
         };
@@ -296,18 +290,18 @@ impl Listings {
 
     /// Sets the rules of a listed security group.
     pub(super) fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
-        let update = |group: &mut Object<Kind>| drop(group.sets.insert(RULES, rules));
+        let update = |group: &mut Object| drop(group.sets.insert(RULES, rules));
         self.objects.update(id, update);
     }
 
     /// Applies a change to the listings. `before`, `after`: the objects of a part.
-    pub(super) fn apply(&self, before: &Objects<Kind>, after: &Objects<Kind>) {
-        let now = |object: &Object<Kind>| after.get(object.kind, &object.key);
+    pub(super) fn apply(&self, before: &Objects, after: &Objects) {
+        let now = |object: &Object| after.get(object.kind, &object.key);
         for gone in before.all.iter().filter(|object| now(object).is_none()) {
             self.state.lock().tags.remove(&gone.id);
             self.objects.remove(&gone.id);
         }
-        let then = |object: &Object<Kind>| before.get(object.kind, &object.key);
+        let then = |object: &Object| before.get(object.kind, &object.key);
         for object in after.all.iter().filter(|object| then(object) != Some(object)) {
             if object.kind == Kind::NodeGroup {
                 self.set_rules(&object.id, object.set(RULES).into());

@@ -11,19 +11,19 @@ use ccm_core::{
         Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent, ServiceId,
         ServiceView,
     },
-    plan::objects::{self, Kind as _, Object},
+    plan::objects::{self, Kind as _},
     plan::{CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
 use super::{
     desired::{Builder, Desired, DesiredBalancer, Observed, has_owner_tag},
-    kinds::{Entry, Key, Kind, RULES, group_id, tag_map},
+    kinds::{Change, Entry, Key, Kind, Object, RULES, group_id, tag_map, texts},
     names,
     node_groups::{DesiredRules, NodeGroup},
     spec::{self, Flavor, Spec, has_own_hostname},
-    subnets::Place,
 };
 use crate::{
+    client::ec2::Subnet,
     cluster::{Cluster, SERVICE_NAME, has_any_cluster},
     config::LoadBalancing,
 };
@@ -42,11 +42,11 @@ pub(crate) type PartMember = Member<Model>;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     /// Load balancers, network and classic, by name.
-    pub(crate) balancers: BTreeMap<String, Object<Kind>>,
+    pub(crate) balancers: BTreeMap<String, Object>,
     /// Target groups of the cluster that no load balancer uses.
-    pub(crate) loose: Vec<Object<Kind>>,
+    pub(crate) loose: Vec<Object>,
     /// The security groups with the cluster's tag, by name.
-    pub(crate) groups: BTreeMap<String, Object<Kind>>,
+    pub(crate) groups: BTreeMap<String, Object>,
     /// Load balancers that rules in them name, or whose security group is a source, with the ID of a group that has one.
     pub(crate) ruled: BTreeMap<String, String>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Inputs {
     /// What the shared listings show.
     pub(crate) directory: Arc<Directory>,
     /// The subnets for each member's load balancer.
-    pub(crate) places: BTreeMap<ServiceId, Vec<Place>>,
+    pub(crate) places: BTreeMap<ServiceId, Vec<Subnet>>,
     /// Members that changed while this process ran.
     pub(crate) changed: BTreeSet<ServiceId>,
     /// CIDRs by subnet.
@@ -155,7 +155,7 @@ impl PartModel for Model {
     type Facts = Facts;
     type Desired = Desired;
     type Observed = Observed;
-    type Change = objects::Change<Kind>;
+    type Change = Change;
     type Reply = Reply;
 
     fn provider(&self) -> &'static str {
@@ -173,7 +173,7 @@ impl PartModel for Model {
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
         let (name, tag) = (names::balancer(&service.id), names::service_tag(&service.id));
         let group = names::group(&cluster.name, &service.id);
-        let is_of_service = |group: &Object<Kind>| tag_map(group).get(SERVICE_NAME) == Some(&tag);
+        let is_of_service = |group: &Object| tag_map(group).get(SERVICE_NAME) == Some(&tag);
         let exists = directory.balancers.contains_key(&name)
             || directory.loose.iter().any(is_of_service)
             || directory.groups.contains_key(&group)
@@ -193,7 +193,7 @@ impl PartModel for Model {
         let tags: BTreeSet<_> = ids().map(names::service_tag).collect();
         let mut groups: BTreeSet<_> = known.iter().map(|name| names::classic_group(name)).collect();
         groups.extend(ids().map(|id| names::group(&world.cluster.name, id)));
-        let orphan = |object: &Object<Kind>, what: String| Orphan {
+        let orphan = |object: &Object, what: String| Orphan {
             key: Key::Balancer(object.key.clone()),
             what: format!("{} {}{what}", object.kind.schema().name, object.key),
             deletable: has_owner_tag(object, &world.cluster.ownership_tag),
@@ -216,7 +216,7 @@ impl PartModel for Model {
         let balancers = directory.balancers.values();
         let used = balancers.flat_map(|balancer| balancer.texts("security_groups"));
         let used: BTreeSet<_> = used.collect();
-        let is_unused = |group: &&Object<Kind>| {
+        let is_unused = |group: &&Object| {
             let (id, name) = (group.id.as_str(), group.key.as_str());
             let is_used = used.contains(id) || used.contains(name) || groups.contains(name);
             names::is_own_group(name, group.text("description"))
@@ -225,9 +225,8 @@ impl PartModel for Model {
         };
         let unused = directory.groups.values().filter(is_unused);
         orphans.extend(unused.map(|group| orphan(group, ", which no load balancer uses".to_owned())));
-        let ruled = directory.ruled.iter();
-        let ruled =
-            ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
+        let is_missing = |name: &String| !known.contains(name) && !directory.balancers.contains_key(name);
+        let ruled = directory.ruled.iter().filter(|(name, _)| is_missing(name));
         orphans.extend(ruled.map(|(name, group)| Orphan {
             key: Key::Balancer(name.clone()),
             what: format!("rules in security group {group} for load balancer {name}, which does not exist"),
@@ -252,23 +251,23 @@ impl PartModel for Model {
                 result.refused.push((id.clone(), InvalidField::error(&invalid)));
                 continue;
             }
-            // One Event for each reason.
-            let mut warnings = BTreeMap::new();
             if *key != Key::NodeGroups {
-                if !inputs.unread.is_empty() {
-                    warnings.insert("MissingPermissions", inputs.unread.join("; "));
-                }
                 let ignored = IgnoredValue::event(&ignored, id, "LoadBalancerAnnotationIgnored");
                 result.events.extend(ignored);
+                if !inputs.unread.is_empty() {
+                    let text = inputs.unread.join("; ");
+                    let warning = ServiceEvent::warning(id, "MissingPermissions", text);
+                    result.events.push(warning);
+                }
+                continue;
             }
-            let instances = spec::instances(service, cluster).unwrap_or_default();
-            for instance in instances.iter().filter(|_| *key == Key::NodeGroups) {
-                let (reason, text) = match inputs.groups.get(instance) {
+            // One Event for each reason.
+            let mut warnings = BTreeMap::new();
+            for instance in spec::instances(service, cluster).unwrap_or_default() {
+                let (reason, text) = match inputs.groups.get(&instance) {
                     Some(Ok(NodeGroup { id, others })) if !others.is_empty() => {
-                        let (what, others) = (
-                            "several security groups with the cluster's tag",
-                            others.join(", "),
-                        );
+                        let others = others.join(", ");
+                        let what = "several security groups with the cluster's tag";
                         let text = format!("has {what}; {id} gets the rules, not {others}");
                         ("SeveralNodeSecurityGroups", text)
                     }
@@ -337,7 +336,7 @@ impl PartModel for Model {
             return Some(output);
         }
         let root = observed.balancer().filter(|root| root.foreign.is_none())?;
-        output.facts.subnets = root.texts("subnets").into_iter().map(str::to_owned).collect();
+        output.facts.subnets = texts(root, "subnets");
         if root.kind == Kind::Classic {
             let groups = root.texts("security_groups");
             let is_own = |group: &&&str| observed.objects.get(Kind::Group, group).is_some();
@@ -357,9 +356,9 @@ impl PartModel for Model {
 impl Directory {
     /// Collects what the listings show. `loose`: the cluster's target groups that no load balancer uses.
     pub(crate) fn new<'a>(
-        balancers: impl Iterator<Item = Object<Kind>>,
-        groups: impl Iterator<Item = &'a Object<Kind>>,
-        loose: Vec<Object<Kind>>,
+        balancers: impl Iterator<Item = Object>,
+        groups: impl Iterator<Item = &'a Object>,
+        loose: Vec<Object>,
     ) -> Self {
         let mut directory = Self {
             loose,

@@ -30,8 +30,7 @@ pub(crate) fn classic_group(balancer: &str) -> String {
 /// The security group of a network load balancer. `cluster` is `--cluster-name`.
 pub(crate) fn group(cluster: &str, service: &ServiceId) -> String {
     let ServiceId { namespace, name, uid } = service;
-    let hash = hash(&digest::SHA256, &[cluster, name, namespace, uid]);
-    format!("k8s-{}-{}-{hash}", short(namespace), short(name))
+    hashed(service, &digest::SHA256, &[cluster, name, namespace, uid])
 }
 
 /// Whether a security group with this name and description was created for one load balancer.
@@ -59,24 +58,19 @@ pub(crate) fn target_group(
         check_protocol,
         &check_interval.to_string(),
     ];
-    let hash = hash(&digest::SHA1_FOR_LEGACY_USE_ONLY, &parts);
-    format!("{}{hash}", target_group_prefix(service))
-}
-
-/// What the names of all target groups of a Service begin with. Those of others may begin so, too.
-pub(crate) fn target_group_prefix(service: &ServiceId) -> String {
-    format!("k8s-{}-{}-", short(&service.namespace), short(&service.name))
+    hashed(service, &digest::SHA1_FOR_LEGACY_USE_ONLY, &parts)
 }
 
 fn short(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).take(8).collect()
 }
 
-/// The first ten hexadecimal digits.
-fn hash(algorithm: &'static Algorithm, parts: &[&str]) -> String {
+/// A name of an object of a Service, with the first ten hexadecimal digits of a hash.
+fn hashed(service: &ServiceId, algorithm: &'static Algorithm, parts: &[&str]) -> String {
     let digest = digest::digest(algorithm, parts.concat().as_bytes());
     let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    truncated(hex, 10)
+    let (namespace, name) = (short(&service.namespace), short(&service.name));
+    format!("k8s-{namespace}-{name}-{}", truncated(hex, 10))
 }
 
 #[cfg(test)]
@@ -98,7 +92,7 @@ mod tests {
             group("test-cluster", &ServiceId::new("default", "my-service", "1")),
             group("test-cluster", &service)
         );
-        assert_eq!(target_group_prefix(&ServiceId::new("a", "b", "")), "k8s-a-b-");
+        assert!(group("c", &ServiceId::new("a", "b", "")).starts_with("k8s-a-b-"));
     }
 
     #[test]

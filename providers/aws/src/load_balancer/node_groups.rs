@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
     load_balancer::ClusterView,
-    plan::objects::{Change, Object},
     plan::{Membership, Plan},
 };
 use serde_json::Value;
 
 use super::{
     desired::{Observed, diff},
-    kinds::{Entry, Key, Kind, MTU, RULE_PREFIX, RULES, Rule},
+    kinds::{Change, Entry, Key, Kind, MTU, Object, RULE_PREFIX, RULES, Rule},
     model::{Facts, Inputs, Model, PartMember},
     names,
     spec::{self, Flavor, Spec, transports},
@@ -93,10 +92,8 @@ impl DesiredRules {
             let own_source = own_source.and_then(|facts| facts.source.clone());
             desired.managed_sources.extend(own_source);
             desired.managed.insert(name);
-            let groups = instances
-                .iter()
-                .filter_map(|instance| inputs.groups.get(instance));
-            let groups: BTreeSet<_> = groups.flatten().map(|group| group.id.as_str()).collect();
+            let chosen = instances.iter().filter_map(|id| inputs.groups.get(id));
+            let groups: BTreeSet<_> = chosen.flatten().map(|group| group.id.as_str()).collect();
             let rules = facts.map_or_else(Vec::new, |facts| rules(model, member, facts, inputs));
             for group in groups {
                 let required = desired.required.entry(group.to_owned()).or_default();
@@ -109,7 +106,7 @@ impl DesiredRules {
     }
 
     /// The changes that are due. A rule is removed only if it names a managed load balancer.
-    pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change<Kind>> {
+    pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
         let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
             let have: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
             let required = self.required.get(&group.key);

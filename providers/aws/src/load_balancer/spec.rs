@@ -16,18 +16,15 @@ use super::{
     kinds::{BALANCER_ATTRIBUTE, Kind, TARGET_GROUP_ATTRIBUTE},
     names,
 };
-use crate::{
-    cluster::Tags,
-    config::{DefaultType, LoadBalancing},
-    instances::provider_id::instance_of,
-};
+use crate::{cluster::Tags, config::LoadBalancing, instances::provider_id::instance_of};
 
 /// The kind of a load balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Flavor {
     /// A network load balancer.
     Network,
-    /// A classic load balancer.
+    /// A classic load balancer, which is the default, as upstream.
+    #[default]
     Classic,
     /// The AWS Load Balancer Controller, or nobody, is responsible.
     Elsewhere,
@@ -36,11 +33,10 @@ pub(crate) enum Flavor {
 impl Flavor {
     /// What a Service asks for.
     pub(crate) fn of(service: &ServiceView, settings: &LoadBalancing) -> Self {
-        match (service.annotation(a::TYPE), settings.default_type) {
-            (Some("external" | "nlb-ip"), _) => Self::Elsewhere,
-            (Some("nlb"), _) | (_, DefaultType::Nlb) => Self::Network,
-            (_, DefaultType::Classic) => Self::Classic,
-            (_, DefaultType::None) => Self::Elsewhere,
+        match service.annotation(a::TYPE) {
+            Some("external" | "nlb-ip") => Self::Elsewhere,
+            Some("nlb") => Self::Network,
+            _ => settings.default_type,
         }
     }
 
@@ -250,15 +246,14 @@ impl Spec {
                 self.balancer.insert(attribute, values.into());
             }
         }
-        self.target_group = health_check(service, settings, reader);
+        let mut group = health_check(service, settings, reader);
         let proxy_protocol = self.proxy_protocol.to_string().into();
-        self.target_group
-            .insert("preserve_client_ip.enabled", Value::Null);
-        self.target_group
-            .insert("proxy_protocol_v2.enabled", proxy_protocol);
+        group.insert("preserve_client_ip.enabled", Value::Null);
+        group.insert("proxy_protocol_v2.enabled", proxy_protocol);
         let annotated = target_group_attributes(is_udp, reader);
         self.named = annotated.keys().copied().collect();
-        self.target_group.extend(annotated);
+        group.extend(annotated);
+        self.target_group = group;
     }
 
     fn network_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
@@ -456,7 +451,7 @@ mod tests {
         elb_security_group: None,
         shared_probe: None,
         managed_security_groups: false,
-        default_type: DefaultType::Classic,
+        default_type: Flavor::Classic,
     };
 
     fn service(annotations: &[(&str, &str)]) -> ServiceView {
@@ -634,15 +629,15 @@ mod tests {
             };
             Flavor::of(&service(annotations), &settings)
         };
-        assert_eq!(flavor(&[], DefaultType::Classic), Flavor::Classic);
-        assert_eq!(flavor(&[], DefaultType::Nlb), Flavor::Network);
-        assert_eq!(flavor(&[], DefaultType::None), Flavor::Elsewhere);
-        assert_eq!(flavor(&[(a::TYPE, "nlb")], DefaultType::None), Flavor::Network);
+        assert_eq!(flavor(&[], Flavor::Classic), Flavor::Classic);
+        assert_eq!(flavor(&[], Flavor::Network), Flavor::Network);
+        assert_eq!(flavor(&[], Flavor::Elsewhere), Flavor::Elsewhere);
+        assert_eq!(flavor(&[(a::TYPE, "nlb")], Flavor::Elsewhere), Flavor::Network);
         assert_eq!(
-            flavor(&[(a::TYPE, "external")], DefaultType::Nlb),
+            flavor(&[(a::TYPE, "external")], Flavor::Network),
             Flavor::Elsewhere
         );
-        assert_eq!(flavor(&[(a::TYPE, "NLB")], DefaultType::Classic), Flavor::Classic);
+        assert_eq!(flavor(&[(a::TYPE, "NLB")], Flavor::Classic), Flavor::Classic);
         let mut served = service(&[(a::TYPE, "external")]);
         assert!(!has_own_hostname(&served));
         let hostname = Some("au-0123.elb.us-east-1.amazonaws.com".into());

@@ -8,47 +8,31 @@ use crate::{
     cluster::{Site, has_any_cluster},
 };
 
-/// A subnet in its zone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) zone: String,
-    pub(crate) subnet: String,
-}
-
-impl From<&Subnet> for Place {
-    fn from(subnet: &Subnet) -> Self {
-        Self {
-            zone: subnet.zone.clone(),
-            subnet: subnet.id.clone(),
-        }
-    }
-}
-
 /// The subnets that an annotation names: first those by ID, then those by the tag `Name`.
 ///
 /// # Errors
 /// A name without a subnet, or with several.
-pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Place>, String> {
+pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Subnet>, String> {
     let is_id = |name: &&String| name.starts_with("subnet-");
     let (ids, others): (Vec<_>, Vec<_>) = names.iter().partition(is_id);
-    let mut places = Vec::new();
+    let mut chosen = Vec::new();
     for name in ids.into_iter().chain(others) {
         let is = |subnet: &&Subnet| subnet.id == *name || subnet.tags.get("Name") == Some(name);
         let found: Vec<_> = subnets.iter().filter(is).collect();
         match found.as_slice() {
-            [subnet] => places.push(Place::from(*subnet)),
+            [subnet] => chosen.push(Subnet::clone(subnet)),
             [] => return Err(format!("subnet {name:?} is not in the VPC")),
             _ => return Err(format!("{} subnets have the tag Name={name}", found.len())),
         }
     }
-    Ok(places)
+    Ok(chosen)
 }
 
 /// One subnet in each zone, by tags and routes; the site's if the VPC has none for this cluster.
 ///
 /// # Errors
 /// There is none, or a subnet has no route table.
-pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Result<Vec<Place>, String> {
+pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Result<Vec<Subnet>, String> {
     let Site { region, cluster, .. } = site;
     let subnets = network.subnets.iter();
     let is_usable = |subnet: &&Subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags);
@@ -73,12 +57,11 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Resu
         }
     }
     if zones.is_empty() {
-        return Err(format!(
-            "no subnet{kind} is in the VPC; tag one for each zone with {role}, or name subnets in the annotation {}",
-            super::annotations::SUBNETS
-        ));
+        let key = super::annotations::SUBNETS;
+        let fix = format!("tag one for each zone with {role}, or name subnets in the annotation {key}");
+        return Err(format!("no subnet{kind} is in the VPC; {fix}"));
     }
-    Ok(zones.into_values().map(Place::from).collect())
+    Ok(zones.into_values().cloned().collect())
 }
 
 /// Whether a zone is one of the region itself: `us-west-2a`, unlike `us-west-2-lax-1a` and `us-east-1-wl1-bos-wlz-1`.
@@ -162,8 +145,8 @@ mod tests {
             subnets: subnets.to_vec(),
             tables,
         };
-        let places = discovered(&network, internal, &site)?;
-        Ok(places.into_iter().map(|place| place.subnet).collect())
+        let subnets = discovered(&network, internal, &site)?;
+        Ok(subnets.into_iter().map(|subnet| subnet.id).collect())
     }
 
     #[test]
@@ -242,7 +225,7 @@ mod tests {
         ];
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let ids = named(&names(&["web", "subnet-1"]), subnets.get(..2).unwrap_or_default());
-        let ids = ids.map(|places| places.into_iter().map(|place| place.subnet).collect::<Vec<_>>());
+        let ids = ids.map(|places| places.into_iter().map(|place| place.id).collect::<Vec<_>>());
         assert_eq!(ids, Ok(names(&["subnet-1", "subnet-2"])));
         assert_eq!(
             named(&names(&["web"]), &subnets),

@@ -6,20 +6,20 @@ use ccm_core::{
     Cloud, async_trait,
     load_balancer::{ServiceNode, ServiceView},
     testkit::{
-        cluster::{WaitUntil, annotate},
+        cluster::annotate,
         conformance::{
             self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
         },
     },
 };
 use ccm_testbed::{
-    proxy::{Action, Moment, Request, Rule, aws_refusal},
-    test_cloud::AwsCloud,
+    proxy::{AWS_READS, Action, Moment, Request, Rule, aws_refusal},
+    test_cloud::{AwsCloud, TestCloud as _},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::stage::{NLB, node, start};
+use crate::stage::{ANNOTATION, NLB, node, start};
 
 /// The actions for load balancers in the rights that the Go cloud controller documents.
 const UPSTREAM_RIGHTS: &str = "DescribeInstances DescribeRouteTables DescribeSecurityGroups DescribeSubnets DescribeAvailabilityZones \
@@ -33,145 +33,91 @@ const UPSTREAM_RIGHTS: &str = "DescribeInstances DescribeRouteTables DescribeSec
     ApplySecurityGroupsToLoadBalancer RegisterInstancesWithLoadBalancer DeregisterInstancesFromLoadBalancer \
     DescribeInstanceTopology DescribeRegions ModifyInstanceAttribute";
 
+#[derive(Default)]
 struct Account {
-    aws: Mutex<Arc<AwsCloud>>,
-    /// Lines of `[Global]`.
-    conf: &'static str,
-    /// Whether all other actions are denied.
+    aws: Mutex<Option<Arc<AwsCloud>>>,
+    /// Whether all actions are denied that upstream does without.
     restricted: bool,
 }
 
 impl Account {
-    async fn new(conf: &'static str) -> Self {
-        Self {
-            aws: Mutex::new(Arc::new(AwsCloud::start().await.unwrap())),
-            conf,
-            restricted: false,
-        }
-    }
-
     fn aws(&self) -> Arc<AwsCloud> {
-        Arc::clone(&self.aws.lock())
+        Arc::clone(self.aws.lock().as_ref().unwrap())
     }
-}
-
-const fn edit(name: &'static str, expected: EditResult) -> Edit {
-    Edit { name, expected }
 }
 
 const EDITS: [Edit; 11] = [
-    edit("delete load balancer", EditResult::Reverted),
-    edit("delete listener", EditResult::Reverted),
-    edit("delete listener and target group", EditResult::Reverted),
-    edit("deregister target", EditResult::Reverted),
-    edit("change health check", EditResult::Reverted),
-    edit("balance over zones", EditResult::Reverted),
-    edit("revoke rules", EditResult::Reverted),
-    edit("tag load balancer", EditResult::Kept),
-    edit("delay deregistration", EditResult::Kept),
-    edit("create load balancer", EditResult::Foreign),
-    edit("allow ssh", EditResult::Foreign),
+    Edit::new("delete load balancer", EditResult::Reverted),
+    Edit::new("delete listener", EditResult::Reverted),
+    Edit::new("delete listener and target group", EditResult::Reverted),
+    Edit::new("deregister target", EditResult::Reverted),
+    Edit::new("change health check", EditResult::Reverted),
+    Edit::new("balance over zones", EditResult::Reverted),
+    Edit::new("revoke rules", EditResult::Reverted),
+    Edit::new("tag load balancer", EditResult::Kept),
+    Edit::new("delay deregistration", EditResult::Kept),
+    Edit::new("create load balancer", EditResult::Foreign),
+    Edit::new("allow ssh", EditResult::Foreign),
 ];
 
-async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
-    let first = async |service: &str, operation: &str, body: Value, list: &str| {
-        let found = aws.call(service, operation, body).await?;
+/// The call of boto3 that makes an edit: service, operation and arguments.
+async fn edit_call(aws: &AwsCloud, name: &str) -> Result<Value, BoxError> {
+    let first = async |operation: &str, of: Value, list: &str| {
+        let found = aws.call("v2", operation, of).await?;
         Ok::<_, BoxError>(found[list][0].clone())
     };
-    let v2 = async |operation: &str, body: Value, list: &str| first("v2", operation, body, list).await;
-    let balancer = v2("describe_load_balancers", json!({}), "LoadBalancers").await?["LoadBalancerArn"].take();
+    let balancer =
+        first("describe_load_balancers", json!({}), "LoadBalancers").await?["LoadBalancerArn"].take();
     let listener = match &balancer {
         Value::Null => Value::Null,
-        arn => v2("describe_listeners", json!({"LoadBalancerArn": arn}), "Listeners").await?,
+        arn => first("describe_listeners", json!({"LoadBalancerArn": arn}), "Listeners").await?,
     };
     let group = &listener["DefaultActions"][0]["TargetGroupArn"];
-    let (nodes, listener_arn) = (
-        aws.id("SG_NODES"),
-        json!({"ListenerArn": listener["ListenerArn"]}),
-    );
+    let nodes = aws.id("SG_NODES");
     let set = |key: &str, value: &str| json!([{"Key": key, "Value": value}]);
-    let (service, operation, body) = match name {
-        "create load balancer" => {
-            let body = json!({"Name": "mine", "Type": "network", "Subnets": [aws.id("PUBLIC_A")]});
-            ("v2", "create_load_balancer", body)
-        }
+    Ok(match name {
+        "create load balancer" => json!(["v2", "create_load_balancer", {
+            "Name": "mine", "Type": "network", "Subnets": [aws.id("PUBLIC_A")],
+        }]),
         "allow ssh" => {
-            let rule = json!({"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22,
-                "IpRanges": [{"CidrIp": "10.0.0.0/8", "Description": "ssh"}]});
-            let body = json!({"GroupId": nodes, "IpPermissions": [rule]});
-            ("ec2", "authorize_security_group_ingress", body)
+            let clients = json!([{"CidrIp": "10.0.0.0/8", "Description": "ssh"}]);
+            json!(["ec2", "authorize_security_group_ingress", {
+                "GroupId": nodes,
+                "IpPermissions": [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": clients}],
+            }])
         }
         "revoke rules" => {
             let ids = json!({"GroupIds": [nodes]});
-            let found = first("ec2", "describe_security_groups", ids, "SecurityGroups").await?;
-            let body = json!({"GroupId": nodes, "IpPermissions": found["IpPermissions"]});
-            ("ec2", "revoke_security_group_ingress", body)
+            let found = aws.call("ec2", "describe_security_groups", ids).await?;
+            let rules = &found["SecurityGroups"][0]["IpPermissions"];
+            json!(["ec2", "revoke_security_group_ingress", {"GroupId": nodes, "IpPermissions": rules}])
         }
-        "delete load balancer" => ("v2", "delete_load_balancer", json!({"LoadBalancerArn": balancer})),
-        "delete listener" => ("v2", "delete_listener", listener_arn),
+        "delete load balancer" => json!(["v2", "delete_load_balancer", {"LoadBalancerArn": balancer}]),
+        "delete listener" => json!(["v2", "delete_listener", {"ListenerArn": listener["ListenerArn"]}]),
         "delete listener and target group" => {
-            aws.call("v2", "delete_listener", listener_arn).await?;
-            ("v2", "delete_target_group", json!({"TargetGroupArn": group}))
+            let listener = json!({"ListenerArn": listener["ListenerArn"]});
+            aws.call("v2", "delete_listener", listener).await?;
+            json!(["v2", "delete_target_group", {"TargetGroupArn": group}])
         }
         "deregister target" => {
             let (of, list) = (json!({"TargetGroupArn": group}), "TargetHealthDescriptions");
-            let target = v2("describe_target_health", of, list).await?["Target"].take();
-            (
-                "v2",
-                "deregister_targets",
-                json!({"TargetGroupArn": group, "Targets": [target]}),
-            )
+            let target = first("describe_target_health", of, list).await?["Target"].take();
+            json!(["v2", "deregister_targets", {"TargetGroupArn": group, "Targets": [target]}])
         }
-        "change health check" => {
-            let body = json!({"TargetGroupArn": group, "HealthyThresholdCount": 7});
-            ("v2", "modify_target_group", body)
-        }
-        "balance over zones" => {
-            let attributes = set("load_balancing.cross_zone.enabled", "true");
-            let body = json!({"LoadBalancerArn": balancer, "Attributes": attributes});
-            ("v2", "modify_load_balancer_attributes", body)
-        }
-        "tag load balancer" => {
-            let body = json!({"ResourceArns": [balancer], "Tags": set("team", "web")});
-            ("v2", "add_tags", body)
-        }
-        "delay deregistration" => {
-            let attributes = set("deregistration_delay.timeout_seconds", "17");
-            let body = json!({"TargetGroupArn": group, "Attributes": attributes});
-            ("v2", "modify_target_group_attributes", body)
-        }
+        "change health check" => json!(["v2", "modify_target_group", {
+            "TargetGroupArn": group, "HealthyThresholdCount": 7,
+        }]),
+        "balance over zones" => json!(["v2", "modify_load_balancer_attributes", {
+            "LoadBalancerArn": balancer, "Attributes": set("load_balancing.cross_zone.enabled", "true"),
+        }]),
+        "tag load balancer" => json!(["v2", "add_tags", {
+            "ResourceArns": [balancer], "Tags": set("team", "web"),
+        }]),
+        "delay deregistration" => json!(["v2", "modify_target_group_attributes", {
+            "TargetGroupArn": group, "Attributes": set("deregistration_delay.timeout_seconds", "17"),
+        }]),
         other => return Err(format!("there is no edit {other}").into()),
-    };
-    aws.call(service, operation, body).await?;
-    Ok(())
-}
-
-/// A line for each object; the rules of a security group have lines of their own. The order of ids, which differs from run to
-/// run, is no difference.
-fn lines(mut objects: Value) -> Vec<String> {
-    sort(&mut objects);
-    let mut lines = Vec::new();
-    for (kind, objects) in objects.as_object_mut().into_iter().flatten() {
-        for object in objects.as_array_mut().into_iter().flatten() {
-            let (name, rules) = (object["name"].clone(), object["rules"].take());
-            let rules = rules.as_array().into_iter().flatten();
-            lines.extend(rules.map(|rule| format!("{name}: {rule}")));
-            lines.push(format!("{kind} {object}"));
-        }
-    }
-    lines.sort();
-    lines
-}
-
-fn sort(value: &mut Value) {
-    match value {
-        Value::Array(items) => {
-            items.iter_mut().for_each(sort);
-            items.sort_by_key(ToString::to_string);
-        }
-        Value::Object(fields) => fields.values_mut().for_each(sort),
-        _ => {}
-    }
+    })
 }
 
 #[async_trait]
@@ -183,12 +129,12 @@ impl BalancerSubject for Account {
             let action = Action::status(403);
             aws.proxy.add(Rule::when(denied, action));
         }
-        *self.aws.lock() = aws;
+        *self.aws.lock() = Some(aws);
         Ok(())
     }
 
     async fn start(&self, timeout: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
-        Ok(start(&self.aws(), self.conf, timeout).await?)
+        Ok(start(&self.aws(), NLB, timeout).await?)
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
@@ -196,26 +142,21 @@ impl BalancerSubject for Account {
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
-        let (objects, names) = self.aws().dump(&json!({})).await?;
-        let mut names: Vec<_> = names.as_object().into_iter().flatten().collect();
-        names.sort_by_key(|(id, _)| std::cmp::Reverse(id.len()));
-        let text = names.into_iter().fold(objects.to_string(), |text, (id, name)| {
-            text.replace(id.as_str(), name.as_str().unwrap_or_default())
-        });
-        Ok(lines(serde_json::from_str(&text)?))
+        Ok(self.aws().picture(&[]).await?.lines().to_vec())
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {
         let aws = self.aws();
         let requests = aws.proxy.requests();
         aws.proxy.forget();
-        let reads = |name: &str| ["Describe", "Get"].iter().any(|verb| name.starts_with(verb));
-        let kind = |name: &str| [CallKind::Write, CallKind::Read][usize::from(reads(name))];
-        let call = |operation: String| CloudCall {
-            kind: kind(&operation),
-            operation,
+        let call = |request: Request| CloudCall {
+            kind: match AWS_READS.iter().any(|verb| request.name.starts_with(verb)) {
+                true => CallKind::Read,
+                false => CallKind::Write,
+            },
+            operation: request.name,
         };
-        requests.into_iter().map(|request| call(request.name)).collect()
+        requests.into_iter().map(call).collect()
     }
 
     fn budgets(&self) -> Budgets {
@@ -230,10 +171,7 @@ impl BalancerSubject for Account {
     }
 
     fn can_fail(&self, call: &CloudCall, failure: Failure) -> bool {
-        match failure {
-            Failure::Busy => call.operation == "DeleteTargetGroup",
-            _ => true,
-        }
+        failure != Failure::Busy || call.operation == "DeleteTargetGroup"
     }
 
     fn fail(&self, nth: usize, failure: Failure) {
@@ -258,24 +196,18 @@ impl BalancerSubject for Account {
     }
 
     async fn edit(&self, name: &str) -> Result<(), BoxError> {
-        edit_account(&self.aws(), name).await
+        let aws = self.aws();
+        let mut call = edit_call(&aws, name).await?;
+        let arguments = call[2].take();
+        let [service, operation] = [0, 1].map(|at| call[at].as_str().unwrap());
+        aws.call(service, operation, arguments).await?;
+        Ok(())
     }
 
     fn change(&self, service: &mut ServiceView) {
-        for (key, value) in [
-            ("cross-zone-load-balancing-enabled", "true"),
-            ("healthcheck-healthy-threshold", "5"),
-        ] {
-            annotate(
-                service,
-                &format!("service.beta.kubernetes.io/aws-load-balancer-{key}"),
-                Some(value),
-            );
-        }
-    }
-
-    fn wait_until(&self) -> WaitUntil {
-        |until| Box::pin(tokio::time::sleep_until(until))
+        let mut set = |key: &str, value| annotate(service, &format!("{ANNOTATION}{key}"), Some(value));
+        set("cross-zone-load-balancing-enabled", "true");
+        set("healthcheck-healthy-threshold", "5");
     }
 }
 
@@ -283,12 +215,12 @@ impl BalancerSubject for Account {
 async fn the_provider_keeps_the_contract_with_the_rights_of_upstream() {
     let account = Account {
         restricted: true,
-        ..Account::new(NLB).await
+        ..Account::default()
     };
     conformance::balancer_scenarios(&account).await;
 }
 
 conformance::balancer_tests!(
-    Account::new(NLB).await,
+    Account::default(),
     NoReply ignored because "on a busy machine moto answers later than the second that the scenarios wait; passes alone in 4 minutes"
 );

@@ -16,7 +16,7 @@ use ccm_testbed::{
 use serde_json::Value;
 
 /// What the annotations of Services begin with.
-const ANNOTATION: &str = "service.beta.kubernetes.io/aws-load-balancer-";
+pub(crate) const ANNOTATION: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Without an annotation, Services get network load balancers.
 pub(crate) const NLB: &str = "DefaultLoadBalancerType=nlb\n";
 

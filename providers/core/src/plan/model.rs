@@ -223,12 +223,14 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     ) -> Result<Outcome<M::Reply, Self::Ticket>>;
 
     /// Polls a change that was [`Outcome::Accepted`]. `None`: the cloud has finished; otherwise when to poll again. `key` is
-    /// the part's key now.
+    /// the part's key now. The default is that of a cloud that accepts no changes, since it carries them out at once.
     ///
     /// # Errors
     /// If the cloud could not be asked (retried until the deadline), or if the change failed. Busy and stale as with
     /// [`send`](Self::send).
-    async fn poll(&self, key: &M::Key, ticket: &Self::Ticket, priority: Priority) -> Result<Option<Wait>>;
+    async fn poll(&self, _key: &M::Key, _ticket: &Self::Ticket, _priority: Priority) -> Result<Option<Wait>> {
+        Ok(None)
+    }
 
     /// Whether the cloud is still at work on a part that was [`PartModel::pending`] when it was observed. Reads only this
     /// state. The default makes the engine read the part again.

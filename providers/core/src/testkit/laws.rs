@@ -89,21 +89,11 @@ pub trait Lawful: PartModel + Clone {
     /// What the model's inputs are.
     fn inputs(
         &self,
+        truth: &Self::Truth,
         key: &Self::Key,
         members: &[Member<Self>],
         cluster: &ClusterView,
     ) -> GatheredInputs<Self::Inputs>;
-
-    /// The same for a model whose inputs depend on what the cloud holds.
-    fn inputs_of(
-        &self,
-        _truth: &Self::Truth,
-        key: &Self::Key,
-        members: &[Member<Self>],
-        cluster: &ClusterView,
-    ) -> GatheredInputs<Self::Inputs> {
-        self.inputs(key, members, cluster)
-    }
 
     /// What the cloud answers to a step.
     fn reply(
@@ -185,6 +175,12 @@ impl Owner {
             Self::Foreign => Self::Foreign,
             _ => Self::Cluster,
         }
+    }
+
+    /// The owner, or somebody else if the object is foreign.
+    #[must_use]
+    pub fn foreign_if(self, is_foreign: bool) -> Self {
+        if is_foreign { Self::Foreign } else { self }
     }
 
     fn has(&self, service: &str) -> bool {

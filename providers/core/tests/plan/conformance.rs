@@ -67,18 +67,14 @@ impl Cloud for ToyCloud {
 }
 
 const EDITS: [Edit; 7] = [
-    edit("delete the balancer", EditResult::Reverted),
-    edit("delete a listener", EditResult::Reverted),
-    edit("update a listener", EditResult::Reverted),
-    edit("delete a rule", EditResult::Reverted),
-    edit("tag the balancer", EditResult::Kept),
-    edit("create a balancer", EditResult::Foreign),
-    edit("create a rule", EditResult::Foreign),
+    Edit::new("delete the balancer", EditResult::Reverted),
+    Edit::new("delete a listener", EditResult::Reverted),
+    Edit::new("update a listener", EditResult::Reverted),
+    Edit::new("delete a rule", EditResult::Reverted),
+    Edit::new("tag the balancer", EditResult::Kept),
+    Edit::new("create a balancer", EditResult::Foreign),
+    Edit::new("create a rule", EditResult::Foreign),
 ];
-
-const fn edit(name: &'static str, expected: EditResult) -> Edit {
-    Edit { name, expected }
-}
 
 #[async_trait]
 impl BalancerSubject for Toys {

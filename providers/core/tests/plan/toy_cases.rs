@@ -214,7 +214,7 @@ impl Lawful for Toy {
         }
     }
 
-    fn inputs(&self, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<()> {
+    fn inputs(&self, _: &Truth, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<()> {
         ().into()
     }
 

@@ -147,7 +147,7 @@ impl Lawful for Model {
         truth.values().cloned().collect()
     }
 
-    fn inputs(&self, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
+    fn inputs(&self, _: &Truth, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
         Inputs::default().into()
     }
 
@@ -189,10 +189,7 @@ impl Lawful for Model {
     fn picture(&self, truth: &Truth) -> Vec<Line> {
         let mut picture = Vec::new();
         for balancer in truth.values() {
-            let owner = match is_foreign(balancer) {
-                true => Owner::Foreign,
-                false => Owner::service(balancer.name()),
-            };
+            let owner = Owner::service(balancer.name()).foreign_if(is_foreign(balancer));
             let name = balancer.name();
             let mut document = RULES.writable(balancer);
             let tags = std::mem::take(&mut document["tags"]);
@@ -201,20 +198,16 @@ impl Lawful for Model {
                 continue;
             }
             for field in ["droplet_ids", "forwarding_rules"] {
-                picture.push(Line::exact(
-                    format!("{name} {field} {:?}", sorted(&document[field])),
-                    &owner,
-                ));
+                let text = format!("{name} {field} {:?}", sorted(&document[field]));
+                picture.push(Line::exact(text, &owner));
             }
             for field in ["size_unit", "health_check"] {
                 picture.push(Line::exact(format!("{name} {field} {}", document[field]), &owner));
             }
             // They cannot be changed: a Service that does not name them keeps what there is.
             for field in ["network", "type"] {
-                picture.push(Line::exact(
-                    format!("{name} {field} {}", document[field]),
-                    &owner.or_cluster(),
-                ));
+                let text = format!("{name} {field} {}", document[field]);
+                picture.push(Line::exact(text, &owner.or_cluster()));
             }
         }
         picture

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use ccm_core::{
     Environment,
     config::{Locations, Problems},
-    load_balancer::{ClusterView, Ownership, Protocol, ServiceId, ServiceView, SessionAffinity},
+    load_balancer::{ClusterView, Ownership, Protocol, ServiceId, SessionAffinity},
     plan::{
         GatheredInputs, Member,
-        objects::{self as plan_objects, Object, Objects},
+        objects::{Action, Object, Objects},
     },
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, objects, other_cluster_tag,
@@ -115,31 +115,32 @@ fn has_address(floating: &Object<Kind>, objects: &Objects<Kind>) -> bool {
 
 /// With a load balancer, Octavia deletes its port, which detaches the floating IP.
 fn detach(truth: &mut Truth) {
-    let Truth {
-        floating, balancers, ..
-    } = truth;
-    let is_free =
-        |floating: &&mut Object<Kind>| !balancers.iter().any(|objects| has_address(floating, objects));
-    for floating in floating.iter_mut().filter(is_free) {
-        floating.attributes.insert("port_id", "".into());
+    let balancers = truth.balancers.iter();
+    for floating in &mut truth.floating {
+        if !balancers.clone().any(|objects| has_address(floating, objects)) {
+            floating.attributes.insert("port_id", "".into());
+        }
     }
 }
 
 fn persons_listener(port: u16) -> Object<Kind> {
-    let listener: Listener = record(
-        json!({"id": format!("listener-{port}"), "protocol": "TCP", "protocol_port": port,
-               "connection_limit": -1, "allowed_cidrs": ["0.0.0.0/0"]}),
-    );
-    Kind::Listener.below(
-        ListenerKey::of(&listener),
-        "mine",
-        &format!("listener-{port}"),
-        &listener,
-    )
+    let id = format!("listener-{port}");
+    let listener: Listener = record(json!({"id": id, "protocol": "TCP", "protocol_port": port,
+        "connection_limit": -1, "allowed_cidrs": ["0.0.0.0/0"]}));
+    Kind::Listener.below(ListenerKey::of(&listener), "mine", &id, &listener)
+}
+
+fn set_status(objects: &mut Objects<Kind>, status: &str) {
+    let attributes = &mut objects.all[0].attributes;
+    attributes.insert("provisioning_status", status.into());
 }
 
 fn created(truth: &mut Truth, number: usize) -> Option<&mut Objects<Kind>> {
     pick(&mut truth.balancers, number, is_created)
+}
+
+fn groups(truth: &mut Truth, _: usize) -> Option<&mut Objects<Group>> {
+    Some(&mut truth.groups)
 }
 
 impl Lawful for Model {
@@ -179,24 +180,19 @@ impl Lawful for Model {
     fn clusters(&self) -> Clusters {
         let set = |key: &str, value: &str| Setting::annotation(key, value);
         let hidden = |key: &str, value: &str| set(key, value).invisible();
-        let balancer = |number| hidden(a::LOAD_BALANCER_ID, &format!("lb-{}", tag(number)));
-        let is_sticky: fn(&mut ServiceView) = |service| {
-            service.session_affinity = SessionAffinity::ClientIp {
-                timeout_seconds: None,
-            }
-        };
-        let ranges: fn(&mut ServiceView) = |service| service.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+        let mut balancers = vec![set(a::LOAD_BALANCER_ID, USERS)];
+        let by_id = |number| hidden(a::LOAD_BALANCER_ID, &format!("Balancer-{}", tag(number)));
+        balancers.extend((0..SERVICES).map(by_id));
+        let is_sticky = Setting::field(|service| {
+            let timeout_seconds = None;
+            service.session_affinity = SessionAffinity::ClientIp { timeout_seconds };
+        });
         let (tcp, tls) = (Protocol::Tcp, "containers/one");
         Clusters {
             names: CLUSTERS.to_vec(),
             ports: vec![(tcp, 80), (tcp, 443), (Protocol::Udp, 443), (Protocol::Sctp, 80)],
             settings: vec![
-                vec![
-                    set(a::LOAD_BALANCER_ID, USERS),
-                    balancer(0),
-                    balancer(1),
-                    balancer(2),
-                ],
+                balancers,
                 vec![
                     set(a::X_FORWARDED_FOR, "true"),
                     set(a::TLS_CONTAINER_REF, tls),
@@ -217,8 +213,8 @@ impl Lawful for Model {
                     set(a::HEALTH_MONITOR_MAX_RETRIES, "99"),
                     set(a::HEALTH_MONITOR_DELAY, "9"),
                 ],
-                vec![Setting::field(is_sticky)],
-                vec![Setting::field(ranges)],
+                vec![is_sticky],
+                vec![Setting::source_ranges()],
             ],
             provider_id: |index| format!("openstack:///server{index}"),
         }
@@ -227,18 +223,13 @@ impl Lawful for Model {
     fn edits(&self) -> Vec<Edit<Truth>> {
         let retag = |name: &str, edit: fn(&mut Vec<String>, usize)| {
             Edit::new(name, move |truth: &mut Truth, number| {
-                let objects = created(truth, number).and_then(|objects| objects.all.first_mut());
-                objects
-                    .into_iter()
-                    .for_each(|object| edit_tags(object, |tags| edit(tags, number / 4)));
+                if let Some(objects) = created(truth, number) {
+                    edit_tags(&mut objects.all[0], |tags| edit(tags, number / 4));
+                }
             })
         };
         let mut edits = objects::edits("load balancer", created, |object| object.kind != Kind::Balancer);
-        let mut of_groups = objects::edits(
-            "security group",
-            |truth: &mut Truth, _| Some(&mut truth.groups),
-            |_| true,
-        );
+        let mut of_groups = objects::edits("security group", groups, |_| true);
         // Neutron keeps a group that ports have.
         edits.extend(of_groups.split_off(1));
         edits.extend([
@@ -255,9 +246,8 @@ impl Lawful for Model {
             retag("tag for another Service", |tags, number| tags.push(tag(number))),
             retag("tag load balancer", |tags, _| tags.push("t-c".to_owned())),
             Edit::new("fail load balancer", |truth: &mut Truth, number| {
-                let objects = created(truth, number).and_then(|objects| objects.all.first_mut());
-                let status = objects.and_then(|object| object.attributes.get_mut("provisioning_status"));
-                status.into_iter().for_each(|status| *status = "ERROR".into());
+                let balancer = created(truth, number).into_iter();
+                balancer.for_each(|objects| set_status(objects, "ERROR"));
             }),
             Edit::new("delete load balancer", |truth: &mut Truth, number| {
                 remove(&mut truth.balancers, number, is_created);
@@ -273,37 +263,28 @@ impl Lawful for Model {
             Edit::new("create listener", |truth: &mut Truth, number| {
                 let lacks_it = |objects: &Objects<Kind>| objects.get(Kind::Listener, "tcp/80").is_none();
                 if let Some(objects) = pick(&mut truth.balancers, number, lacks_it) {
-                    let parent = Some(root(objects).key.clone());
-                    objects.all.push(Object {
-                        parent,
-                        ..persons_listener(80)
-                    });
+                    let mut listener = persons_listener(80);
+                    listener.parent = Some(root(objects).key.clone());
+                    objects.all.push(listener);
                 }
             }),
             Edit::new("detach floating IP", |truth: &mut Truth, number| {
-                pick(&mut truth.floating, number, |_| true)
-                    .unwrap()
-                    .attributes
-                    .insert("port_id", "".into());
+                let floating = pick(&mut truth.floating, number, |_| true);
+                floating.unwrap().attributes.insert("port_id", "".into());
             }),
             Edit::new("delete floating IP", |truth: &mut Truth, number| {
-                remove(&mut truth.floating, number, |floating| {
-                    !floating.text("description").is_empty()
-                });
+                let is_ours = |floating: &Object<Kind>| !floating.text("description").is_empty();
+                remove(&mut truth.floating, number, is_ours);
             }),
             Edit::new("delete security groups", |truth: &mut Truth, _| {
                 truth.groups = Objects::default();
-                truth
-                    .ports
-                    .values_mut()
-                    .for_each(|port| port.security_groups.truncate(1));
+                let ports = truth.ports.values_mut();
+                ports.for_each(|port| port.security_groups.truncate(1));
             }),
             Edit::new("remove groups from port", |truth: &mut Truth, number| {
                 let mut ports: Vec<_> = truth.ports.values_mut().collect();
-                pick(&mut ports, number, |_| true)
-                    .unwrap()
-                    .security_groups
-                    .truncate(1);
+                let port = pick(&mut ports, number, |_| true);
+                port.unwrap().security_groups.truncate(1);
             }),
         ]);
         edits
@@ -342,8 +323,8 @@ impl Lawful for Model {
         match after {
             Observed::Balancers(snapshot) => {
                 let all = snapshot.objects.all.into_iter();
-                let (floating, mut all): (Vec<_>, Vec<_>) =
-                    all.partition(|object| object.kind == Kind::Floating);
+                let is_floating = |object: &Object<Kind>| object.kind == Kind::Floating;
+                let (floating, mut all): (Vec<_>, Vec<_>) = all.partition(is_floating);
                 truth.balancers.retain(|objects| !is_of_part(objects, key));
                 // It may have another name now.
                 if let Some(name) = all.first().map(|object| object.text("name").to_owned()) {
@@ -367,9 +348,8 @@ impl Lawful for Model {
                 truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
             }
             Observed::Groups(groups) => {
-                objects::replace(&mut truth.groups, groups, |group| {
-                    *key == Key::Group(group.key.clone())
-                });
+                let is_of_part = |group: &Object<Group>| *key == Key::Group(group.key.clone());
+                objects::replace(&mut truth.groups, groups, is_of_part);
             }
             Observed::Ports(ports) => truth.ports = ports,
         }
@@ -382,18 +362,21 @@ impl Lawful for Model {
         });
         let groups = truth.groups.all.iter();
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
-        let floating = truth
-            .floating
-            .iter()
-            .filter(|floating| floating.text("port_id").is_empty());
-        let floating = floating.map(|floating| {
+        let is_free = |floating: &&Object<Kind>| floating.text("port_id").is_empty();
+        let floating = truth.floating.iter().filter(is_free).map(|floating| {
             let text = |name| floating.text(name).to_owned();
             (text("floating_ip_address"), text("description"))
         });
         Directory::new(balancers, groups, floating)
     }
 
-    fn inputs(&self, _: &Key, members: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
+    fn inputs(
+        &self,
+        _: &Truth,
+        _: &Key,
+        members: &[Member<Self>],
+        _: &ClusterView,
+    ) -> GatheredInputs<Inputs> {
         let found = ServiceInputs {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),
@@ -403,12 +386,11 @@ impl Lawful for Model {
         };
         let services = || members.iter().map(|member| &member.service.id);
         let groups = services().map(names::security_group);
+        let groups = groups.map(|name| (name.clone(), vec![format!("id-{name}")]));
         Inputs {
             can: Capabilities::of(Version(27), "amphora"),
             each: services().map(|id| (id.clone(), found.clone())).collect(),
-            groups: groups
-                .map(|name| (name.clone(), vec![format!("id-{name}")]))
-                .collect(),
+            groups: groups.collect(),
             ..Inputs::default()
         }
         .into()
@@ -417,29 +399,27 @@ impl Lawful for Model {
     fn reply(&self, _: &Key, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         match change {
             Change::Balancer(_, change) => {
-                Reply::Balancer(objects::reply(change, ids, |object| match object.kind {
-                    Kind::Balancer => Object {
-                        id: ids.id("lb", &object.key),
-                        ..object
-                    }
-                    .with("vip_address", ids.address())
-                    .with("vip_port_id", ids.id("vip", &change.key))
-                    .with("vip_subnet_id", "sub")
-                    .with("provisioning_status", "ACTIVE"),
-                    Kind::Floating => object.with("floating_ip_address", ids.address()),
-                    _ => object,
+                Reply::Balancer(objects::reply(change, ids, |_, answer| match answer.kind {
+                    Kind::Balancer => answer
+                        .with("vip_address", ids.address())
+                        .with("vip_port_id", ids.id("vip", &change.key))
+                        .with("vip_subnet_id", "sub")
+                        .with("provisioning_status", "ACTIVE"),
+                    Kind::Floating => answer.with("floating_ip_address", ids.address()),
+                    _ => answer,
                 }))
             }
             Change::Group(change) => {
-                let mut reply = objects::reply(change, ids, |group| {
+                let mut reply = objects::reply(change, ids, |_, mut group| {
                     let rule = |family| {
                         let id = ids.id("rule", &format!("{family} {}", group.key));
                         record(json!({"id": id, "direction": "egress", "ethertype": family}))
                     };
-                    let id = format!("id-{}", group.key);
-                    Object { id, ..group.clone() }.entries(RULES, ["IPv4", "IPv6"].map(rule))
+                    let rules = ["IPv4", "IPv6"].map(rule);
+                    group.id = format!("id-{}", group.key);
+                    group.entries(RULES, rules)
                 });
-                if let plan_objects::Action::Add(_, rules) = &change.action {
+                if let Action::Add(_, rules) = &change.action {
                     reply.entries = rules.to_vec();
                     let rules = reply.entries.iter_mut();
                     rules.for_each(|rule| rule.id = ids.id("rule", &rule.to_string()));
@@ -451,27 +431,19 @@ impl Lawful for Model {
     }
 
     fn fail(&self, truth: &mut Truth, key: &Key) {
-        for objects in truth
-            .balancers
-            .iter_mut()
-            .filter(|objects| is_of_part(objects, key))
-        {
-            objects.all[0]
-                .attributes
-                .insert("provisioning_status", "ERROR".into());
+        let balancers = truth.balancers.iter_mut();
+        for objects in balancers.filter(|objects| is_of_part(objects, key)) {
+            set_status(objects, "ERROR");
         }
     }
 
     fn repair(&self, truth: &mut Truth) {
         for objects in &mut truth.balancers {
-            let users: Vec<_> = texts(root(objects), "tags")
-                .filter(|tag| names::is_service_tag(tag))
-                .collect();
+            let tags = texts(root(objects), "tags");
+            let users: Vec<_> = tags.filter(|tag| names::is_service_tag(tag)).collect();
             // One that its own Service alone uses can be deleted.
             if users != [root(objects).text("name")] {
-                objects.all[0]
-                    .attributes
-                    .insert("provisioning_status", "ACTIVE".into());
+                set_status(objects, "ACTIVE");
             }
         }
     }
@@ -481,11 +453,7 @@ impl Lawful for Model {
         for objects in &truth.balancers {
             let (balancer, is_foreign) = (root(objects), is_foreign(objects));
             let is_others = is_created(objects) && is_foreign;
-            let cluster = if is_foreign {
-                Owner::Foreign
-            } else {
-                Owner::Cluster
-            };
+            let cluster = Owner::Cluster.foreign_if(is_foreign);
             let users = texts(balancer, "tags").filter(|tag| names::is_service_tag(tag) && !is_others);
             let users: Vec<_> = users.map(str::to_owned).collect();
             // What is below it is found by the load balancer's tags.
@@ -494,24 +462,18 @@ impl Lawful for Model {
                 tag if names::is_service_tag(tag) && !is_others => Owner::Cluster,
                 _ => cluster.clone(),
             };
-            let users = if is_others {
-                Owner::Foreign
-            } else {
-                Owner::Services(users.clone())
-            };
+            let users = Owner::Services(users.clone()).foreign_if(is_others);
             for object in &objects.all {
                 let listener = objects.get(Kind::Listener, &object.key);
                 let mut tags = listener.into_iter().flat_map(|listener| texts(listener, "tags"));
-                let owner = tags.find(|tag| names::is_service_tag(tag)).map(owner_of);
-                let owner = owner.unwrap_or_else(|| cluster.clone());
+                let owner = tags.find(|tag| names::is_service_tag(tag));
+                let owner = owner.map_or_else(|| cluster.clone(), owner_of);
                 picture.extend(objects::lines(object, &owner, [&HIDDEN, &KEPT], |_| true));
                 let requested = if object == balancer { &users } else { &owner };
                 picture.extend(texts(object, "tags").map(|tag| {
-                    let is_requested = tag.starts_with(REQUESTED);
-                    let owner = if is_requested {
-                        requested.clone()
-                    } else {
-                        owner_of(tag)
+                    let owner = match tag.starts_with(REQUESTED) {
+                        true => requested.clone(),
+                        false => owner_of(tag),
                     };
                     Line::at_least(format!("{} has {tag}", object.title()), &owner)
                 }));
@@ -522,21 +484,12 @@ impl Lawful for Model {
             picture.push(Line::exact(text, &users));
         }
         picture.extend(truth.floating.iter().map(|floating| {
-            let description = floating.text("description");
-            let is_foreign = matches!(
-                ownership_of_floating(floating, &ownership_tag()),
-                Ownership::Foreign(_)
-            );
-            let owner = if description.is_empty() || is_foreign {
-                Owner::Foreign
-            } else {
-                Owner::Cluster
-            };
-            let is_used = !floating.text("port_id").is_empty();
-            Line::exact(
-                format!("floating IP {description} {}", is_used || description.is_empty()),
-                &owner,
-            )
+            let (description, port) = (floating.text("description"), floating.text("port_id"));
+            let ownership = ownership_of_floating(floating, &ownership_tag());
+            let is_foreign = description.is_empty() || matches!(ownership, Ownership::Foreign(_));
+            let is_used = description.is_empty() || !port.is_empty();
+            let text = format!("floating IP {description} {is_used}");
+            Line::exact(text, &Owner::Cluster.foreign_if(is_foreign))
         }));
         for id in (0..SERVICES).map(service_id) {
             let group = names::security_group(&id);
@@ -548,14 +501,12 @@ impl Lawful for Model {
             let ports = ports.filter(|port| port.security_groups.contains(&format!("id-{group}")));
             picture.extend(ports.map(|port| Line::at_least(format!("{} in {group}", port.id), &owner)));
         }
-        let theirs = truth.ports.values().flat_map(|port| {
-            let theirs = port
-                .security_groups
-                .iter()
-                .filter(|group| !group.starts_with("id-lb-sg-"));
-            theirs.map(|group| Line::exact(format!("{} in {group}", port.id), &Owner::Foreign))
-        });
-        picture.extend(theirs);
+        for port in truth.ports.values() {
+            let groups = port.security_groups.iter();
+            let theirs = groups.filter(|group| !group.starts_with("id-lb-sg-"));
+            picture
+                .extend(theirs.map(|group| Line::exact(format!("{} in {group}", port.id), &Owner::Foreign)));
+        }
         picture
     }
 
@@ -564,10 +515,7 @@ impl Lawful for Model {
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        let deletes = |change: &plan_objects::Change<Kind>| {
-            change.kind == Kind::Balancer && matches!(change.action, plan_objects::Action::Delete(_))
-        };
-        matches!(change, Change::Balancer(_, change) if deletes(change))
+        matches!(change, Change::Balancer(_, change) if objects::deletes(change, &[Kind::Balancer]))
     }
 }
 

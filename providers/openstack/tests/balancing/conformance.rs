@@ -40,27 +40,23 @@ impl Simulated {
     }
 }
 
-const fn edit(name: &'static str, expected: EditResult) -> Edit {
-    Edit { name, expected }
-}
-
 const EDITS: [Edit; 16] = [
-    edit("delete load balancer", EditResult::Reverted),
-    edit("delete listener", EditResult::Reverted),
-    edit("delete pool", EditResult::Reverted),
-    edit("delete member", EditResult::Reverted),
-    edit("delete health monitor", EditResult::Reverted),
-    edit("delete security group", EditResult::Reverted),
-    edit("delete floating IP", EditResult::Reverted),
-    edit("detach floating IP", EditResult::Reverted),
-    edit("limit connections", EditResult::Reverted),
-    edit("change algorithm", EditResult::Reverted),
-    edit("change delay", EditResult::Reverted),
-    edit("rename listener", EditResult::Kept),
-    edit("drain member", EditResult::Kept),
-    edit("tag listener", EditResult::Kept),
-    edit("create load balancer", EditResult::Foreign),
-    edit("add security group to port", EditResult::Foreign),
+    Edit::new("delete load balancer", EditResult::Reverted),
+    Edit::new("delete listener", EditResult::Reverted),
+    Edit::new("delete pool", EditResult::Reverted),
+    Edit::new("delete member", EditResult::Reverted),
+    Edit::new("delete health monitor", EditResult::Reverted),
+    Edit::new("delete security group", EditResult::Reverted),
+    Edit::new("delete floating IP", EditResult::Reverted),
+    Edit::new("detach floating IP", EditResult::Reverted),
+    Edit::new("limit connections", EditResult::Reverted),
+    Edit::new("change algorithm", EditResult::Reverted),
+    Edit::new("change delay", EditResult::Reverted),
+    Edit::new("rename listener", EditResult::Kept),
+    Edit::new("drain member", EditResult::Kept),
+    Edit::new("tag listener", EditResult::Kept),
+    Edit::new("create load balancer", EditResult::Foreign),
+    Edit::new("add security group to port", EditResult::Foreign),
 ];
 
 /// The id of the object that an edit patches, and the change.

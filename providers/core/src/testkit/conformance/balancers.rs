@@ -126,6 +126,14 @@ pub struct Edit {
     pub expected: EditResult,
 }
 
+impl Edit {
+    /// An edit with this name.
+    #[must_use]
+    pub const fn new(name: &'static str, expected: EditResult) -> Self {
+        Self { name, expected }
+    }
+}
+
 /// What becomes of an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditResult {

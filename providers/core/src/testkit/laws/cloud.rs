@@ -341,7 +341,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         let mut state = self.state.lock();
         state.members.insert(key.clone(), members.to_vec());
         state.cluster.clone_from(cluster);
-        Ok(self.model.inputs_of(&state.truth, key, members, cluster))
+        Ok(self.model.inputs(&state.truth, key, members, cluster))
     }
 
     async fn observe(&self, key: &L::Key, members: &[Member<L>], _: ReadOptions) -> Result<L::Observed> {

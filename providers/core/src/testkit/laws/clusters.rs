@@ -76,6 +76,12 @@ impl Setting {
         }
     }
 
+    /// Clients of one network alone.
+    #[must_use]
+    pub fn source_ranges() -> Self {
+        Self::field(|service| service.source_ranges = Some(vec!["10.0.0.0/8".into()]))
+    }
+
     /// The setting with another annotation.
     #[must_use]
     pub fn and(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
@@ -85,8 +91,14 @@ impl Setting {
 
     /// The setting, if it alone does not change what the cloud holds for a new Service.
     #[must_use]
-    pub fn invisible(mut self) -> Self {
-        self.is_visible = false;
+    pub fn invisible(self) -> Self {
+        self.visible_if(false)
+    }
+
+    /// The setting, and whether it alone changes what the cloud holds for a new Service.
+    #[must_use]
+    pub fn visible_if(mut self, is_visible: bool) -> Self {
+        self.is_visible = is_visible;
         self
     }
 }

@@ -5,18 +5,28 @@ use serde_json::Value;
 use super::{Edit, Ids, Line, Owner, pick, remove};
 use crate::plan::objects::{Action, Change, Kind, Object, Objects, Policy, Reply, SetOrder};
 
-/// The answer to a change: ids for what it creates. `detail` adds attributes that the cloud chooses.
-pub fn reply<K: Kind>(change: &Change<K>, ids: &Ids, detail: impl Fn(Object<K>) -> Object<K>) -> Reply<K> {
+/// The answer to a change: ids for what it creates. `detail` gets what is created and the answer to it, and adds what the cloud
+/// chooses.
+pub fn reply<K: Kind>(
+    change: &Change<K>,
+    ids: &Ids,
+    detail: impl Fn(&Object<K>, Object<K>) -> Object<K>,
+) -> Reply<K> {
     let mut reply = Reply::default();
     if let Action::Create(object, children) = &change.action {
         let created = std::iter::once(&**object).chain(children);
         reply.objects.extend(created.map(|object| {
-            let mut answered = Object::new(object.kind, object.key.clone());
-            answered.id = ids.id(&format!("{:?}", object.kind), &object.key);
-            detail(answered)
+            let mut answer = Object::new(object.kind, object.key.clone());
+            answer.id = ids.id(&format!("{:?}", object.kind), &object.key);
+            detail(object, answer)
         }));
     }
     reply
+}
+
+/// Whether a change deletes an object of one of these kinds.
+pub fn deletes<K: Kind>(change: &Change<K>, kinds: &[K]) -> bool {
+    matches!(change.action, Action::Delete(_)) && kinds.contains(&change.kind)
 }
 
 /// Puts back the objects of a part after a change.
