@@ -36,7 +36,7 @@ use self::{describe::Question, metrics::NodeMetrics};
 use crate::{
     config::NodeConfig,
     controllers::{
-        Framework, backoff, finished,
+        Framework, finished,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
         node_writer::NodeWriter,
     },
@@ -62,7 +62,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 
 /// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
 /// a node that never resolves should cost little.
-const BACKOFF: Backoff = backoff(1, 120);
+const BACKOFF: Backoff = Backoff::seconds(1, 120);
 
 /// Nodes that are being worked on at the same time: being described, waiting for a writer, being written. Two full
 /// batches, so that one is described while the other is written; more would only cost memory. When they are reached,

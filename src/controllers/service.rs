@@ -72,10 +72,7 @@ pub(crate) use self::{
     ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
     plan::{World, plan},
 };
-use crate::{
-    config::ServiceConfig,
-    controllers::{Framework, backoff},
-};
+use crate::{config::ServiceConfig, controllers::Framework};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
@@ -122,10 +119,10 @@ fn shown<T>(controller: &Arc<ServiceController>, rows: fn(&State) -> Vec<T>) -> 
 }
 
 /// Waits between tries of one part: those that people know from elsewhere.
-const BACKOFF: Backoff = backoff(5, 300);
+const BACKOFF: Backoff = Backoff::seconds(5, 300);
 
 /// Waits between tries to write one Service object.
-const OBJECT_BACKOFF: Backoff = backoff(1, 60);
+const OBJECT_BACKOFF: Backoff = Backoff::seconds(1, 60);
 
 /// How many Service objects are written at once.
 const OBJECT_WRITERS: usize = 8;
