@@ -8,9 +8,8 @@
 
 mod cloud;
 mod leases;
-mod plan;
 mod reviewers;
-mod validate;
+mod subcommands;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
@@ -42,8 +41,7 @@ use crate::{
 };
 use leases::Leases;
 
-pub use plan::plan;
-pub use validate::validate;
+pub use subcommands::{plan, validate};
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
