@@ -10,21 +10,12 @@ use ccm_core::{Provider, controllers::ControllerDef, registry};
 
 use crate::controllers::FRAMEWORK;
 
-cfg_if::cfg_if! {
-    if #[cfg(feature = "aws")] {
-        pub use ccm_provider_aws as aws;
-    }
-}
-cfg_if::cfg_if! {
-    if #[cfg(feature = "digitalocean")] {
-        pub use ccm_provider_digitalocean as digitalocean;
-    }
-}
-cfg_if::cfg_if! {
-    if #[cfg(feature = "openstack")] {
-        pub use ccm_provider_openstack as openstack;
-    }
-}
+#[cfg(feature = "aws")]
+pub use ccm_provider_aws as aws;
+#[cfg(feature = "digitalocean")]
+pub use ccm_provider_digitalocean as digitalocean;
+#[cfg(feature = "openstack")]
+pub use ccm_provider_openstack as openstack;
 
 /// The clouds that can be compiled in, each by the Cargo feature of its name.
 pub const FEATURES: &[&str] = &["aws", "digitalocean", "openstack"];
