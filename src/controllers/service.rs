@@ -178,14 +178,13 @@ impl ServiceController {
     /// Runs until shutdown; then finishes the passes and patches that are under way, begins nothing, and returns.
     pub(crate) async fn run(self: Arc<Self>) {
         let (services, nodes) = (self.services.subscribe(), self.nodes.subscribe());
-        let shutdown = self.shutdown.clone();
         let mut tag = ownership_tag::follow(self.cluster.clone());
         let ready = async {
             self.services.synced().await;
             self.nodes.synced().await;
             ownership_tag::wait(&mut tag).await.unwrap_or_default()
         };
-        let Some(at_start) = shutdown.run_until_cancelled(ready).await else {
+        let Some(at_start) = self.shutdown.run_until_cancelled(ready).await else {
             return;
         };
         // Nothing is to be learnt about a tag that is known.
@@ -198,12 +197,12 @@ impl ServiceController {
         );
         let mut tasks = JoinSet::new();
         for _ in 0..self.config.concurrent_syncs.get() {
-            tasks.spawn(Arc::clone(&self).work_on_parts(shutdown.clone()));
+            tasks.spawn(Arc::clone(&self).work_on_parts());
         }
         for _ in 0..OBJECT_WRITERS {
-            tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
+            tasks.spawn(Arc::clone(&self).work_on_objects());
         }
-        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag, shutdown));
+        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag));
         // Forwards the panic of a task.
         tasks.join_all().await;
         debug!(
