@@ -208,13 +208,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let server = match &config.serving {
         Some(serving) => {
             let reviewers = match &api_server {
-                Some(api_server) => reviewers::load(&serving.access, api_server).await.map(Some),
-                None => Ok(None),
+                Some(api_server) => reviewers::load(&serving.access, api_server, &mut problems).await,
+                None => None,
             };
-            let reviewers = reviewers.unwrap_or_else(|more| {
-                problems.extend(more);
-                None
-            });
             let bound = Server::bind(serving, shown.clone());
             let bound = bound.map_err(|more| problems.extend(more)).ok();
             bound.zip(reviewers)

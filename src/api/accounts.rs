@@ -113,8 +113,12 @@ impl Account {
     ) -> Result<Response<Body>, BoxError> {
         let token = self.token().await?;
         request.headers_mut().insert(header::AUTHORIZATION, token.clone());
-        let again = copy(&request);
-        let answer = client.send(request).await?;
+        let (head, body) = request.into_parts();
+        // None if its body cannot be sent twice.
+        let again = body
+            .try_clone()
+            .map(|body| Request::from_parts(head.clone(), body));
+        let answer = client.send(Request::from_parts(head, body)).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
@@ -327,15 +331,6 @@ impl Failure {
             Self::Unreadable => "the answer of the API server holds none".to_owned(),
         }
     }
-}
-
-/// The same request, if its body can be sent twice.
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
-    let mut copy = Request::new(request.body().try_clone()?);
-    copy.method_mut().clone_from(request.method());
-    copy.uri_mut().clone_from(request.uri());
-    copy.headers_mut().clone_from(request.headers());
-    Some(copy)
 }
 
 #[cfg(test)]
