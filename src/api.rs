@@ -15,7 +15,6 @@
 mod accounts;
 mod client;
 mod credentials;
-mod renewing;
 mod requests;
 mod transport;
 

@@ -9,11 +9,11 @@ pub(crate) mod plan;
 pub(crate) mod route;
 pub(crate) mod service;
 
-use std::{panic, sync::Arc, time::Duration};
+use std::{panic, sync::Arc};
 
 use ccm_core::{
     Provider,
-    controllers::{Backoff, ControllerDef, ControllerSetup, Needs, NotStarted},
+    controllers::{ControllerDef, ControllerSetup, Needs, NotStarted},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinError;
@@ -48,14 +48,6 @@ fn finished<T>(ended: Result<T, JoinError>) -> T {
             // Tasks are aborted only when nothing waits for them any more.
             Err(error) => panic::panic_any(error.to_string()),
         },
-    }
-}
-
-/// Waits that double between tries, in seconds.
-const fn backoff(first: u64, longest: u64) -> Backoff {
-    Backoff {
-        first: Duration::from_secs(first),
-        longest: Duration::from_secs(longest),
     }
 }
 

@@ -153,14 +153,18 @@ pub(crate) struct Election {
     stop: CancellationToken,
     /// `None` if there is no election, or its end was seen.
     task: Option<JoinHandle<anyhow::Result<()>>>,
-    /// Keeps a process without an election its own leader.
-    _alone: Option<watch::Sender<Leader>>,
 }
 
 impl Election {
     /// No election: this process leads.
     pub(crate) fn none(fence: Fence) -> (Self, Candidacy) {
-        let (sender, leader) = watch::channel(Leader::We(Instant::now()));
+        // The receiver keeps the value after the sender is gone.
+        let (_, leader) = watch::channel(Leader::We(Instant::now()));
+        Self::new(fence, leader)
+    }
+
+    /// An election without a task.
+    fn new(fence: Fence, leader: watch::Receiver<Leader>) -> (Self, Candidacy) {
         let candidacy = Candidacy {
             stand: CancellationToken::new(),
             leader,
@@ -169,7 +173,6 @@ impl Election {
             fence,
             stop: CancellationToken::new(),
             task: None,
-            _alone: Some(sender),
         };
         (election, candidacy)
     }
@@ -207,12 +210,8 @@ impl Election {
             contest.metrics.of(name),
             sender,
         );
-        let candidacy = Candidacy {
-            stand: CancellationToken::new(),
-            leader,
-        };
-        let stop = CancellationToken::new();
-        let (begin, end) = (candidacy.stand.clone(), stop.clone());
+        let (mut election, candidacy) = Self::new(fence, leader);
+        let (begin, end) = (candidacy.stand.clone(), election.stop.clone());
         let span = info_span!("election", lease = format!("{}/{name}", config.namespace));
         let elect = async move {
             let writer = tokio::spawn(writer.run());
@@ -226,13 +225,7 @@ impl Election {
             let _ = timeout(LAST_EVENTS, writer).await;
             ended.map_err(|lost| purpose.lost(lost))
         };
-        let task = tokio::spawn(elect.instrument(span));
-        let election = Self {
-            fence,
-            stop,
-            task: Some(task),
-            _alone: None,
-        };
+        election.task = Some(tokio::spawn(elect.instrument(span)));
         (election, candidacy)
     }
 

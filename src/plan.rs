@@ -35,16 +35,6 @@ use crate::{
     controllers::{lifecycle, node, route, service},
 };
 
-/// What is planned.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// Everything.
-    #[default]
-    Everything,
-    /// One Service, and no nodes.
-    Service { namespace: String, name: String },
-}
-
 /// Plans the work of all controllers.
 pub(crate) struct Planner<'a> {
     pub(crate) cloud: &'a dyn Cloud,
@@ -53,19 +43,20 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// What would be done, as far as it can be determined.
+    /// What would be done, as far as it can be determined: everything, or `only` what one Service needs, by its namespace and
+    /// name, and no nodes.
     ///
     /// # Errors
-    /// If the Service of the scope does not exist or has no controller.
+    /// If that Service does not exist or has no controller.
     pub(crate) async fn plan(
         &self,
         cluster: &Cluster,
-        scope: &Scope,
+        only: Option<&(String, String)>,
         ask: ReadOptions,
     ) -> anyhow::Result<Plan> {
         let mut plan = Plan::default();
         let mut nodes = cluster.nodes.clone();
-        let everything = *scope == Scope::Everything;
+        let everything = only.is_none();
         let enabled = |name| self.config.controllers.is_enabled(name);
         // Load balancers and routes follow the nodes as they would be. The plan of one Service shows no nodes.
         let mut hidden = Plan::default();
@@ -80,7 +71,7 @@ impl Planner<'_> {
             node::plan(&mut nodes, self.cloud, &self.config.node, ask, of_nodes).await;
         }
         let with_services = enabled(service::NAME);
-        match (self.cloud.load_balancers().filter(|_| with_services), scope) {
+        match (self.cloud.load_balancers().filter(|_| with_services), only) {
             (Some(balancers), _) => {
                 let world = service::World {
                     services: &cluster.services,
@@ -89,23 +80,21 @@ impl Planner<'_> {
                     ownership_tag: self.ownership_tag,
                     delete_orphans: self.config.service.orphans.delete,
                 };
-                let only = match scope {
-                    Scope::Everything => None,
-                    Scope::Service { namespace, name } => Some(world.find(namespace, name)?),
-                };
+                let only = only.map(|(namespace, name)| world.find(namespace, name));
+                let only = only.transpose()?;
                 service::plan(&world, balancers, only.as_ref(), ask, &mut plan).await;
             }
-            (None, Scope::Service { .. }) if with_services => bail!(
+            (None, Some(_)) if with_services => bail!(
                 "--service: the cloud provider {} has no load balancers",
                 self.cloud.name()
             ),
-            (None, Scope::Service { .. }) => match self.config.controllers.elsewhere.get(service::NAME) {
+            (None, Some(_)) => match self.config.controllers.elsewhere.get(service::NAME) {
                 Some(component) => {
                     bail!("--service: --leader-migration-config gives the service controller to {component}")
                 }
                 None => bail!("--service: the service controller is switched off by --controllers"),
             },
-            (None, Scope::Everything) => {}
+            (None, None) => {}
         }
         let with_routes = enabled(route::NAME) && self.config.route.enabled && self.cloud.routes().is_some();
         if everything && with_routes {

@@ -8,9 +8,8 @@
 
 mod cloud;
 mod leases;
-mod plan;
 mod reviewers;
-mod validate;
+mod subcommands;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
@@ -42,8 +41,7 @@ use crate::{
 };
 use leases::Leases;
 
-pub use plan::plan;
-pub use validate::validate;
+pub use subcommands::{plan, validate};
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -210,13 +208,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let server = match &config.serving {
         Some(serving) => {
             let reviewers = match &api_server {
-                Some(api_server) => reviewers::load(&serving.access, api_server).await.map(Some),
-                None => Ok(None),
+                Some(api_server) => reviewers::load(&serving.access, api_server, &mut problems).await,
+                None => None,
             };
-            let reviewers = reviewers.unwrap_or_else(|more| {
-                problems.extend(more);
-                None
-            });
             let bound = Server::bind(serving, shown.clone());
             let bound = bound.map_err(|more| problems.extend(more)).ok();
             bound.zip(reviewers)

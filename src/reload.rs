@@ -41,10 +41,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_secs(3);
 /// The waits before a config that failed is tried again. Not shorter: a cloud may lock out a user after too many wrong
 /// passwords.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(10),
-    longest: Duration::from_secs(300),
-};
+const BACKOFF: Backoff = Backoff::seconds(10, 300);
 /// The limit of a reload, for a provider without deadlines of its own.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 

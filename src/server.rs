@@ -11,7 +11,6 @@ mod health;
 mod metrics;
 mod pages;
 mod routes;
-mod slis;
 pub(crate) mod status;
 #[cfg(test)]
 mod tests;

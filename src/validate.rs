@@ -35,7 +35,7 @@ use ccm_core::{
 use serde::Serialize;
 use tokio::{task::spawn_blocking, time::timeout};
 
-use self::manifest::{Manifest, Reading, Skipped};
+use self::manifest::{Manifest, Skipped};
 pub(crate) use self::{json::render as as_json, text::render as as_text};
 
 /// The limit of authentication at a cloud without a checker.
@@ -196,12 +196,7 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
         }
     };
     for source in sources {
-        let Reading {
-            services,
-            skipped,
-            others,
-            findings,
-        } = match content(source.clone()).await {
+        let reading = match content(source.clone()).await {
             Ok(content) => manifest::read(&source.to_string(), &content),
             Err(error) => {
                 let message = format!("could not read {source}: {error}");
@@ -212,11 +207,11 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
             }
         };
         let first = report.findings.len();
-        report.skipped.extend(skipped);
-        for (kind, count) in others {
+        report.skipped.extend(reading.skipped);
+        for (kind, count) in reading.others {
             *report.others.entry(kind).or_default() += count;
         }
-        let found = findings.into_iter().map(|(service, finding)| Found {
+        let found = reading.findings.into_iter().map(|(service, finding)| Found {
             source: Source::Manifests,
             service,
             finding,
@@ -224,14 +219,14 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
         report.findings.extend(found);
         match &checker {
             Some(checker) => {
-                for manifest in &services {
+                for manifest in &reading.services {
                     report.judge(&**checker, manifest);
                 }
             }
             None => {
                 let skipped =
                     |manifest: &Manifest| manifest.skipped("only its form was looked at".to_owned());
-                report.skipped.extend(services.iter().map(skipped));
+                report.skipped.extend(reading.services.iter().map(skipped));
             }
         }
         // What is wrong with the form and with the meaning, in the order of the file.

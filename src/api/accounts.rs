@@ -33,10 +33,7 @@ const LIFETIME: i64 = 3600;
 /// The most requests for a token before that has failed.
 const TRIES: u32 = 4;
 /// The waits between them.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(500),
-    longest: Duration::from_secs(2),
-};
+const BACKOFF: Backoff = Backoff::millis(500, 2000);
 /// How long a failure is the answer to all who need a token, before the next request for one.
 const FAILED: Duration = Duration::from_secs(5);
 /// How long a token that could not be replaced is used before that is tried again.
@@ -60,16 +57,13 @@ impl Accounts {
     pub(crate) fn client(&self, name: &'static str) -> anyhow::Result<Client> {
         let account = Account::new(name, self.client.clone());
         self.work.client_with(Some(name), move |transport, request| {
-            account.clone().send(transport, request)
+            Arc::clone(&account).send(transport, request)
         })
     }
 }
 
-/// One account and its token. A clone is the same.
-#[derive(Clone)]
-struct Account(Arc<Inner>);
-
-struct Inner {
+/// One account and its token.
+struct Account {
     name: &'static str,
     client: Client,
     state: Mutex<State>,
@@ -102,21 +96,29 @@ enum NoToken {
 }
 
 impl Account {
-    fn new(name: &'static str, client: Client) -> Self {
-        Self(Arc::new(Inner {
+    fn new(name: &'static str, client: Client) -> Arc<Self> {
+        Arc::new(Self {
             name,
             client,
             state: Mutex::default(),
             asking: Arc::default(),
-        }))
+        })
     }
 
     /// Sends a request with the token.
-    async fn send(self, client: Client, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    async fn send(
+        self: Arc<Self>,
+        client: Client,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, BoxError> {
         let token = self.token().await?;
         request.headers_mut().insert(header::AUTHORIZATION, token.clone());
-        let again = copy(&request);
-        let answer = client.send(request).await?;
+        let (head, body) = request.into_parts();
+        // None if its body cannot be sent twice.
+        let again = body
+            .try_clone()
+            .map(|body| Request::from_parts(head.clone(), body));
+        let answer = client.send(Request::from_parts(head, body)).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
@@ -131,42 +133,42 @@ impl Account {
     }
 
     /// The value of the header `Authorization`.
-    async fn token(&self) -> Result<HeaderValue, NoToken> {
+    async fn token(self: &Arc<Self>) -> Result<HeaderValue, NoToken> {
         let now = Instant::now();
-        let kept = self.0.state.lock().token.clone().filter(|token| now < token.end);
+        let kept = self.state.lock().token.clone().filter(|token| now < token.end);
         if let Some(token) = kept {
             if now >= token.renewal {
                 self.renew();
             }
             return Ok(token.header);
         }
-        let _asking = self.0.asking.lock().await;
+        let _asking = self.asking.lock().await;
         let now = Instant::now();
         {
             // The result of the request before is also the result for those that waited for it.
-            let state = self.0.state.lock();
+            let state = self.state.lock();
             if let Some(token) = state.token.as_ref().filter(|token| now < token.end) {
                 return Ok(token.header.clone());
             }
             if let Some((until, failure)) = &state.failure
                 && now < *until
             {
-                return Err(NoToken::Failed(self.0.name, failure.clone()));
+                return Err(NoToken::Failed(self.name, failure.clone()));
             }
         }
-        self.0.ask().await
+        self.ask().await
     }
 
     /// Replaces the token, unless that is being done.
-    fn renew(&self) {
-        let Ok(asking) = Arc::clone(&self.0.asking).try_lock_owned() else {
+    fn renew(self: &Arc<Self>) {
+        let Ok(asking) = Arc::clone(&self.asking).try_lock_owned() else {
             return;
         };
-        let inner = Arc::clone(&self.0);
+        let account = Arc::clone(self);
         tokio::spawn(async move {
             let _asking = asking;
-            if inner.ask().await.is_err()
-                && let Some(token) = &mut inner.state.lock().token
+            if account.ask().await.is_err()
+                && let Some(token) = &mut account.state.lock().token
             {
                 token.renewal = Instant::now() + POSTPONED;
             }
@@ -175,15 +177,13 @@ impl Account {
 
     /// The API server does not accept the token.
     fn rejected(&self, header: &HeaderValue) {
-        let mut state = self.0.state.lock();
+        let mut state = self.state.lock();
         if state.token.as_ref().is_some_and(|token| token.header == *header) {
-            debug!(account = self.0.name, "The token is not accepted any more");
+            debug!(account = self.name, "The token is not accepted any more");
             state.token = None;
         }
     }
-}
 
-impl Inner {
     /// Requests a token until there is one or a failure is final, and remembers the result.
     async fn ask(&self) -> Result<HeaderValue, NoToken> {
         let asked = self.try_to_ask().await;
@@ -331,15 +331,6 @@ impl Failure {
             Self::Unreadable => "the answer of the API server holds none".to_owned(),
         }
     }
-}
-
-/// The same request, if its body can be sent twice.
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
-    let mut copy = Request::new(request.body().try_clone()?);
-    copy.method_mut().clone_from(request.method());
-    copy.uri_mut().clone_from(request.uri());
-    copy.headers_mut().clone_from(request.headers());
-    Some(copy)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ use self::{
 };
 use crate::{
     config::LifecycleConfig,
-    controllers::{Framework, backoff, finished, node_action::NodeAction, node_writer::NodeWriter},
+    controllers::{Framework, finished, node_action::NodeAction, node_writer::NodeWriter},
     logging::Failing,
 };
 
@@ -75,10 +75,10 @@ const CHANGES: usize = 512;
 /// come back.
 const CANDIDATES: usize = 3;
 /// Waits between tries to remove the shutdown taint.
-const BACKOFF: Backoff = backoff(1, 60);
+const BACKOFF: Backoff = Backoff::seconds(1, 60);
 
 /// Waits between tries to delete a node without the right to.
-const NO_RIGHT: Backoff = backoff(10, 300);
+const NO_RIGHT: Backoff = Backoff::seconds(10, 300);
 
 /// The controller. [`LifecycleController::run`] is its life.
 pub(crate) struct LifecycleController {

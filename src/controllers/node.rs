@@ -36,7 +36,7 @@ use self::{describe::Question, metrics::NodeMetrics};
 use crate::{
     config::NodeConfig,
     controllers::{
-        Framework, backoff, finished,
+        Framework, finished,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
         node_writer::NodeWriter,
     },
@@ -62,7 +62,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 
 /// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
 /// a node that never resolves should cost little.
-const BACKOFF: Backoff = backoff(1, 120);
+const BACKOFF: Backoff = Backoff::seconds(1, 120);
 
 /// Nodes that are being worked on at the same time: being described, waiting for a writer, being written. Two full
 /// batches, so that one is described while the other is written; more would only cost memory. When they are reached,
@@ -122,10 +122,10 @@ impl NodeController {
 
     /// Runs until shutdown; then finishes the nodes that are being written and returns.
     pub(crate) async fn run(self: Arc<Self>) {
-        let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
+        let mut changes = self.nodes.subscribe();
         tokio::select! {
             () = self.nodes.synced() => {}
-            () = shutdown.cancelled() => return,
+            () = self.shutdown.cancelled() => return,
         }
         info!(
             controller = COMPONENT,
@@ -133,8 +133,7 @@ impl NodeController {
             "Controller started"
         );
         let mut tasks = JoinSet::new();
-        let refresh = Arc::clone(&self).refresh_forever(shutdown.clone());
-        tasks.spawn(refresh);
+        tasks.spawn(Arc::clone(&self).refresh_forever());
         let mut full = false;
         loop {
             full = if full {
@@ -143,12 +142,11 @@ impl NodeController {
                 tasks.len() >= MAX_TASKS
             };
             tokio::select! {
-                () = shutdown.cancelled() => break,
+                () = self.shutdown.cancelled() => break,
                 Some(change) = changes.recv() => self.observe(change),
                 name = self.queue.next(), if !full => {
                     let controller = Arc::clone(&self);
-                    let shutdown = shutdown.clone();
-                    tasks.spawn(async move { controller.sync(name, &shutdown).await });
+                    tasks.spawn(async move { controller.sync(name).await });
                 }
                 Some(ended) = tasks.join_next() => finished(ended),
             }
@@ -205,7 +203,7 @@ impl NodeController {
     }
 
     /// Works on one node until it is done or has to wait.
-    async fn sync(&self, name: String, shutdown: &CancellationToken) {
+    async fn sync(&self, name: String) {
         let Some(node) = self.nodes.get(&name) else {
             self.forget(&name);
             return self.queue.done(&name);
@@ -214,11 +212,11 @@ impl NodeController {
             // Looked at once more in a second, for the case that the taint is there to stay.
             Err(initialize::Retry)
         } else if node.has_taint(UNINITIALIZED_TAINT) {
-            self.initialize(&node, shutdown).await
+            self.initialize(&node).await
         } else {
             Box::pin(self.reconcile_labels(&node)).await
         };
-        if shutdown.is_cancelled() {
+        if self.shutdown.is_cancelled() {
             return;
         }
         match result {

@@ -49,10 +49,7 @@ use self::{
     condition::Conditions, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
     retries::PendingRetries, window::Window,
 };
-use crate::{
-    config::RouteConfig,
-    controllers::{Framework, backoff},
-};
+use crate::{config::RouteConfig, controllers::Framework};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "route_controller";
@@ -92,7 +89,7 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
 /// How often everything is compared though nothing changed, unless a flag says otherwise.
 const RESYNC: Duration = Duration::from_secs(300);
 /// Waits after a pass that could not read, or could not write a condition.
-const BACKOFF: Backoff = backoff(1, 60);
+const BACKOFF: Backoff = Backoff::seconds(1, 60);
 /// How many changes are taken up before anything else.
 const CHANGES: usize = 512;
 

@@ -72,10 +72,7 @@ pub(crate) use self::{
     ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
     plan::{World, plan},
 };
-use crate::{
-    config::ServiceConfig,
-    controllers::{Framework, backoff},
-};
+use crate::{config::ServiceConfig, controllers::Framework};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
@@ -122,10 +119,10 @@ fn shown<T>(controller: &Arc<ServiceController>, rows: fn(&State) -> Vec<T>) -> 
 }
 
 /// Waits between tries of one part: those that people know from elsewhere.
-const BACKOFF: Backoff = backoff(5, 300);
+const BACKOFF: Backoff = Backoff::seconds(5, 300);
 
 /// Waits between tries to write one Service object.
-const OBJECT_BACKOFF: Backoff = backoff(1, 60);
+const OBJECT_BACKOFF: Backoff = Backoff::seconds(1, 60);
 
 /// How many Service objects are written at once.
 const OBJECT_WRITERS: usize = 8;
@@ -181,14 +178,13 @@ impl ServiceController {
     /// Runs until shutdown; then finishes the passes and patches that are under way, begins nothing, and returns.
     pub(crate) async fn run(self: Arc<Self>) {
         let (services, nodes) = (self.services.subscribe(), self.nodes.subscribe());
-        let shutdown = self.shutdown.clone();
         let mut tag = ownership_tag::follow(self.cluster.clone());
         let ready = async {
             self.services.synced().await;
             self.nodes.synced().await;
             ownership_tag::wait(&mut tag).await.unwrap_or_default()
         };
-        let Some(at_start) = shutdown.run_until_cancelled(ready).await else {
+        let Some(at_start) = self.shutdown.run_until_cancelled(ready).await else {
             return;
         };
         // Nothing is to be learnt about a tag that is known.
@@ -201,12 +197,12 @@ impl ServiceController {
         );
         let mut tasks = JoinSet::new();
         for _ in 0..self.config.concurrent_syncs.get() {
-            tasks.spawn(Arc::clone(&self).work_on_parts(shutdown.clone()));
+            tasks.spawn(Arc::clone(&self).work_on_parts());
         }
         for _ in 0..OBJECT_WRITERS {
-            tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
+            tasks.spawn(Arc::clone(&self).work_on_objects());
         }
-        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag, shutdown));
+        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag));
         // Forwards the panic of a task.
         tasks.join_all().await;
         debug!(

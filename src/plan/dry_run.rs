@@ -16,7 +16,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Cluster, Plan, Planner, Scope, Summary, cluster};
+use super::{Cluster, Plan, Planner, Summary, cluster};
 use crate::{
     config::Config,
     controllers::service,
@@ -101,7 +101,7 @@ impl DryRun {
                 freshness: Freshness::After(began),
                 priority: Priority::Background,
             };
-            match planner.plan(&cluster, &Scope::Everything, ask).await {
+            match planner.plan(&cluster, None, ask).await {
                 Ok(plan) => {
                     metrics.show(&Summary::of(&plan));
                     reported.report(&plan);

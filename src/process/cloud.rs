@@ -8,10 +8,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::{logging::Failing, server::CheckHandle};
 
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(30),
-};
+const BACKOFF: Backoff = Backoff::seconds(1, 30);
 /// A provider has deadlines of its own; this is for one that forgot.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 

@@ -10,26 +10,25 @@ use crate::{
     server::Reviewers,
 };
 
-/// Reads files; sends no request yet. `main`: the access of everything else to the API server.
-///
-/// # Errors
-/// What is wrong with the files, in words for the user.
-pub(super) async fn load(config: &AccessConfig, main: &ApiServer) -> Result<Reviewers, Vec<String>> {
-    let authentication = config.authentication_kubeconfig.as_deref();
-    let authentication = client("--authentication-kubeconfig", authentication, main).await;
-    let authorization = config.authorization_kubeconfig.as_deref();
-    let authorization = client("--authorization-kubeconfig", authorization, main).await;
-    match (authentication, authorization) {
-        (Ok((authentication, lookup_required)), Ok((authorization, _))) => Ok(Reviewers {
-            authentication,
-            authorization,
-            lookup_required,
-        }),
-        (authentication, authorization) => Err([authentication.err(), authorization.err()]
-            .into_iter()
-            .flatten()
-            .collect()),
-    }
+/// Reads files; sends no request yet. `main`: the access of everything else to the API server. `None` if something is wrong
+/// with the files, which joins the problems in words for the user.
+pub(super) async fn load(
+    config: &AccessConfig,
+    main: &ApiServer,
+    problems: &mut Vec<String>,
+) -> Option<Reviewers> {
+    let file = config.authentication_kubeconfig.as_deref();
+    let authentication = client("--authentication-kubeconfig", file, main).await;
+    let authentication = authentication.map_err(|problem| problems.push(problem)).ok();
+    let file = config.authorization_kubeconfig.as_deref();
+    let authorization = client("--authorization-kubeconfig", file, main).await;
+    let authorization = authorization.map_err(|problem| problems.push(problem)).ok();
+    let ((authentication, lookup_required), (authorization, _)) = authentication.zip(authorization)?;
+    Some(Reviewers {
+        authentication,
+        authorization,
+        lookup_required,
+    })
 }
 
 /// A client, and whether its account was chosen: by a file, or by running in a pod.

@@ -7,9 +7,8 @@ use rustls::pki_types::CertificateDer;
 use super::{
     Shown,
     access::{Access, Asking, Reviewers},
-    health::{self, Endpoint},
+    health::{self, Endpoint, Slis},
     metrics::Format,
-    slis::Slis,
 };
 use crate::metrics::register;
 
@@ -174,13 +173,9 @@ impl Routes {
         if prefers(&request.headers, JSON, "text/html") {
             return page(JSON, status.json(checks, metrics));
         }
-        let mut response = page("text/html; charset=utf-8", status.html(checks, metrics));
-        // It fetches nothing and runs nothing, whatever a cloud or a user writes into what it shows.
-        response.headers_mut().insert(
-            header::CONTENT_SECURITY_POLICY,
-            HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
-        );
-        response
+        let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
+        let response = page("text/html; charset=utf-8", status.html(checks, metrics));
+        with_header(response, header::CONTENT_SECURITY_POLICY, policy)
     }
 }
 
@@ -220,26 +215,21 @@ fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Pa
 }
 
 fn page(content_type: &'static str, body: String) -> Response<String> {
-    let mut response = text(StatusCode::OK, body);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
+    with_header(text(StatusCode::OK, body), header::CONTENT_TYPE, content_type)
 }
 
 fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
-    const HEADERS: [(HeaderName, &str); 3] = [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CACHE_CONTROL, "no-cache, private"),
-    ];
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    for (name, value) in HEADERS {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
+    let response = with_header(response, header::CONTENT_TYPE, "text/plain; charset=utf-8");
+    let response = with_header(response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    with_header(response, header::CACHE_CONTROL, "no-cache, private")
+}
+
+fn with_header(mut response: Response<String>, name: HeaderName, value: &'static str) -> Response<String> {
+    response
+        .headers_mut()
+        .insert(name, HeaderValue::from_static(value));
     response
 }
 
@@ -248,12 +238,10 @@ fn not_found() -> Response<String> {
 }
 
 fn method_not_allowed() -> Response<String> {
-    let mut response = text(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "only GET and HEAD are served here\n",
-    );
-    response
-        .headers_mut()
-        .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-    response
+    let message = "only GET and HEAD are served here\n";
+    with_header(
+        text(StatusCode::METHOD_NOT_ALLOWED, message),
+        header::ALLOW,
+        "GET, HEAD",
+    )
 }

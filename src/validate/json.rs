@@ -19,7 +19,7 @@ struct Document<'a> {
     /// Where and as whom the cloud was asked.
     cloud: Option<&'a str>,
     findings: Vec<FindingView<'a>>,
-    passed: Vec<PassedView<'a>>,
+    passed: &'a [Passed],
     skipped: &'a [Skipped],
     left_out: &'a [String],
 }
@@ -45,12 +45,6 @@ struct FindingView<'a> {
     about: &'a str,
     message: &'a str,
     fix: &'a str,
-}
-
-#[derive(Serialize)]
-struct PassedView<'a> {
-    about: &'a str,
-    what: &'a str,
 }
 
 /// The JSON of all of it.
@@ -87,12 +81,7 @@ pub(crate) fn render(report: &Report) -> serde_json::Result<String> {
         },
         cloud: report.scope.as_deref(),
         findings: findings.collect(),
-        passed: Vec::from_iter(
-            report
-                .passed
-                .iter()
-                .map(|Passed { about, what }| PassedView { about, what }),
-        ),
+        passed: &report.passed,
         skipped: &report.skipped,
         left_out: &report.left_out,
     };

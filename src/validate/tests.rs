@@ -10,7 +10,7 @@ use ccm_core::{
     registry::CheckerResult,
 };
 
-use super::*;
+use super::{manifest::Reading, *};
 
 fn read(text: &str) -> Reading {
     manifest::read("f.yaml", text.as_bytes())

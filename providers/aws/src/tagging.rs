@@ -45,10 +45,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Pause between two comparisons of all tags.
 const RESYNC: Duration = Duration::from_secs(3600);
 /// Waits between tries.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(1000),
-};
+const BACKOFF: Backoff = Backoff::seconds(1, 1000);
 
 /// The name of the controller.
 const NAME: &str = "tagging-controller";

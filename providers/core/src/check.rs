@@ -241,7 +241,7 @@ pub struct QuotaUsage {
 }
 
 /// Something that was looked at and is well.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Passed {
     /// What it is about.
     pub about: String,

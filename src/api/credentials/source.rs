@@ -13,7 +13,10 @@ use kube::{
     Config,
     config::{AuthInfo, Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::pki_types::{
+    CertificateDer,
+    pem::{self, PemObject},
+};
 use secrecy::ExposeSecret;
 
 use super::plugin;
@@ -95,7 +98,10 @@ impl Source {
         let mut config = match self {
             Self::Server(server) => Config::new(server.clone()),
             Self::Pod { server, folder } => in_pod(server, folder)?,
-            Self::File { flag, path, server } => of_file(flag, path, server.as_ref()).await?,
+            Self::File { flag, path, server } => {
+                let config = of_kubeconfig(read(flag, path)?, server.as_ref()).await;
+                config.map_err(|error| self.blame(&error))?
+            }
         };
         let mut expires = None;
         let mut from_plugin = false;
@@ -190,19 +196,16 @@ fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
     let authorities = folder.join("ca.crt");
     let pem =
         fs::read(&authorities).map_err(|error| format!("cannot read {}: {error}", authorities.display()))?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem)
-        .map(|certificate| Ok::<_, rustls::pki_types::pem::Error>(certificate?.to_vec()))
-        .collect();
-    match certificates {
-        Ok(certificates) if !certificates.is_empty() => config.root_cert = Some(certificates),
-        _ => {
-            return Err(format!(
-                "{} holds no certificate in PEM form",
-                authorities.display()
-            ));
-        }
+    let certificates = CertificateDer::pem_slice_iter(&pem).map(|read| Ok(read?.to_vec()));
+    let certificates: Result<Vec<_>, pem::Error> = certificates.collect();
+    config.root_cert = certificates.ok().filter(|all| !all.is_empty());
+    match config.root_cert {
+        Some(_) => Ok(config),
+        None => Err(format!(
+            "{} holds no certificate in PEM form",
+            authorities.display()
+        )),
     }
-    Ok(config)
 }
 
 /// A file with a token: a line break at its end is no part of it.
@@ -215,9 +218,8 @@ fn token(path: &Path) -> Result<String, String> {
     }
 }
 
-async fn of_file(flag: &'static str, path: &Path, server: Option<&Uri>) -> Result<Config, String> {
-    let mut kubeconfig = read(flag, path)?;
-    let chosen = Chosen::of(&kubeconfig).map_err(|error| blame(flag, path, &error))?;
+async fn of_kubeconfig(mut kubeconfig: Kubeconfig, server: Option<&Uri>) -> Result<Config, String> {
+    let chosen = Chosen::of(&kubeconfig)?;
     let token_file = chosen.user.and_then(|user| user.token_file.clone());
     if let Some(server) = server {
         let cluster = chosen.cluster_name.to_owned();
@@ -231,25 +233,19 @@ async fn of_file(flag: &'static str, path: &Path, server: Option<&Uri>) -> Resul
     }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .map_err(|error| blame(flag, path, &explain(&error)))?;
+        .map_err(|error| explain(&error))?;
     if config.cluster_url.host().is_none() {
         let url = &config.cluster_url;
-        return Err(blame(
-            flag,
-            path,
-            &format!("its server {url} is no URL such as https://10.0.0.1:6443"),
+        return Err(format!(
+            "its server {url} is no URL such as https://10.0.0.1:6443"
         ));
     }
     if let Some(file) = token_file {
         // It precedes a token in the kubeconfig itself, since it is the one that is kept up to date.
         config.auth_info.token_file = None;
-        config.auth_info.token = Some(
-            token(Path::new(&file))
-                .map_err(|error| blame(flag, path, &error))?
-                .into(),
-        );
+        config.auth_info.token = Some(token(Path::new(&file))?.into());
     }
-    inline_pair(&mut config.auth_info).map_err(|error| blame(flag, path, &error))?;
+    inline_pair(&mut config.auth_info)?;
     Ok(config)
 }
 

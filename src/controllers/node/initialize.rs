@@ -8,7 +8,6 @@ use ccm_core::{
     error::report,
 };
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
@@ -49,12 +48,8 @@ impl Attempt {
 }
 
 impl NodeController {
-    pub(crate) async fn initialize(
-        &self,
-        node: &NodeObject,
-        shutdown: &CancellationToken,
-    ) -> Result<(), Retry> {
-        match self.try_initialize(node, shutdown).await {
+    pub(crate) async fn initialize(&self, node: &NodeObject) -> Result<(), Retry> {
+        match self.try_initialize(node).await {
             Ok(Some(Written::Done)) => {
                 let finished = Finished {
                     uid: node.view.uid.clone(),
@@ -84,11 +79,7 @@ impl NodeController {
     }
 
     /// `None`: the node is not to be initialized, or the process ends.
-    async fn try_initialize(
-        &self,
-        node: &NodeObject,
-        shutdown: &CancellationToken,
-    ) -> Result<Option<Written>, Problem> {
+    async fn try_initialize(&self, node: &NodeObject) -> Result<Option<Written>, Problem> {
         let name = &node.view.name;
         if !desired::is_asked_about(node, &*self.cloud)? {
             return Ok(None);
@@ -105,7 +96,7 @@ impl NodeController {
             newer_than,
         };
         let state = self.describer.submit(question);
-        let Some(state) = shutdown.run_until_cancelled(state).await else {
+        let Some(state) = self.shutdown.run_until_cancelled(state).await else {
             return Ok(None);
         };
         let Some(desired) =
@@ -115,7 +106,7 @@ impl NodeController {
         };
         let provider_id = desired.provider_id.clone().or(node.view.provider_id.clone());
         let _permit = self.writers.acquire().await;
-        if shutdown.is_cancelled() {
+        if self.shutdown.is_cancelled() {
             return Ok(None);
         }
         let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;

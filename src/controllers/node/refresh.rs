@@ -9,7 +9,6 @@ use ccm_core::{
 };
 use futures_util::StreamExt;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{COMPONENT, NodeController, desired};
@@ -72,24 +71,19 @@ impl Pass {
 
 impl NodeController {
     /// Refreshes at once and then again and again, the wait counted from the end of a pass.
-    pub(crate) async fn refresh_forever(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(crate) async fn refresh_forever(self: Arc<Self>) {
         let (mut memory, failing) = (Memory::default(), Failing::default());
         let passes = async {
             loop {
-                self.refresh(&mut memory, &failing, &shutdown).await;
+                self.refresh(&mut memory, &failing).await;
                 tokio::time::sleep(self.config.status_update_frequency).await;
             }
         };
         // A pass that is cut loses nothing: what was not written is found again by the next process.
-        shutdown.run_until_cancelled(passes).await;
+        self.shutdown.run_until_cancelled(passes).await;
     }
 
-    async fn refresh(
-        &self,
-        memory: &mut Memory,
-        failing: &Failing<&'static str>,
-        shutdown: &CancellationToken,
-    ) {
+    async fn refresh(&self, memory: &mut Memory, failing: &Failing<&'static str>) {
         let Some(instances) = self.cloud.instances() else {
             return;
         };
@@ -128,7 +122,7 @@ impl NodeController {
         let writers = self.config.concurrent_status_updates.get();
         futures_util::stream::iter(due)
             .for_each_concurrent(writers, async |(node, actions)| {
-                if !shutdown.is_cancelled() {
+                if !self.shutdown.is_cancelled() {
                     self.refresh_node(&node, actions).await;
                 }
             })

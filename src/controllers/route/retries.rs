@@ -12,16 +12,14 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-use crate::controllers::backoff;
-
 /// Changes of one kind in one pass: Neutron checks so many next hops in about a second, and conditions of the first
 /// nodes do not wait for the last ones.
 pub(super) const BATCH: usize = 500;
 
 /// For failures that may be over in a moment.
-const PASSING: Backoff = backoff(1, 60);
+const PASSING: Backoff = Backoff::seconds(1, 60);
 /// For failures that last until somebody acts.
-const LASTING: Backoff = backoff(10, 300);
+const LASTING: Backoff = Backoff::seconds(10, 300);
 /// How long a full table is believed to be full.
 const FULL: Duration = Duration::from_secs(300);
 

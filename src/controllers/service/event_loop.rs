@@ -9,7 +9,6 @@ use tokio::{
     sync::mpsc::UnboundedReceiver,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
@@ -28,13 +27,12 @@ fn next_time(period: Option<Duration>) -> Option<Instant> {
 }
 
 impl ServiceController {
-    /// Runs until `shutdown`. `tag`: of the ownership tag, unless it is known.
+    /// Runs until shutdown. `tag`: of the ownership tag, unless it is known.
     pub(super) async fn run_events(
         self: Arc<Self>,
         mut services: UnboundedReceiver<controllers::Change>,
         mut nodes: UnboundedReceiver<controllers::Change>,
         mut tag: Option<KnownTag>,
-        shutdown: CancellationToken,
     ) {
         let mut drift = next_time(self.config.drift_period);
         // At most one at a time. Changes and time go on meanwhile: what is known already does not wait for it.
@@ -69,7 +67,7 @@ impl ServiceController {
             let due = due.into_iter().chain(drift).min();
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => return,
+                () = self.shutdown.cancelled() => return,
                 Some(()) = &mut discovery, if discovers => discovers = false,
                 () = self.changed.notified() => {}
                 Some(change) = nodes.recv() => self.node_changed(change),

@@ -16,12 +16,11 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::COMPONENT;
-use crate::controllers::backoff;
 
 /// Its uid is the cluster's.
 const NAMESPACE: &str = "kube-system";
 /// Waits between tries.
-const BACKOFF: Backoff = backoff(1, 30);
+const BACKOFF: Backoff = Backoff::seconds(1, 30);
 /// The pause after an answer that only a change of roles changes.
 const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 /// Controllers do not wait longer for the tag.

@@ -47,18 +47,14 @@ use super::{
     object::{ServiceAction, is_own_writing},
     orphans::Orphans,
 };
-use crate::{
-    config::OrphanConfig,
-    controllers::{backoff, node_object::STORE_LAG},
-    server::status::Plan,
-};
+use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::Plan};
 
 /// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
-const DISCOVERY_BACKOFF: Backoff = backoff(2, 30);
+const DISCOVERY_BACKOFF: Backoff = Backoff::seconds(2, 30);
 
 /// A Service that is not served although nothing is under way for it is compared again after this long, the next time
 /// after twice as long.
-const LOST: Backoff = backoff(1, 300);
+const LOST: Backoff = Backoff::seconds(1, 300);
 
 /// How often a lost Service is compared with what is remembered of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
@@ -241,10 +237,7 @@ impl State {
         let after = self.moment.at(at);
         let inherited =
             !self.started && view.wants_load_balancer() && view.has_finalizer() && !view.ingress.is_empty();
-        let job = Job {
-            after: Some(after),
-            ..Job::now(Cause::Service)
-        };
+        let job = Job::service(Some(after));
         let entry = self.services.entry(Arc::clone(&name)).or_insert_with(|| {
             let mut dirty = job;
             if inherited {
@@ -287,11 +280,7 @@ impl State {
             // Its load balancer was not deleted: another client removed the finalizer, or the API server lost the Service. The next
             // discovery lists what became an orphan.
             let after = Some(self.moment.at(at));
-            let job = Job {
-                after,
-                ..Job::now(Cause::Service)
-            };
-            job.add_to(&mut self.discovery);
+            Job::service(after).add_to(&mut self.discovery);
         }
     }
 
@@ -412,11 +401,8 @@ impl State {
         self.retry_discovery = None;
         for entry in self.services.values_mut() {
             if entry.again.take_if(|again| *again <= at).is_some() {
-                let job = Job {
-                    // What is remembered does not help, it seems.
-                    after: (entry.lost > LOST_IN_MEMORY).then_some(at),
-                    ..Job::now(Cause::Service)
-                };
+                // What is remembered does not help, it seems.
+                let job = Job::service((entry.lost > LOST_IN_MEMORY).then_some(at));
                 job.add_to(&mut entry.dirty);
                 job.add_to(&mut self.discovery);
             }

@@ -15,7 +15,6 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
@@ -46,10 +45,10 @@ impl Watcher for Announcer {
 // === Parts ===
 
 impl ServiceController {
-    /// Runs parts until `shutdown`; a pass that is under way then is finished. A part that waits for the cloud is left to
+    /// Runs parts until shutdown; a pass that is under way then is finished. A part that waits for the cloud is left to
     /// the next process.
-    pub(super) async fn work_on_parts(self: Arc<Self>, shutdown: CancellationToken) {
-        while let Some(part) = shutdown.run_until_cancelled(self.parts.next()).await {
+    pub(super) async fn work_on_parts(self: Arc<Self>) {
+        while let Some(part) = self.shutdown.run_until_cancelled(self.parts.next()).await {
             self.metrics.running.inc();
             self.run_part(&part).await;
             self.metrics.running.dec();
@@ -127,9 +126,9 @@ impl ServiceController {
 // === Objects ===
 
 impl ServiceController {
-    /// Writes Service objects until `shutdown`; a patch that is under way then is finished.
-    pub(super) async fn work_on_objects(self: Arc<Self>, shutdown: CancellationToken) {
-        while let Some(name) = shutdown.run_until_cancelled(self.objects.next()).await {
+    /// Writes Service objects until shutdown; a patch that is under way then is finished.
+    pub(super) async fn work_on_objects(self: Arc<Self>) {
+        while let Some(name) = self.shutdown.run_until_cancelled(self.objects.next()).await {
             self.sync_object(&name).await;
         }
     }

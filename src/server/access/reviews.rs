@@ -33,10 +33,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(9);
 /// The most tries of a review.
 const TRIES: u32 = 5;
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(500),
-    longest: Duration::from_millis(1500),
-};
+const BACKOFF: Backoff = Backoff::millis(500, 1500);
 
 /// The clients that send reviews.
 #[derive(Clone)]

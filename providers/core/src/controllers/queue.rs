@@ -28,6 +28,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// The first and the longest wait in milliseconds.
+    pub const fn millis(first: u64, longest: u64) -> Self {
+        Self {
+            first: Duration::from_millis(first),
+            longest: Duration::from_millis(longest),
+        }
+    }
+
+    /// The first and the longest wait in seconds.
+    pub const fn seconds(first: u64, longest: u64) -> Self {
+        Self::millis(first * 1000, longest * 1000)
+    }
+
     /// Doubles with every failure; up to a fifth is taken off at random, so that keys that failed together do not
     /// come back together.
     pub fn delay(self, failures: u32) -> Duration {

@@ -47,6 +47,14 @@ impl Job {
         }
     }
 
+    /// For a change of a Service, with answers of the cloud from after this moment.
+    pub(super) fn service(after: Option<Instant>) -> Self {
+        Self {
+            after,
+            ..Self::now(Cause::Service)
+        }
+    }
+
     /// One in the background, with new answers.
     pub(super) fn drift(at: Instant) -> Self {
         Self {

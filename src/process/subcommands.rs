@@ -1,4 +1,4 @@
-//! `plan`: one look at cluster and cloud, printed.
+//! `plan` and `validate`: one look at cluster and cloud, or at config, cloud and manifests, printed.
 
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use tracing::info;
 use super::{Printed, StartProblems, prepare_to_look};
 use crate::{
     api::{ApiRequests, ApiServer},
-    options::{Output, PlanRequest},
-    plan::{self, Cluster, Planner, Scope, Summary},
+    options::{Output, PlanRequest, ValidateRequest},
+    plan::{self, Cluster, Planner, Summary},
+    validate::{self, look},
 };
 
 /// The limit of authentication at the cloud. The provider has deadlines of its own.
@@ -53,13 +54,6 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
         services = cluster.concerned(),
         "Read the cluster, comparing it with the cloud"
     );
-    let scope = match &request.service {
-        None => Scope::Everything,
-        Some((namespace, name)) => Scope::Service {
-            namespace: namespace.clone(),
-            name: name.clone(),
-        },
-    };
     let planner = Planner {
         cloud: &*cloud,
         config,
@@ -69,12 +63,33 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
         freshness: Freshness::now(),
         priority: Priority::User,
     };
-    let plan = planner.plan(&cluster, &scope, ask).await?;
+    let plan = planner.plan(&cluster, request.service.as_ref(), ask).await?;
     Ok(Printed {
         text: match request.output {
             Output::Text => plan::as_text(&plan),
             Output::Json => plan::as_json(&plan, config.provider.name)?,
         },
         exit_code: Summary::of(&plan).verdict().exit_code(),
+    })
+}
+
+/// Checks the config of [`run`](crate::run), and manifests of Services. Sends requests to the cloud, none to a cluster, and
+/// writes nothing.
+///
+/// Exit codes: 0 for nothing wrong or only warnings, 2 for errors or for warnings that count as such, 1 if the answer is
+/// incomplete.
+///
+/// # Errors
+/// The result cannot be printed.
+pub async fn validate(request: &ValidateRequest) -> anyhow::Result<Printed> {
+    let config = &request.config;
+    let context = prepare_to_look(config, &Fence::standby());
+    let report = look(config.provider, context, &request.manifests).await;
+    Ok(Printed {
+        text: match request.output {
+            Output::Text => validate::as_text(&report),
+            Output::Json => validate::as_json(&report)?,
+        },
+        exit_code: report.verdict().exit_code(request.strict),
     })
 }
