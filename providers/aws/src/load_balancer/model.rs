@@ -73,10 +73,10 @@ pub(crate) struct Inputs {
 pub(crate) struct Facts {
     /// Its subnets.
     pub(crate) subnets: Vec<String>,
-    /// The first security group of a classic load balancer.
-    pub(crate) source: Option<String>,
-    /// Whether it was created for the load balancer.
-    pub(crate) owns_source: bool,
+    /// Whether it is a classic load balancer.
+    pub(crate) is_classic: bool,
+    /// The ID of the security group that only this classic load balancer has.
+    pub(crate) own_source: Option<String>,
 }
 
 /// The reply to a change.
@@ -338,12 +338,10 @@ impl PartModel for Model {
         let root = observed.balancer().filter(|root| root.foreign.is_none())?;
         output.facts.subnets = texts(root, "subnets");
         if root.kind == Kind::Classic {
-            let groups = root.texts("security_groups");
-            let is_own = |group: &&&str| observed.objects.get(Kind::Group, group).is_some();
-            let own = groups.iter().find(is_own);
-            output.facts.owns_source = own.is_some();
-            let source = own.or(groups.first());
-            output.facts.source = source.map(|name| group_id(&observed.objects, name));
+            let is_own = |group: &&str| observed.objects.get(Kind::Group, group).is_some();
+            let own = root.texts("security_groups").into_iter().find(is_own);
+            output.facts.is_classic = true;
+            output.facts.own_source = own.map(|name| group_id(&observed.objects, name));
         }
         let hostname = root.text("dns_name");
         if !hostname.is_empty() {
@@ -390,12 +388,9 @@ impl Directory {
         })
     }
 
-    /// The ID of the security group from which a classic load balancer reaches the nodes: its own, else its first one.
-    pub(crate) fn source(&self, balancer: &str) -> Option<String> {
+    /// The ID of the security group that only this classic load balancer has.
+    pub(crate) fn own_source(&self, balancer: &str) -> Option<String> {
         let own = self.groups.get(&names::classic_group(balancer));
-        let classic = self.balancers.get(balancer);
-        let classic = classic.filter(|object| object.kind == Kind::Classic);
-        let first = || classic?.texts("security_groups").first().map(ToString::to_string);
-        own.map(|group| group.id.clone()).or_else(first)
+        own.map(|group| group.id.clone())
     }
 }

@@ -58,7 +58,8 @@ pub(crate) struct DesiredRules {
     pub(crate) required: BTreeMap<String, Vec<Rule>>,
     /// Load balancers whose rules stay only if they are required. Those of others stay.
     pub(crate) managed: BTreeSet<String>,
-    /// Security groups of classic load balancers from which rules stay only if they are required.
+    /// Security groups that only one classic load balancer has: rules from them stay only if they are required. Rules from a
+    /// group that people named always stay: they may be theirs, or needed by others.
     pub(crate) managed_sources: BTreeSet<String>,
 }
 
@@ -66,30 +67,23 @@ impl DesiredRules {
     /// The rules for these members.
     pub(crate) fn new(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Self {
         let mut desired = Self::default();
-        let mut staying_sources = BTreeSet::new();
         for member in members {
             let service = &member.service;
             let name = names::balancer(&service.id);
-            let source = inputs.directory.source(&name);
             let instances = match member.membership {
                 Membership::Active => spec::instances(service, cluster),
                 Membership::Frozen(_) => None,
                 Membership::Leaving => {
-                    desired.managed_sources.extend(source);
+                    desired.managed_sources.extend(inputs.directory.own_source(&name));
                     desired.managed.insert(name);
                     continue;
                 }
             };
-            let Some(instances) = instances else {
-                // Its targets stay, as do its rules.
-                staying_sources.extend(source);
-                continue;
-            };
+            // Otherwise its targets stay, as do its rules.
+            let Some(instances) = instances else { continue };
             let mut facts = member.facts.iter();
             let facts = facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
-            // A rule from a group that people named may be theirs.
-            let own_source = facts.filter(|facts| facts.owns_source);
-            let own_source = own_source.and_then(|facts| facts.source.clone());
+            let own_source = facts.and_then(|facts| facts.own_source.clone());
             desired.managed_sources.extend(own_source);
             desired.managed.insert(name);
             let chosen = instances.iter().filter_map(|id| inputs.groups.get(id));
@@ -100,8 +94,6 @@ impl DesiredRules {
                 required.extend(rules.iter().cloned());
             }
         }
-        let stays = |source: &String| staying_sources.contains(source);
-        desired.managed_sources.retain(|source| !stays(source));
         desired
     }
 
@@ -148,8 +140,14 @@ impl DesiredRules {
 
 /// The rules that let a member's load balancer and its clients reach a node.
 fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> Vec<Rule> {
-    if let Some(source) = &facts.source {
-        return vec![Rule::new("-1", (-1, -1), source, "")];
+    if facts.is_classic {
+        // As requested, not as it is at the moment: a rule from a named group would outlive the moment.
+        let spec = Spec::read(&member.service, &model.settings, Flavor::Classic);
+        let named = spec.security_groups.first();
+        let sources = named.into_iter().chain(&facts.own_source);
+        return sources
+            .map(|source| Rule::new("-1", (-1, -1), source, ""))
+            .collect();
     }
     let spec = Spec::read(&member.service, &model.settings, Flavor::Network);
     let name = names::balancer(&member.service.id);
