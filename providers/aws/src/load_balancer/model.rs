@@ -89,7 +89,7 @@ pub(crate) struct Reply {
 
 impl Model {
     /// The kind of load balancer that a Service has, else the one that it asks for.
-    fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
+    pub(super) fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
         let has = inputs.directory.flavor(&service.id);
         has.unwrap_or_else(|| Flavor::of(service, &self.settings))
     }
@@ -386,6 +386,13 @@ impl Directory {
             Kind::Classic => Flavor::Classic,
             _ => Flavor::Network,
         })
+    }
+
+    /// The security groups of a load balancer, its own one by name.
+    pub(crate) fn sources(&self, balancer: &str) -> Vec<String> {
+        let balancer = self.balancers.get(balancer).into_iter();
+        let groups = balancer.flat_map(|balancer| balancer.texts("security_groups"));
+        groups.map(str::to_owned).collect()
     }
 
     /// The ID of the security group that only this classic load balancer has.

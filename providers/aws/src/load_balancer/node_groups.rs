@@ -58,8 +58,9 @@ pub(crate) struct DesiredRules {
     pub(crate) required: BTreeMap<String, Vec<Rule>>,
     /// Load balancers whose rules stay only if they are required. Those of others stay.
     pub(crate) managed: BTreeSet<String>,
-    /// Security groups that only one classic load balancer has: rules from them stay only if they are required. Rules from a
-    /// group that people named always stay: they may be theirs, or needed by others.
+    /// Security groups of classic load balancers from which rules stay only if they are required. A group that people named is
+    /// one of them when the last Service that names it leaves, whatever load balancers have at the moment: what is left must not
+    /// depend on the order of changes.
     pub(crate) managed_sources: BTreeSet<String>,
 }
 
@@ -67,14 +68,23 @@ impl DesiredRules {
     /// The rules for these members.
     pub(crate) fn new(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Self {
         let mut desired = Self::default();
+        let mut staying_sources = BTreeSet::new();
         for member in members {
             let service = &member.service;
             let name = names::balancer(&service.id);
+            let named = named_source(model, member, inputs);
+            if !member.leaves() {
+                staying_sources.extend(named.clone());
+            }
             let instances = match member.membership {
                 Membership::Active => spec::instances(service, cluster),
-                Membership::Frozen(_) => None,
+                Membership::Frozen(_) => {
+                    staying_sources.extend(inputs.directory.sources(&name));
+                    None
+                }
                 Membership::Leaving => {
-                    desired.managed_sources.extend(inputs.directory.own_source(&name));
+                    let own = inputs.directory.own_source(&name);
+                    desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
                     continue;
                 }
@@ -94,6 +104,7 @@ impl DesiredRules {
                 required.extend(rules.iter().cloned());
             }
         }
+        desired.managed_sources = &desired.managed_sources - &staying_sources;
         desired
     }
 
@@ -138,15 +149,24 @@ impl DesiredRules {
     }
 }
 
+/// The security group that people named, and from which a member's classic load balancer would reach the nodes.
+fn named_source(model: &Model, member: &PartMember, inputs: &Inputs) -> Option<String> {
+    let service = &member.service;
+    if model.flavor(service, inputs) != Flavor::Classic {
+        return None;
+    }
+    let spec = Spec::read(service, &model.settings, Flavor::Classic);
+    spec.security_groups.first().cloned()
+}
+
 /// The rules that let a member's load balancer and its clients reach a node.
 fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> Vec<Rule> {
     if facts.is_classic {
         // As requested, not as it is at the moment: a rule from a named group would outlive the moment.
-        let spec = Spec::read(&member.service, &model.settings, Flavor::Classic);
-        let named = spec.security_groups.first();
-        let sources = named.into_iter().chain(&facts.own_source);
+        let named = named_source(model, member, inputs);
+        let sources = named.into_iter().chain(facts.own_source.clone());
         return sources
-            .map(|source| Rule::new("-1", (-1, -1), source, ""))
+            .map(|source| Rule::new("-1", (-1, -1), &source, ""))
             .collect();
     }
     let spec = Spec::read(&member.service, &model.settings, Flavor::Network);
