@@ -89,7 +89,7 @@ pub(crate) struct Reply {
 
 impl Model {
     /// The kind of load balancer that a Service has, else the one that it asks for.
-    pub(super) fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
+    fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
         let has = inputs.directory.flavor(&service.id);
         has.unwrap_or_else(|| Flavor::of(service, &self.settings))
     }

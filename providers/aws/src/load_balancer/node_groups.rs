@@ -72,7 +72,7 @@ impl DesiredRules {
         for member in members {
             let service = &member.service;
             let name = names::balancer(&service.id);
-            let named = named_source(model, member, inputs);
+            let named = named_source(model, member);
             if !member.leaves() {
                 staying_sources.extend(named.clone());
             }
@@ -84,6 +84,9 @@ impl DesiredRules {
                 }
                 Membership::Leaving => {
                     let own = inputs.directory.own_source(&name);
+                    // Not by the load balancer: it may be gone already.
+                    let is_classic = Flavor::of(service, &model.settings) == Flavor::Classic;
+                    let named = named.filter(|_| is_classic);
                     desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
                     continue;
@@ -149,13 +152,9 @@ impl DesiredRules {
     }
 }
 
-/// The security group that people named, and from which a member's classic load balancer would reach the nodes.
-fn named_source(model: &Model, member: &PartMember, inputs: &Inputs) -> Option<String> {
-    let service = &member.service;
-    if model.flavor(service, inputs) != Flavor::Classic {
-        return None;
-    }
-    let spec = Spec::read(service, &model.settings, Flavor::Classic);
+/// The security group that people named, and from which a member would reach the nodes by a classic load balancer.
+fn named_source(model: &Model, member: &PartMember) -> Option<String> {
+    let spec = Spec::read(&member.service, &model.settings, Flavor::Classic);
     spec.security_groups.first().cloned()
 }
 
@@ -163,7 +162,7 @@ fn named_source(model: &Model, member: &PartMember, inputs: &Inputs) -> Option<S
 fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> Vec<Rule> {
     if facts.is_classic {
         // As requested, not as it is at the moment: a rule from a named group would outlive the moment.
-        let named = named_source(model, member, inputs);
+        let named = named_source(model, member);
         let sources = named.into_iter().chain(facts.own_source.clone());
         return sources
             .map(|source| Rule::new("-1", (-1, -1), &source, ""))
