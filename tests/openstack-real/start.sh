@@ -66,7 +66,8 @@ export RABBITMQ_NODENAME=osreal@localhost RABBITMQ_NODE_IP_ADDRESS=$HOST RABBITM
   RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none"
 mkdir -p "$D/log/rabbit" "$D/rabbit/mnesia" "$D/rabbit/home"; echo '[].' >"$D/rabbit/enabled_plugins"; : >"$D/rabbit/env.conf"; : >"$D/rabbit/rabbitmq.conf"
 alive epmd || run epmd env HOME="$D/rabbit/home" epmd -address "$HOST" -port "$P_EPMD"
-run rabbit env HOME="$D/rabbit/home" /usr/lib/rabbitmq/bin/rabbitmq-server
+# In a folder of its own: a node that is ended early writes a dump of its tables there.
+run rabbit env --chdir="$D/rabbit" HOME="$D/rabbit/home" /usr/lib/rabbitmq/bin/rabbitmq-server
 
 wait_for mariadb 60 sqlroot -e 'select 1'
 if [ ! -f "$D/run/.db" ]; then

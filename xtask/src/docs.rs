@@ -5,6 +5,7 @@
 //! | `docs/reference/flags.md` | `--help` of the binary |
 //! | `docs/reference/metrics.md` | `--help-metrics` of the binary |
 //! | `docs/reference/<cloud>.md` | the documentation of the fields of the cloud's config |
+//! | `docs/SUMMARY.md`, `deploy/chart/values.schema.json` | only the lists of clouds in them, from `--list-providers` |
 //! | `target/site/html` | all of `docs/`, by mdBook |
 
 mod examples;
@@ -113,7 +114,9 @@ fn documents(program: &Path) -> Result<Vec<(PathBuf, String)>> {
             ask(program, &["--help-metrics"])?.trim_end()
         ),
     ));
-    for (cloud, title) in clouds(program)? {
+    let clouds = clouds(program)?;
+    documents.extend(lists(&clouds)?);
+    for (cloud, title) in clouds {
         let text = reference(program, &cloud)?;
         documents.push((
             folder.join(format!("{cloud}.md")),
@@ -125,6 +128,55 @@ fn documents(program: &Path) -> Result<Vec<(PathBuf, String)>> {
         ));
     }
     Ok(documents)
+}
+
+/// The files in which only the lists of clouds are generated.
+fn lists(clouds: &[(String, String)]) -> Result<[(PathBuf, String); 2]> {
+    let read = |path: &str| {
+        let path = root().join(path);
+        let text = fs::read_to_string(&path).with_context(|| format!("could not read {}", path.display()));
+        text.map(|text| (path, text))
+    };
+    let (contents, mut text) = read("docs/SUMMARY.md")?;
+    for (folder, prefix) in [
+        ("quick-start", "Quick start: "),
+        ("guides", "Services on "),
+        ("reference", ""),
+    ] {
+        let link = |cloud: &str| format!("]({folder}/{cloud}.md)");
+        let lines = clouds
+            .iter()
+            .map(|(cloud, title)| format!("- [{prefix}{title}{}", link(cloud)));
+        let is_old = |line: &str| clouds.iter().any(|(cloud, _)| line.ends_with(&link(cloud)));
+        text = replace_lines(&text, is_old, lines);
+    }
+    let (schema, values) = read("deploy/chart/values.schema.json")?;
+    let names: Vec<_> = clouds.iter().map(|(cloud, _)| format!("{cloud:?}")).collect();
+    const START: &str = r#"    "cloud": {"enum": ["#;
+    let line = format!("{START}{}]}},", names.join(", "));
+    let values = replace_lines(&values, |line| line.starts_with(START), [line]);
+    Ok([(contents, text), (schema, values)])
+}
+
+/// The text with these lines in the place of the first one that `is_old` accepts. All that it accepts are removed.
+fn replace_lines(
+    text: &str,
+    is_old: impl Fn(&str) -> bool,
+    lines: impl IntoIterator<Item = String>,
+) -> String {
+    let mut lines = Some(lines);
+    let mut replaced = String::new();
+    for line in text.lines() {
+        let new = match is_old(line) {
+            true => lines.take().into_iter().flatten().collect(),
+            false => vec![line.to_owned()],
+        };
+        for line in new {
+            replaced.push_str(&line);
+            replaced.push('\n');
+        }
+    }
+    replaced
 }
 
 /// The text with its headings one level lower. A comment in a code block is no heading.
