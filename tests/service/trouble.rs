@@ -9,7 +9,7 @@ use ccm_core::{
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::stage::{Stage, addresses, eventually};
+use crate::stage::{Stage, addresses, eventually, has_finalizer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble() {
@@ -207,8 +207,16 @@ async fn the_deletion_of_what_never_served_is_announced(stage: &Stage) {
     stage.balancer("never", |_| true).await;
     stage.event("never", "EnsuringLoadBalancer").await;
     stage.delete("never").await;
+    // The program knows of the deletion before the cloud is ready: it handles a Service that came later.
+    stage.create("later", |_| {}).await;
+    eventually("the later Service has the finalizer", async || {
+        has_finalizer(&stage.services.get("later").await.unwrap()).then_some(())
+    })
+    .await;
     stage.cloud.set_polls(0);
     stage.gone("never").await;
+    stage.delete("later").await;
+    stage.gone("later").await;
     stage.event("never", "DeletedLoadBalancer").await;
     assert_eq!(
         stage.reasons("never").await,
