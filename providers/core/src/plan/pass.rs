@@ -438,7 +438,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         .with_context("step", first)
     }
 
-    /// Publishes the facts of a part whose create was accepted, so that later parts run while it is being built.
+    /// Publishes the facts of a part whose create was accepted, so that later parts run while it is being built. A member whose
+    /// difference is blocked may get none in the end, so it waits until then.
     pub(super) fn publish_early_facts(&mut self, observed: &M::Observed) {
         let Some(discovery) = &self.discovery else { return };
         let mut memory = self.memory.lock();
@@ -448,7 +449,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             };
             let current = |key| current(&self.began_as, &self.key, &memory, key);
             let mut later = entry.joins.iter().map(current).skip_while(|key| key != &self.key);
-            if member.membership != Membership::Active || later.next().is_none() {
+            let id = Some(&member.service.id);
+            let is_blocked = self.blocked.iter().any(|blocked| blocked.service.as_ref() == id);
+            if member.membership != Membership::Active || is_blocked || later.next().is_none() {
                 continue;
             }
             let later: Vec<_> = later.collect();
