@@ -31,46 +31,46 @@ use crate::{
 /// The name of the client that fills the stores.
 pub(crate) const CLIENT: &str = "shared-informers";
 
-/// The clients of controllers by [`ControllerDef::client_name`]. They write only while this process holds their lease.
+/// The clients of controllers by [`ControllerDef::client_name`]. They write only while this process has their lease.
 pub(crate) type Clients = BTreeMap<&'static str, kube::Client>;
 
-/// A lease and what may be done under it.
+/// A lease and the controllers that run under it.
 pub(crate) struct Term {
-    /// Which controllers run under it.
+    /// The controllers that run under it.
     pub(crate) purpose: Purpose,
-    /// Waits until they may start.
+    /// Waits until the controllers may start.
     pub(crate) candidacy: Candidacy,
-    /// The API server, for its controllers.
+    /// Clients of the API server for the controllers.
     pub(crate) clients: Clients,
-    /// Open while this process holds the lease.
+    /// Open while this process has the lease.
     pub(crate) fence: Fence,
 }
 
-/// What the controllers are given.
+/// The parts of the process that the controllers use.
 pub(crate) struct AppContext {
-    /// The API server, for the stores and whatever is no controller's own.
+    /// The API server, for the stores and other shared reads.
     pub(crate) client: kube::Client,
-    /// The API server, for what a replica that does not lead may write: events about itself.
+    /// The API server, for writes of a replica that does not lead: events about itself.
     pub(crate) replica_client: kube::Client,
     /// The lease of the process, and that of a migration if there is one.
     pub(crate) terms: Vec<Term>,
     /// The cloud.
     pub(crate) cloud: Arc<dyn Cloud>,
-    /// Where cloud calls are counted.
+    /// The metrics of cloud calls.
     pub(crate) cloud_metrics: ClientMetrics,
-    /// What the flags came to.
+    /// The values of the flags.
     pub(crate) config: Arc<Config>,
     /// Metrics, checks and the status page.
     pub(crate) shown: Shown,
-    /// Where events are counted.
+    /// The metrics of events.
     pub(crate) event_metrics: EventMetrics,
-    /// Cancelled when the process is to end.
+    /// Cancelled when the process ends.
     pub(crate) shutdown: CancellationToken,
 }
 
-/// Runs until `shutdown`, then drains: what was begun is finished, events are written, and it returns.
+/// Runs until `shutdown`, then drains: work that was begun is finished, events are written, and it returns.
 ///
-/// Stores are filled, and kept up to date, before this process is the leader, so that a new leader begins at once.
+/// Stores are filled and updated before this process is the leader, so that a new leader begins at once.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     context.shown.status.set_nodes(move || node_object::rows(&nodes));
     let shutdown = context.shutdown.clone();
 
-    // Runs without being the leader, and outlives the controllers. The events outlive both.
+    // The stores are filled without the lease, and outlive the controllers. The events outlive both.
     let stop_stores = CancellationToken::new();
     let mut following = JoinSet::new();
     follow(&context, &stores, &mut following, &stop_stores);
@@ -127,21 +127,21 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
             Err(error) => break Err(error),
         }
     };
-    // When a part has failed, the others end in order too.
+    // If a part has failed, the others end in order, too.
     shutdown.cancel();
     while let Some(controller) = running.join_next().await {
         controller?;
     }
     stop_stores.cancel();
     drop(following);
-    // Every recorder is gone with its controller, so that the writers end when their queues are empty.
+    // Every recorder was dropped with its controller, so that the writers end when their queues are empty.
     for writer in events {
         writer.await?;
     }
     outcome
 }
 
-/// Fills the stores and keeps them up to date.
+/// Fills the stores and updates them.
 fn follow(context: &AppContext, stores: &Stores, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
     let synced = context.shown.checks.register("informer-sync", Kind::Ready);
     synced.set_failing("waiting for the first listing of nodes");
@@ -163,10 +163,10 @@ fn follow(context: &AppContext, stores: &Stores, tasks: &mut JoinSet<()>, stop: 
     });
 }
 
-/// Reports what would be done, again and again.
+/// Repeats the plan and reports changes of it.
 fn dry_run(context: &AppContext, stores: &Stores) -> impl Future<Output = ()> + use<> {
     let check = context.shown.checks.register("dry-run", Kind::Ready);
-    check.set_failing("waiting for the first look");
+    check.set_failing("waiting for the first plan");
     let dry_run = DryRun {
         client: context.client.clone(),
         cloud: Arc::clone(&context.cloud),
@@ -179,7 +179,7 @@ fn dry_run(context: &AppContext, stores: &Stores) -> impl Future<Output = ()> + 
     dry_run.run()
 }
 
-/// Starts what applies changed config files.
+/// Starts the reloader of config files.
 fn start_reloader(context: &AppContext, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
     let events = events::Writer::new(context.replica_client.clone(), &context.event_metrics);
     let object = process_object(&context.config);
@@ -200,12 +200,12 @@ fn start_reloader(context: &AppContext, tasks: &mut JoinSet<()>, stop: &Cancella
     });
 }
 
-/// What Events about the process are about.
+/// The object of Events about the process.
 fn process_object(config: &Config) -> ObjectReference {
     crate::events::process_object(config.election.as_ref(), |name| std::env::var(name).ok())
 }
 
-/// The shared stores, and what the controllers that use them are set up with.
+/// The shared stores, and the set-up of the controllers that use them.
 struct Stores {
     setup: ControllerSetup,
     needs: Needs,
@@ -305,7 +305,7 @@ fn start_controllers(
     }))
 }
 
-/// The first of these that ends. None of them should.
+/// Returns when the first task ends, which is unexpected.
 async fn ended(parts: &mut JoinSet<()>) -> anyhow::Result<()> {
     match parts.join_next().await {
         Some(Ok(())) => Err(anyhow!("a controller or informer ended unexpectedly")),

@@ -28,14 +28,14 @@ pub(crate) fn all(provider: &Provider) -> impl Iterator<Item = &'static Controll
     FRAMEWORK.iter().chain(provider.controllers)
 }
 
-/// What the framework's controllers need beyond a `ControllerContext`: [`ControllerSetup::framework`].
+/// The parts of the process for the framework's controllers only: [`ControllerSetup::framework`].
 pub(crate) struct Framework {
     pub(crate) config: Arc<Config>,
-    /// The API server as the process's own account, whatever the rights of the controllers' accounts.
+    /// The API server with the process's own account, independent of the rights of the controllers' accounts.
     pub(crate) client: kube::Client,
     /// The status page.
     pub(crate) status: Status,
-    /// What Events about the cloud as a whole refer to: this process's Pod or Lease.
+    /// The object of Events about the cloud as a whole: this process's Pod or Lease.
     pub(crate) process: ObjectReference,
 }
 
@@ -45,7 +45,7 @@ fn finished<T>(ended: Result<T, JoinError>) -> T {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),
-            // Tasks are aborted only when nothing waits for them any more.
+            // A task is aborted only if no other task waits for it.
             Err(error) => panic::panic_any(error.to_string()),
         },
     }
@@ -54,7 +54,7 @@ fn finished<T>(ended: Result<T, JoinError>) -> T {
 /// The client of both controllers of nodes.
 const NODE_CLIENT: &str = "node-controller";
 
-/// What the controllers of nodes need.
+/// The needs of the controllers of nodes.
 fn needs_instances(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
     let unsupported = NotStarted::Unsupported("the cloud provider does not support instances");
     setup

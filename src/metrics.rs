@@ -3,7 +3,12 @@
 //! [`REFERENCE`] describes each metric once: `--help-metrics`, `docs/reference/metrics.md`, the help on `/metrics` and the
 //! status page come from it. A test compares it with the metrics that are registered in the sources.
 
-use prometheus_client::registry::{Metric, Registry};
+use std::collections::BTreeMap;
+
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::{Metric, Registry},
+};
 
 /// All metrics as Markdown. A metric without a sample is on no page of `/metrics`, so this file lists them.
 pub(crate) const REFERENCE: &str = include_str!("metrics.md");
@@ -33,9 +38,26 @@ pub(crate) fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// Adds one to the counter with this label.
+pub(crate) fn increment(family: &Family<Labels<1>, Counter>, label: &'static str, value: &'static str) {
+    family.get_or_create(&[(label, value)]).inc();
+}
+
+/// How often each value occurs in `all`. A value of `known` that does not occur has the number zero.
+pub(crate) fn tally(
+    known: impl IntoIterator<Item = &'static str>,
+    all: impl IntoIterator<Item = &'static str>,
+) -> BTreeMap<&'static str, usize> {
+    let mut numbers: BTreeMap<_, _> = known.into_iter().map(|value| (value, 0)).collect();
+    for value in all {
+        *numbers.entry(value).or_default() += 1;
+    }
+    numbers
+}
+
 /// Sets a gauge for each value of its label.
 pub(crate) fn set_all(
-    family: &prometheus_client::metrics::family::Family<Labels<1>, prometheus_client::metrics::gauge::Gauge>,
+    family: &Family<Labels<1>, Gauge>,
     label: &'static str,
     values: impl IntoIterator<Item = (&'static str, usize)>,
 ) {

@@ -1,11 +1,11 @@
-//! What this program would do: `plan` and `--dry-run`.
+//! The plan of this program: `plan` and `--dry-run`.
 //!
-//! | Part | Holds |
+//! | Module | Contents |
 //! |---|---|
 //! | this file | the plan of all controllers together, and its summary |
 //! | [`cluster`] | the cluster at one moment |
-//! | [`text`] | the plan for people |
-//! | [`json`] | the plan for programs |
+//! | [`text`] | the plan as text |
+//! | [`json`] | the plan as JSON |
 //! | [`dry_run`] | repeats the plan and logs what changed |
 //!
 //! The actions and findings of a plan are [`crate::controllers::plan`]'s.
@@ -20,11 +20,11 @@ use std::fmt;
 use anyhow::bail;
 use ccm_core::{
     Cloud,
-    load_balancer::{Effect, OwnershipTag, ReadOptions},
+    load_balancer::{Effect, ReadOptions},
 };
 use serde::Serialize;
 
-pub(crate) use cluster::{Cluster, read_ownership_tag};
+pub(crate) use cluster::Cluster;
 pub(crate) use dry_run::DryRun;
 pub(crate) use json::render as as_json;
 pub(crate) use text::render as as_text;
@@ -35,80 +35,71 @@ use crate::{
     controllers::{lifecycle, node, route, service},
 };
 
-/// Plans the work of all controllers.
-pub(crate) struct Planner<'a> {
-    pub(crate) cloud: &'a dyn Cloud,
-    pub(crate) config: &'a Config,
-    pub(crate) ownership_tag: &'a OwnershipTag,
-}
-
-impl Planner<'_> {
-    /// What would be done, as far as it can be determined: everything, or `only` what one Service needs, by its namespace and
-    /// name, and no nodes.
-    ///
-    /// # Errors
-    /// If that Service does not exist or has no controller.
-    pub(crate) async fn plan(
-        &self,
-        cluster: &Cluster,
-        only: Option<&(String, String)>,
-        ask: ReadOptions,
-    ) -> anyhow::Result<Plan> {
-        let mut plan = Plan::default();
-        let mut nodes = cluster.nodes.clone();
-        let everything = only.is_none();
-        let enabled = |name| self.config.controllers.is_enabled(name);
-        // Load balancers and routes follow the nodes as they would be. The plan of one Service shows no nodes.
-        let mut hidden = Plan::default();
-        let of_nodes = if everything { &mut plan } else { &mut hidden };
-        for node in &cluster.nodes {
-            of_nodes.node(&node.view.name);
-        }
-        if enabled(lifecycle::COMPONENT) && everything {
-            lifecycle::plan(&mut nodes, self.cloud, &self.config.lifecycle, of_nodes).await;
-        }
-        if enabled(node::COMPONENT) && (everything || node::has_uninitialized(&nodes)) {
-            node::plan(&mut nodes, self.cloud, &self.config.node, ask, of_nodes).await;
-        }
-        let with_services = enabled(service::NAME);
-        match (self.cloud.load_balancers().filter(|_| with_services), only) {
-            (Some(balancers), _) => {
-                let world = service::World {
-                    services: &cluster.services,
-                    nodes: &nodes,
-                    cluster_name: &self.config.cluster_name,
-                    ownership_tag: self.ownership_tag,
-                    delete_orphans: self.config.service.orphans.delete,
-                };
-                let only = only.map(|(namespace, name)| world.find(namespace, name));
-                let only = only.transpose()?;
-                service::plan(&world, balancers, only.as_ref(), ask, &mut plan).await;
-            }
-            (None, Some(_)) if with_services => bail!(
-                "--service: the cloud provider {} has no load balancers",
-                self.cloud.name()
-            ),
-            (None, Some(_)) => match self.config.controllers.elsewhere.get(service::NAME) {
-                Some(component) => {
-                    bail!("--service: --leader-migration-config gives the service controller to {component}")
-                }
-                None => bail!("--service: the service controller is switched off by --controllers"),
-            },
-            (None, None) => {}
-        }
-        let with_routes = enabled(route::NAME) && self.config.route.enabled && self.cloud.routes().is_some();
-        if everything && with_routes {
-            route::plan(&nodes, self.cloud, &self.config.route, ask.priority, &mut plan).await;
-        }
-        Ok(plan)
+/// Plans the work of all controllers, or `only` of one Service, by its namespace and name, without nodes.
+///
+/// # Errors
+/// If that Service does not exist or has no controller.
+pub(crate) async fn plan(
+    cloud: &dyn Cloud,
+    config: &Config,
+    cluster: &Cluster,
+    only: Option<&(String, String)>,
+    ask: ReadOptions,
+) -> anyhow::Result<Plan> {
+    let mut plan = Plan::default();
+    let mut nodes = cluster.nodes.clone();
+    let everything = only.is_none();
+    let enabled = |name| config.controllers.is_enabled(name);
+    // Load balancers and routes follow the nodes with their planned changes. The plan of one Service shows no nodes.
+    let mut hidden = Plan::default();
+    let of_nodes = if everything { &mut plan } else { &mut hidden };
+    for node in &cluster.nodes {
+        of_nodes.node(&node.view.name);
     }
+    if enabled(lifecycle::COMPONENT) && everything {
+        lifecycle::plan(&mut nodes, cloud, &config.lifecycle, of_nodes).await;
+    }
+    if enabled(node::COMPONENT) && (everything || node::has_uninitialized(&nodes)) {
+        node::plan(&mut nodes, cloud, &config.node, ask, of_nodes).await;
+    }
+    let with_services = enabled(service::NAME);
+    match (cloud.load_balancers().filter(|_| with_services), only) {
+        (Some(balancers), _) => {
+            let planned = service::PlannedCluster {
+                services: &cluster.services,
+                nodes: &nodes,
+                cluster_name: &config.cluster_name,
+                ownership_tag: &cluster.ownership_tag,
+                delete_orphans: config.service.orphans.delete,
+            };
+            let only = only.map(|(namespace, name)| planned.find(namespace, name));
+            let only = only.transpose()?;
+            service::plan(&planned, balancers, only.as_ref(), ask, &mut plan).await;
+        }
+        (None, Some(_)) if with_services => bail!(
+            "--service: the cloud provider {} has no load balancers",
+            cloud.name()
+        ),
+        (None, Some(_)) => match config.controllers.elsewhere.get(service::NAME) {
+            Some(component) => {
+                bail!("--service: --leader-migration-config assigns the service controller to {component}")
+            }
+            None => bail!("--service: the service controller is switched off by --controllers"),
+        },
+        (None, None) => {}
+    }
+    let with_routes = enabled(route::NAME) && config.route.enabled && cloud.routes().is_some();
+    if everything && with_routes {
+        route::plan(&nodes, cloud, &config.route, ask.priority, &mut plan).await;
+    }
+    Ok(plan)
 }
 
 /// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// Everything is as it should be.
+    /// Everything is as desired.
     Nothing,
     /// There is something to do.
     Changes,
@@ -181,7 +172,7 @@ impl fmt::Display for Summary {
         let warnings = if self.warnings == 1 { "warning" } else { "warnings" };
         let further = [
             (self.blocked, "blocked"),
-            (self.problems, "not found out"),
+            (self.problems, "not determined"),
             (self.warnings, warnings),
         ];
         let mut sign = ";";

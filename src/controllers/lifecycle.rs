@@ -1,18 +1,22 @@
-//! The node lifecycle controller: deletes nodes whose machines are gone, and taints nodes whose machines are switched off.
+//! The node lifecycle controller: deletes nodes whose machines do not exist, and taints nodes whose machines are switched off.
 //!
 //! ```text
 //! informer --> nodes that are not ready --> pass: one describe for all that are due --> actions --> GET, DELETE
 //!          \-> ready again: remove shutdown taint                                       \-> shutdown taint
 //! ```
 //!
-//! A wrong deletion is expensive, so a node is deleted only if all of this holds: its kubelet is silent or reports a failure;
-//! two answers by id, some time apart and under the same credentials, say that its machine is not there; the same
-//! credentials find another of the cluster's machines at the same time; the node is not brand-new; and a last
-//! read from the API server finds nothing of this changed. If many nodes seem gone at once, they are deleted slowly. Upstream's controller
-//! deletes at the first "not found".
+//! A wrong deletion is expensive. A node is deleted only if all of these conditions are true:
 //!
-//! [`not_ready`] remembers and [`decide`] decides, both pure; [`pass`] asks the cloud, [`apply`] applies the
-//! [`NodeAction`]s, and this file puts them together. Ready nodes are never asked about, except as witnesses.
+//! - Its kubelet is silent or reports a failure.
+//! - Two answers by id, some time apart and under the same credentials, are that its machine does not exist.
+//! - The same credentials find another of the cluster's machines at the same time.
+//! - The node is not brand-new.
+//! - A last read from the API server finds nothing of this changed.
+//!
+//! If many nodes seem missing at once, they are deleted slowly. Upstream's controller deletes at the first "not found".
+//!
+//! [`not_ready`] has the state and [`decide`] decides, both pure; [`pass`] asks the cloud, [`apply`] applies the
+//! [`NodeAction`]s, and this file connects them. Ready nodes are never asked about, except for comparison.
 
 mod apply;
 mod decide;
@@ -39,7 +43,7 @@ use tracing::{debug, info};
 pub(crate) use self::plan::plan;
 use self::{
     apply::{Applier, Outcome},
-    decide::{BlockReason, Brake, Whole},
+    decide::{BlockReason, Brake, Totals},
     metrics::LifecycleMetrics,
     not_ready::{Answer, NotReadyNodes, is_managed},
     pass::{Answers, Questions},
@@ -49,6 +53,7 @@ use crate::{
     config::LifecycleConfig,
     controllers::{Framework, finished, node_action::NodeAction, node_writer::NodeWriter},
     logging::Failing,
+    metrics::increment,
 };
 
 /// The canonical name, and the source of this controller's events.
@@ -69,10 +74,10 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 
 /// How many nodes are written at the same time.
 const WRITERS: usize = 16;
-/// How many changes are taken up before anything else.
+/// How many changes are observed at once.
 const CHANGES: usize = 512;
-/// How many of the nodes that wait for their turn are asked about when it comes. More than one, in case that one has
-/// come back.
+/// How many of the nodes that wait for their turn are asked about when it comes. More than one, in case that one is ready
+/// again.
 const CANDIDATES: usize = 3;
 /// Waits between tries to remove the shutdown taint.
 const BACKOFF: Backoff = Backoff::seconds(1, 60);
@@ -80,7 +85,7 @@ const BACKOFF: Backoff = Backoff::seconds(1, 60);
 /// Waits between tries to delete a node without the right to.
 const NO_RIGHT: Backoff = Backoff::seconds(10, 300);
 
-/// The controller. [`LifecycleController::run`] is its life.
+/// The controller. [`LifecycleController::run`] runs it.
 pub(crate) struct LifecycleController {
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
@@ -89,16 +94,16 @@ pub(crate) struct LifecycleController {
     writers: Arc<Semaphore>,
     not_ready: NotReadyNodes,
     brake: Brake,
-    /// Since when no node can be deleted for want of the right: how many tries failed, and when the next one is due.
+    /// The account lacks the right to delete nodes: how many tries failed, and when the next one is due.
     forbidden: Option<(u32, Instant)>,
     reports: Reports,
     /// Ready nodes that have the shutdown taint.
     recovered: Arc<WorkQueue<String>>,
-    /// The credentials under which the remembered answers were given.
+    /// The generation of the credentials for the recorded answers.
     generation: u64,
     /// No pass before this.
     earliest_pass: Instant,
-    /// Counts the passes with witnesses: each asks about other nodes.
+    /// Counts the passes with a comparison: each asks about other nodes.
     turn: usize,
     metrics: LifecycleMetrics,
     shutdown: CancellationToken,
@@ -117,11 +122,6 @@ impl LifecycleController {
         let (recorder, shutdown) = (context.recorder, context.shutdown);
         let cloud = context.setup.cloud;
         config.deletion_grace = config.grace(&*cloud);
-        let metrics = context.metrics.with(LifecycleMetrics::register);
-        for reason in BlockReason::ALL {
-            // An alert on it must not depend on the first case.
-            metrics.set_blocked(reason, 0);
-        }
         let applier = Applier {
             client: context.client.clone(),
             writer: NodeWriter::new(context.client),
@@ -150,13 +150,15 @@ impl LifecycleController {
             )),
             earliest_pass: Instant::now(),
             turn: 0,
-            metrics,
+            metrics: context.metrics.with(LifecycleMetrics::register),
             shutdown,
         }
     }
 
     /// Runs until shutdown; then finishes the writes that were begun and returns.
     pub(crate) async fn run(mut self) {
+        // The metrics exist before the first case.
+        self.show();
         let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
         tokio::select! {
             () = self.nodes.synced() => {}
@@ -186,7 +188,7 @@ impl LifecycleController {
                 () = tokio::time::sleep_until(pass_at.unwrap_or_else(Instant::now)), if pass_at.is_some() => {
                     self.begin_pass(&mut asking);
                 }
-                Some(answers) = asking.join_next() => self.end_pass(finished(answers), &mut writing),
+                Some(answers) = asking.join_next() => self.end_pass(&finished(answers), &mut writing),
                 Some(ended) = writing.join_next() => self.ended(finished(ended)),
                 _ = credentials.tick() => self.compare_credentials(),
             }
@@ -199,7 +201,7 @@ impl LifecycleController {
         }
     }
 
-    /// Takes up what the informer saw.
+    /// Observes a change from the informer.
     fn observe(&mut self, change: Change) {
         let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
         let Some(node) = self.nodes.get(&name) else {
@@ -233,60 +235,61 @@ impl LifecycleController {
         };
         if due
             .iter()
-            .any(|node| self.not_ready.needs_witness(&node.view.name, began))
+            .any(|node| self.not_ready.needs_comparison(&node.view.name, began))
         {
             let found = self
                 .not_ready
                 .iter()
                 .filter(|known| known.answer.is_some_and(Answer::is_present) && !known.is_asked())
                 .map(|known| &known.node);
-            questions.witnesses =
-                pass::witnesses(&self.nodes.list(), |id| self.cloud.owns(id), found, self.turn);
+            questions.comparison =
+                pass::comparison_nodes(&self.nodes.list(), |id| self.cloud.owns(id), found, self.turn);
             self.turn = self.turn.wrapping_add(1);
         }
         let cloud = Arc::clone(&self.cloud);
         asking.spawn(async move { pass::ask(&*cloud, questions).await });
     }
 
-    fn end_pass(&mut self, answers: Answers, writing: &mut JoinSet<Ended>) {
-        let (findings, present, times) = (answers.findings, answers.present, answers.times);
-        let now = Instant::now();
-        let elapsed = times.ended - times.began;
+    fn end_pass(&mut self, answers: &Answers, writing: &mut JoinSet<Ended>) {
+        let elapsed = answers.ended - answers.began;
         self.metrics.pass_duration.observe(elapsed.as_secs_f64());
         if answers.generation != Some(self.generation) {
-            self.metrics.passed("discarded");
-            self.not_ready.discard(now);
+            increment(&self.metrics.passes, "result", "discarded");
+            self.not_ready.discard(Instant::now());
             return self.compare_credentials();
         }
-        for finding in &findings {
-            self.metrics.answered(finding.answer);
+        for finding in &answers.findings {
+            increment(&self.metrics.answers, "answer", finding.answer.as_str());
         }
-        let failure = answers.failure.as_ref();
-        self.metrics.passed(failure.map_or("answered", |_| "failed"));
-        if let Some(error) = failure {
-            self.reports.failed(error);
-        }
+        let result = match &answers.failure {
+            None => "answered",
+            Some(error) => {
+                self.reports.failed(error);
+                "failed"
+            }
+        };
+        increment(&self.metrics.passes, "result", result);
         debug!(
             controller = COMPONENT,
-            nodes = findings.len(),
+            nodes = answers.findings.len(),
             ?elapsed,
             "Asked about nodes that are not ready"
         );
-        let proven = self.not_ready.record(&findings, times, present);
-        for (node, action) in decide::shutdowns(&self.not_ready, &findings) {
+        let proven = self.not_ready.record(answers);
+        for (node, action) in decide::shutdowns(&self.not_ready, &answers.findings) {
             self.start(node, action, writing);
         }
         if !proven.is_empty() {
-            self.delete(proven, present, writing);
+            self.delete(proven, answers.present, writing);
         }
         self.show();
     }
 
-    /// Deletes nodes that are proven gone, as far as the brake lets them.
+    /// Deletes nodes that are proven missing, as far as the brake permits.
     fn delete(&mut self, mut proven: Vec<Arc<NodeObject>>, present: bool, writing: &mut JoinSet<Ended>) {
         if let Some((_, due)) = self.forbidden {
             let now = Instant::now();
-            // One finds out whether the right was granted meanwhile.
+            // One try shows whether the right was granted meanwhile.
             let tries = usize::from(now >= due).min(proven.len());
             for node in proven.split_off(tries) {
                 let again = due.max(now + self.config.monitor_period);
@@ -294,30 +297,30 @@ impl LifecycleController {
             }
         }
         let share = self.config.deletion_share;
-        let whole = Whole::of(&self.not_ready, &self.nodes.list(), &*self.cloud, present, share);
-        let decision = self.brake.decide(proven, &whole, Instant::now());
+        let totals = Totals::of(&self.not_ready, &self.nodes.list(), &*self.cloud, present, share);
+        let decision = self.brake.decide(proven, &totals, Instant::now());
         for node in decision.delete {
             self.not_ready.deleting(&node.view.name);
-            let action = NodeAction::Delete(decide::why_gone(&node));
+            let action = NodeAction::Delete(decide::deletion_reason(&node));
             self.start(node, action, writing);
         }
         let mut blocked = decision.blocked;
         blocked.retain(|(node, reason)| self.not_ready.block(&node.view.name, *reason));
         self.reports
-            .publish_blocked(&blocked, &decision.whole, &self.cloud.scope());
+            .publish(&blocked, &decision.totals, &self.cloud.scope());
         if let Some(slot) = self.brake.next_slot() {
             // If one of them is under way, the next one is due when it has ended.
-            self.next_in_line(slot.max(Instant::now() + self.config.monitor_period));
+            self.ask_next(slot.max(Instant::now() + self.config.monitor_period));
         }
     }
 
-    /// Asks about a few of those that are deleted one at a time when it is their turn.
-    fn next_in_line(&mut self, slot: Instant) {
+    /// Asks about a few of the nodes that are deleted one at a time, when the next one may be deleted.
+    fn ask_next(&mut self, slot: Instant) {
         self.not_ready
             .ask_some_blocked_by(BlockReason::Share, CANDIDATES, slot);
     }
 
-    /// Applies an action beside everything else.
+    /// Applies an action in a task.
     fn start(&self, node: Arc<NodeObject>, action: NodeAction, writing: &mut JoinSet<Ended>) {
         let (applier, writers) = (Arc::clone(&self.applier), Arc::clone(&self.writers));
         let generation = self.generation;
@@ -358,7 +361,7 @@ impl LifecycleController {
         let now = Instant::now();
         let soon = now + self.config.monitor_period;
         self.forbidden = match (outcome, self.forbidden) {
-            // Those that were tried at the same time are one try.
+            // Tries at the same time are one try.
             (Outcome::Forbidden, Some((tries, due))) if now < due => Some((tries, due)),
             (Outcome::Forbidden, before) => {
                 let tries = before.map_or(1, |(tries, _)| tries.saturating_add(1));
@@ -370,11 +373,11 @@ impl LifecycleController {
         if decide::counts(node) {
             self.brake.ended(outcome.is_done(), now);
             let slot = self.brake.next_slot().filter(|_| outcome.is_done());
-            self.next_in_line(slot.unwrap_or(soon));
+            self.ask_next(slot.unwrap_or(soon));
         }
         match outcome {
-            // The watch will report it; until then there is nothing to ask.
-            Outcome::Done | Outcome::Gone => now + decide::SLOWLY,
+            // The watch will report it.
+            Outcome::Done | Outcome::Missing => now + decide::SLOWLY,
             Outcome::Young(missing) => now + missing,
             Outcome::Forbidden => self.forbidden.map_or(soon, |(_, due)| due),
             Outcome::Failed { .. } => now + self.config.monitor_period.max(decide::SLOWLY / 2),
@@ -399,12 +402,12 @@ impl LifecycleController {
         }
     }
 
-    /// Shows how many nodes are not ready or not deleted, and logs changes.
+    /// Shows how many nodes are not ready or not deleted. Logs changes.
     fn show(&mut self) {
         self.metrics.show(&self.not_ready);
         let mut answers = self.not_ready.iter().map(|known| known.answer);
         if !answers.any(|answer| answer == Some(Answer::Failed)) {
-            self.reports.nobody_fails();
+            self.reports.none_fails();
         }
         for reason in BlockReason::ALL {
             let all = self.not_ready.iter();

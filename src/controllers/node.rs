@@ -1,14 +1,14 @@
-//! The cloud node controller: takes a node from "registered by its kubelet" to "usable", and keeps what the cloud
-//! knows of it up to date.
+//! The cloud node controller: initializes each node that its kubelet registered, and keeps its addresses and labels up to
+//! date with the cloud.
 //!
 //! ```text
 //! informer --> queue --> batcher --> describe (hundreds of nodes) --> two patches per node
 //!                          timer --> describe (all nodes)         --> patches for differences only
 //! ```
 //!
-//! What to change is decided in [`desired`], pure; a [`NodeWriter`] applies it. Behaviour follows upstream's
-//! controller except where that is unsafe or slow: addresses are written before the taint is removed, nothing is PUT,
-//! labels that the cloud owns are refreshed, and the cloud is asked in batches.
+//! [`desired`] decides on changes, pure; a [`NodeWriter`] applies them. Behavior follows upstream's controller except where
+//! that is unsafe or slow: addresses are written before the taint is removed, nothing is PUT, labels that the cloud owns are
+//! refreshed, and the cloud is asked in batches.
 
 mod describe;
 mod desired;
@@ -64,19 +64,12 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 /// a node that never resolves should cost little.
 const BACKOFF: Backoff = Backoff::seconds(1, 120);
 
-/// Nodes that are being worked on at the same time: being described, waiting for a writer, being written. Two full
-/// batches, so that one is described while the other is written; more would only cost memory. When they are reached,
-/// the next nodes are taken when a whole batch has room, since small batches cost calls.
+/// How many nodes are described, wait for a writer, or are written at the same time. Two full batches, so that one is
+/// described while the other is written; more would only cost memory. At this limit, the next nodes are taken when a whole
+/// batch has room, since small batches cost calls.
 const MAX_TASKS: usize = 2 * describe::LARGEST;
 
-/// A node that was initialised.
-#[derive(Debug)]
-struct Finished {
-    uid: String,
-    at: Instant,
-}
-
-/// The controller. [`NodeController::run`] is its life.
+/// The controller. [`NodeController::run`] runs it.
 pub(crate) struct NodeController {
     writer: NodeWriter,
     nodes: Arc<Informer<NodeObject>>,
@@ -86,13 +79,13 @@ pub(crate) struct NodeController {
     queue: WorkQueue<String>,
     /// Bounds the nodes that are being patched.
     writers: Semaphore,
-    /// What is remembered of nodes that are not initialised yet.
+    /// The last attempts of nodes that are not initialized yet.
     attempts: Mutex<HashMap<String, initialize::Attempt>>,
-    /// Nodes that were initialised a moment ago, by uid. Until the watch has brought the result, the store still
-    /// shows their taint.
-    finished: Mutex<HashMap<String, Finished>>,
-    /// Nodes that cannot be initialized. Each gets an event when the kind of failure changes; the log gets a line when
-    /// the first node fails in some way, and one when none does any more.
+    /// The uid of nodes that were initialized a moment ago, and when. The store shows their taint until the watch brings the
+    /// result.
+    finished: Mutex<HashMap<String, (String, Instant)>>,
+    /// Nodes that cannot be initialized. Each gets an event when the kind of failure changes. The log gets a line when the
+    /// first node fails in some way, and one when none does any more.
     failing: FailingByKind,
     recorder: Recorder,
     metrics: NodeMetrics,
@@ -120,7 +113,7 @@ impl NodeController {
         })
     }
 
-    /// Runs until shutdown; then finishes the nodes that are being written and returns.
+    /// Runs until shutdown; then finishes the nodes that are being written, and returns.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut changes = self.nodes.subscribe();
         tokio::select! {
@@ -159,17 +152,12 @@ impl NodeController {
     fn observe(&self, change: Change) {
         let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
         let node = self.nodes.get(&name);
-        let is_new = |node: &Arc<NodeObject>| node.has_taint(UNINITIALIZED_TAINT);
-        if let Some(node) = node.as_ref().filter(|node| is_new(node)) {
-            // A failing node waits for its next try, unless what decides about it has changed.
+        if let Some(node) = node.as_ref().filter(|node| node.has_taint(UNINITIALIZED_TAINT)) {
+            // A failing node waits for its next try, unless the fields that decide about it have changed.
             let attempts = self.attempts.lock();
-            if attempts
-                .get(&name)
-                .is_some_and(|attempt| attempt.is_outdated(node))
-            {
-                self.queue.add(name);
-            } else {
-                self.queue.add_unless_waiting(name);
+            match attempts.get(&name) {
+                Some(attempt) if attempt.is_outdated(node) => self.queue.add(name),
+                _ => self.queue.add_unless_waiting(name),
             }
             return;
         }
@@ -180,7 +168,7 @@ impl NodeController {
         }
     }
 
-    /// The node is initialized, or gone: forgets its failures.
+    /// Forgets the failures of a node that is initialized or deleted.
     fn forget(&self, name: &str) {
         let Some(attempt) = self.attempts.lock().remove(name) else {
             return;
@@ -188,28 +176,28 @@ impl NodeController {
         if attempt.reason.is_some() {
             initialize::log_end(self.failing.works(name));
         }
-        self.metrics.waiting.set(self.waiting());
+        self.show_waiting();
     }
 
-    /// Whether the node is initialised although the store does not show it yet.
+    /// Whether the node is initialized although the store does not show it yet.
     fn is_finished(&self, node: &NodeObject) -> bool {
         let finished = self.finished.lock();
-        let recent = |finished: &Finished| finished.uid == node.view.uid && finished.at.elapsed() < STORE_LAG;
+        let recent = |(uid, at): &(String, Instant)| *uid == node.view.uid && at.elapsed() < STORE_LAG;
         node.has_taint(UNINITIALIZED_TAINT) && finished.get(&node.view.name).is_some_and(recent)
     }
 
-    fn waiting(&self) -> i64 {
-        count(self.attempts.lock().len())
+    fn show_waiting(&self) {
+        self.metrics.waiting.set(count(self.attempts.lock().len()));
     }
 
-    /// Works on one node until it is done or has to wait.
+    /// Works on one node until it is finished or has to wait.
     async fn sync(&self, name: String) {
         let Some(node) = self.nodes.get(&name) else {
             self.forget(&name);
             return self.queue.done(&name);
         };
         let result = if self.is_finished(&node) {
-            // Looked at once more in a second, for the case that the taint is there to stay.
+            // The next try checks whether the taint was set again.
             Err(initialize::Retry)
         } else if node.has_taint(UNINITIALIZED_TAINT) {
             self.initialize(&node).await

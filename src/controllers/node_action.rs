@@ -1,4 +1,4 @@
-//! The changes that controllers make to nodes.
+//! The changes of nodes.
 //!
 //! | Action | Controller |
 //! |---|---|
@@ -75,12 +75,12 @@ impl NodeAction {
     pub(crate) fn apply_to(&self, node: &mut Arc<NodeObject>) {
         let node = Arc::make_mut(node);
         let (addresses, labels) = match self {
-            Self::Initialize(wanted) => {
+            Self::Initialize(desired) => {
                 node.taints = node.taints_without(UNINITIALIZED_TAINT);
-                if let Some(id) = &wanted.provider_id {
+                if let Some(id) = &desired.provider_id {
                     Arc::make_mut(&mut node.view).provider_id = Some(id.clone());
                 }
-                (wanted.addresses.as_ref(), Some(&wanted.labels))
+                (desired.addresses.as_ref(), Some(&desired.labels))
             }
             Self::SetAddresses { addresses, .. } => (Some(addresses), None),
             Self::SetLabels { labels, .. } => (None, Some(labels)),
@@ -104,7 +104,7 @@ impl From<&NodeAction> for Change {
             NodeAction::Initialize(_) => (Kind::Initialize, String::new()),
             NodeAction::SetAddresses { from, .. } => (Kind::Addresses, format!("now {}", addresses(from))),
             NodeAction::SetLabels { from, .. } if from.is_empty() => (Kind::Labels, String::new()),
-            NodeAction::SetLabels { from, .. } => (Kind::Labels, format!("now {}", labels(from))),
+            NodeAction::SetLabels { from, .. } => (Kind::Labels, format!("now {}", label_text(from))),
             NodeAction::SetShutdownTaint(true) => (Kind::Taint, "its machine is switched off".to_owned()),
             NodeAction::SetShutdownTaint(false) => (Kind::Taint, "it is ready again".to_owned()),
             NodeAction::SetNetworkAvailable(true) => {
@@ -127,20 +127,20 @@ impl From<&NodeAction> for Change {
 impl fmt::Display for NodeAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Initialize(wanted) => {
-                if let Some(id) = &wanted.provider_id {
+            Self::Initialize(desired) => {
+                if let Some(id) = &desired.provider_id {
                     write!(f, "provider ID {id}; ")?;
                 }
-                if let Some(new) = &wanted.addresses {
+                if let Some(new) = &desired.addresses {
                     write!(f, "{}; ", addresses(new))?;
                 }
-                if !wanted.labels.is_empty() {
-                    write!(f, "{}; ", labels(&wanted.labels))?;
+                if !desired.labels.is_empty() {
+                    write!(f, "{}; ", label_text(&desired.labels))?;
                 }
                 f.write_str("no taint")
             }
             Self::SetAddresses { addresses: new, .. } => f.write_str(&addresses(new)),
-            Self::SetLabels { labels: new, .. } => f.write_str(&labels(new)),
+            Self::SetLabels { labels: new, .. } => f.write_str(&label_text(new)),
             Self::SetShutdownTaint(true) => write!(f, "add taint {}", SHUTDOWN_TAINT.0),
             Self::SetShutdownTaint(false) => write!(f, "remove taint {}", SHUTDOWN_TAINT.0),
             Self::SetNetworkAvailable(available) => {
@@ -169,15 +169,13 @@ fn addresses(all: &[NodeAddress]) -> String {
     if all.is_empty() {
         return "no addresses".to_owned();
     }
-    let all = all.iter();
-    let all: Vec<_> = all
-        .map(|address| format!("{} {}", address.kind.as_str(), address.address))
-        .collect();
-    all.join(", ")
+    let text = |address: &NodeAddress| format!("{} {}", address.kind.as_str(), address.address);
+    all.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-fn labels(all: &NewLabels) -> String {
-    // A beta label is left out if the stable one has the same value.
+/// The labels as text.
+pub(crate) fn label_text(all: &NewLabels) -> String {
+    // A beta label is left out if the stable label has the same value.
     let repeats = |key: &str, value: &String| {
         [ZONE, REGION, INSTANCE_TYPE]
             .iter()

@@ -1,9 +1,9 @@
-//! What the controllers of nodes share: taints, questions about machines, what the API server's refusals mean.
+//! Shared by the controllers of nodes: taints, questions about machines, the meaning of the API server's refusals.
 
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Need, NodeView, Priority, Result,
+    Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result,
     controllers::{Informer, NodeObject, node::Ready},
 };
 
@@ -18,10 +18,10 @@ pub(crate) const SHUTDOWN_TAINT: (&str, &str) = ("node.cloudprovider.kubernetes.
 /// Taint that the cluster autoscaler puts on a node before it deletes the machine; matched by key alone.
 pub(crate) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// How long the store may lag behind a write. What differs from the write after that was changed by another writer.
+/// How long the store may lag behind a write. A difference from the write after that is another writer's.
 pub(crate) const STORE_LAG: Duration = Duration::from_secs(10);
 
-/// The nodes by name, for people.
+/// The nodes by name, for the status page.
 pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
     let row = |node: &NodeObject| NodeRow {
         name: node.meta.name.clone().unwrap_or_default(),
@@ -40,19 +40,19 @@ pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
 }
 
 /// Whether the API server refused the request because the node has changed: 422 for a failed test or another
-/// uid, 409 for a failed precondition or when its own optimistic locking gave up.
+/// uid, 409 for a failed precondition or when its own optimistic locking failed.
 pub(crate) fn is_refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
 }
 
-/// Whether the node, or the node of this uid, does not exist any more, by the API server's answer.
-pub(crate) fn is_gone(error: &kube::Error) -> bool {
+/// Whether the API server answered that the object does not exist.
+pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// Asks about nodes: one answer for each, in their order, whatever the provider does.
 pub(crate) async fn describe(
-    instances: &dyn Instances,
+    cloud: &dyn Cloud,
     nodes: impl IntoIterator<Item = &Arc<NodeView>> + Send,
     need: Need,
     freshness: Freshness,
@@ -63,7 +63,10 @@ pub(crate) async fn describe(
         need,
     };
     let queries: Vec<_> = nodes.into_iter().map(query).collect();
-    let answers = instances.describe(&queries, freshness, priority).await;
+    let answers = match cloud.instances() {
+        Some(instances) if !queries.is_empty() => instances.describe(&queries, freshness, priority).await,
+        _ => Vec::new(),
+    };
     if answers.len() == queries.len() {
         return answers;
     }

@@ -1,7 +1,7 @@
 //! Applies [`NodeAction`]s.
 //!
-//! Nodes are never PUT: the kubelet and others write to them all the time, and our store holds only a part of them. A patch
-//! is refused if the node was recreated under the same name. One that sets taints tests them, so that taints that others
+//! Nodes are never PUT: the kubelet and others write to them all the time, and the store has only a part of them. A patch
+//! is refused if the node was recreated under the same name. A patch that sets taints tests them, so that taints that others
 //! set meanwhile are never lost.
 
 use ccm_core::{
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{
     node_action::{Initialization, NewLabels, NodeAction, network_condition},
-    node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT, is_gone, is_refused},
+    node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT, is_not_found, is_refused},
 };
 
 /// How often a guarded patch is tried when another writer changes the taints in between.
@@ -32,8 +32,8 @@ const TRIES: usize = 5;
 pub(crate) enum Written {
     Done,
     /// The node does not exist any more.
-    Gone,
-    /// The node is not as it was read: the action is not due any more, or has to be decided again.
+    Missing,
+    /// The node has changed since it was read: the action is not due any more, or has to be decided again.
     Changed,
 }
 
@@ -60,11 +60,11 @@ impl NodeWriter {
             NodeAction::Initialize(desired) => self.initialize(node, desired).await,
             NodeAction::SetAddresses { addresses, .. } => {
                 let patch = addresses_patch(uid, addresses);
-                unless_gone(self.api.patch_status(name, &params, &patch).await)
+                unless_missing(self.api.patch_status(name, &params, &patch).await)
             }
             NodeAction::SetLabels { labels, .. } => {
                 let patch = labels_patch(uid, labels);
-                unless_gone(self.api.patch(name, &params, &patch).await)
+                unless_missing(self.api.patch(name, &params, &patch).await)
             }
             NodeAction::SetShutdownTaint(set) => {
                 self.patch_guarded(node, node.clone(), |current| shutdown_taint(current, *set))
@@ -97,17 +97,17 @@ impl NodeWriter {
                 // The uid does not match if the node was recreated under its name.
                 Err(error) if is_refused(&error) => match self.api.get_opt(name).await? {
                     Some(read) if read.view.uid == uid => return Err(error),
-                    _ => return Ok(Written::Gone),
+                    _ => return Ok(Written::Missing),
                 },
-                refused => return unless_gone(refused),
+                refused => return unless_missing(refused),
             }
         }
         self.patch_guarded(node, current, |current| initialization(current, desired))
             .await
     }
 
-    /// Patches `node`, which is `current` now, if nobody else changes uid or taints meanwhile; otherwise it is read and
-    /// tried again. Without `operations`, nothing is due any more. No resourceVersion: heartbeats would break it.
+    /// Patches `node`, which is `current` now. If uid or taints change meanwhile, reads the node and tries again. Without
+    /// `operations`, nothing is due any more. The patch has no resourceVersion, which every heartbeat changes.
     async fn patch_guarded(
         &self,
         node: &NodeObject,
@@ -125,19 +125,19 @@ impl NodeWriter {
             match self.api.patch(name, &PatchParams::default(), &patch).await {
                 Err(error) if is_refused(&error) && tries < TRIES => match self.api.get_opt(name).await? {
                     Some(read) => current = read,
-                    None => return Ok(Written::Gone),
+                    None => return Ok(Written::Missing),
                 },
-                result => return unless_gone(result),
+                result => return unless_missing(result),
             }
             tries += 1;
         }
     }
 }
 
-fn unless_gone<T>(result: kube::Result<T>) -> kube::Result<Written> {
+fn unless_missing<T>(result: kube::Result<T>) -> kube::Result<Written> {
     match result {
         Ok(_) => Ok(Written::Done),
-        Err(error) if is_gone(&error) => Ok(Written::Gone),
+        Err(error) if is_not_found(&error) => Ok(Written::Missing),
         Err(error) => Err(error),
     }
 }
@@ -145,7 +145,7 @@ fn unless_gone<T>(result: kube::Result<T>) -> kube::Result<Written> {
 fn unless_changed<T>(result: kube::Result<T>) -> kube::Result<Written> {
     match result {
         Err(error) if is_refused(&error) => Ok(Written::Changed),
-        result => unless_gone(result),
+        result => unless_missing(result),
     }
 }
 
@@ -203,7 +203,7 @@ fn initialization(node: &NodeObject, desired: &Initialization) -> Option<Vec<Pat
     let labels = &desired.labels;
     let mut operations = Vec::new();
     if node.view.labels.is_empty() && !labels.is_empty() {
-        // There is no map to add to. The test holds only while that is so.
+        // There is no map to add to. The test fails if that changes.
         operations.push(test(["metadata", "labels"], Value::Null));
         operations.push(set(["metadata", "labels"], json!(labels)));
     } else {
@@ -239,13 +239,13 @@ fn set_taints(taints: &[Taint]) -> PatchOperation {
     set(["spec", "taints"], json!(taints))
 }
 
-/// The patch is refused unless this value is there; null stands for nothing.
+/// The patch is refused unless the field has this value. Null means that it does not exist.
 fn test<const N: usize>(path: [&str; N], value: Value) -> PatchOperation {
     let path = PointerBuf::from_tokens(path);
     PatchOperation::Test(TestOperation { path, value })
 }
 
-/// Adds the value, or replaces what is there. Escapes `/` and `~` in label keys.
+/// Adds the value, or replaces it. Escapes `/` and `~` in label keys.
 fn set<const N: usize>(path: [&str; N], value: Value) -> PatchOperation {
     let path = PointerBuf::from_tokens(path);
     PatchOperation::Add(AddOperation { path, value })

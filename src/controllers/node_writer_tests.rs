@@ -4,7 +4,7 @@ use ccm_core::AddressType;
 
 use super::*;
 
-/// The patch as it goes over the wire.
+/// The patch as it is sent.
 fn body(patch: &Patch<Value>) -> Value {
     match patch {
         Patch::Json(patch) => serde_json::to_value(patch).unwrap(),
@@ -25,7 +25,7 @@ fn tainted(labels: &Value) -> NodeObject {
     .unwrap()
 }
 
-fn wanted() -> Initialization {
+fn desired() -> Initialization {
     Initialization {
         addresses: Some(vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]),
         labels: [("topology.kubernetes.io/zone".to_owned(), "z".to_owned())].into(),
@@ -35,11 +35,11 @@ fn wanted() -> Initialization {
 
 fn initialize(labels: &Value) -> Value {
     let node = tainted(labels);
-    body(&guarded(&node, initialization(&node, &wanted()).unwrap()))
+    body(&guarded(&node, initialization(&node, &desired()).unwrap()))
 }
 
 #[test]
-fn one_guarded_patch_initialises_a_node() {
+fn one_guarded_patch_initializes_a_node() {
     let foreign = json!({"key": "foreign", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"});
     assert_eq!(
         initialize(&json!({"a": "b"})),
@@ -70,7 +70,7 @@ fn a_node_without_labels_gets_the_map_only_if_it_still_has_none() {
 #[test]
 fn addresses_are_the_whole_list_under_the_uid() {
     assert_eq!(
-        body(&addresses_patch("u1", &wanted().addresses.unwrap())),
+        body(&addresses_patch("u1", &desired().addresses.unwrap())),
         json!({
             "metadata": {"uid": "u1"},
             "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},

@@ -1,4 +1,4 @@
-//! What the controllers would do: the result of `plan`, and what `--dry-run` compares.
+//! The actions that the controllers would apply: the result of `plan`, and the values that `--dry-run` compares.
 //!
 //! A controller decides on *actions*, whose `Display` is the sentence of a plan. The running program applies them; a plan
 //! collects them as [`Change`]s. Each controller has a `plan` beside its loop that asks the same questions and calls the
@@ -13,16 +13,16 @@ use ccm_core::load_balancer::Effect;
 use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 
-/// Everything that was found at one moment. The order depends on nothing but the content.
+/// All findings at one moment. The order depends on nothing but the content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Every Service and node that was read, and the parts and routes with a finding.
     objects: BTreeMap<Object, Findings>,
-    /// What could not be determined.
+    /// Objects that could not be read.
     pub(crate) problems: BTreeSet<Problem>,
 }
 
-/// What a finding is about. `Display` names it in the log.
+/// The object of a finding. `Display` names it in the log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Object {
@@ -66,30 +66,29 @@ impl fmt::Display for Object {
 /// The findings about one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Findings {
-    /// What would be done, in order.
+    /// The actions that would be applied, in order.
     pub(crate) changes: Vec<Change>,
-    /// What differs and would stay so.
+    /// Differences that would stay.
     pub(crate) blocked: Vec<Blocked>,
-    /// What a person should know beside that.
+    /// Warnings beside that.
     pub(crate) warnings: Vec<String>,
 }
 
 /// An action as a plan shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Change {
-    #[serde(serialize_with = "effect_name")]
     pub(crate) effect: Effect,
     pub(crate) kind: Kind,
     /// A sentence.
     pub(crate) what: String,
-    /// Why; empty where that is plain.
+    /// The reason; empty where that is plain.
     pub(crate) why: String,
     /// The part of the cloud that is changed; none for an object of the cluster.
     pub(crate) part: Option<String>,
 }
 
 impl Change {
-    /// What `action` does; without a reason and a part.
+    /// The sentence of `action`, without a reason and a part.
     pub(crate) fn new(effect: Effect, kind: Kind, action: &impl fmt::Display) -> Self {
         Self {
             effect,
@@ -99,14 +98,6 @@ impl Change {
             part: None,
         }
     }
-}
-
-fn effect_name<S: Serializer>(effect: &Effect, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match effect {
-        Effect::Create => "create",
-        Effect::Change => "change",
-        Effect::Delete => "delete",
-    })
 }
 
 /// The group that a change belongs to. Text output groups changes of nodes by it.
@@ -129,7 +120,7 @@ pub(crate) enum Kind {
     Network,
     /// A node whose machine does not exist.
     DeleteNode,
-    /// A route of the cloud, with what is beside it.
+    /// A route of the cloud, with the additions beside it.
     Route,
 }
 
@@ -138,7 +129,7 @@ pub(crate) enum Kind {
 pub(crate) struct Blocked {
     /// A sentence.
     pub(crate) what: String,
-    /// What differs, if it is one thing, ..
+    /// The field, if one differs, ..
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) field: Option<String>,
     /// .. its observed value, ..
@@ -149,10 +140,10 @@ pub(crate) struct Blocked {
     pub(crate) want: Option<String>,
 }
 
-impl Blocked {
-    pub(crate) fn because(what: impl Into<String>) -> Self {
+impl From<String> for Blocked {
+    fn from(what: String) -> Self {
         Self {
-            what: what.into(),
+            what,
             ..Self::default()
         }
     }
@@ -161,7 +152,7 @@ impl Blocked {
 /// Something that could not be determined, so that the plan is not complete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Problem {
-    /// About what: a part of the cloud, nodes.
+    /// Its object: a part of the cloud, nodes.
     pub(crate) about: String,
     pub(crate) error: String,
 }
@@ -183,12 +174,12 @@ impl Findings {
         other.warnings.into_iter().for_each(|warning| self.warn(warning));
     }
 
-    /// Something that stays as it is. It is listed once.
-    pub(crate) fn block(&mut self, blocked: Blocked) {
-        push_new(&mut self.blocked, blocked);
+    /// A difference that would stay. It is listed once.
+    pub(crate) fn block(&mut self, blocked: impl Into<Blocked>) {
+        push_new(&mut self.blocked, blocked.into());
     }
 
-    /// Something to know. It is listed once.
+    /// A warning. It is listed once.
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
         push_new(&mut self.warnings, warning.into());
     }

@@ -1,27 +1,27 @@
-//! The route controller: every node's Pods can be reached through the cloud's network.
+//! The route controller: it keeps the routes through the cloud's network to the Pods of each node.
 //!
 //! ```text
-//! nodes --> window: when --> pass: desired, observe, plan --> retries: what waits --> apply, 500 at a time
+//! nodes --> window: when --> pass: desired, observe, plan --> retries: select --> apply, 500 at a time
 //!              ^                                                                        |
 //!   resync ----+---- retries <---------------------------------------------- outcomes --+--> conditions, events
 //! ```
 //!
-//! [`ccm_core::routes`] decides which routes there should be and what to change. Here is when that is compared, what waits
-//! after a failure, and what is reported. [`window`], [`retries`] and [`outcome`] decide, pure; [`pass`] and [`condition`] do.
+//! [`ccm_core::routes`] decides which routes are desired and how to change the observed ones. This controller decides when
+//! they are compared, which changes wait after a failure, and what is reported. [`window`], [`retries`] and [`outcome`]
+//! decide, pure; [`pass`] has the effects.
 //!
 //! | Rule | Why |
 //! |---|---|
 //! | A pass follows a changed node after a tenth of a second, and a burst of changes when it is over or after 10 s | a node does not wait; a thousand of them cost one call |
 //! | A route that fails waits for its own next try, longer each time | other routes do not wait for it |
-//! | A full table is tried again when a route went, or after 5 minutes | it would refuse every new node anyway |
+//! | A full table is tried again when a route was deleted, or after 5 minutes | it would refuse every new node anyway |
 //! | `NetworkUnavailable` is written only for nodes that have routes due, and only when it differs | with an overlay, another component writes it |
 //! | A pass that could not read changes nothing and clears nothing | a failed read is not an empty table |
-//! | Without a usable `--cluster-cidr` this controller logs an error and does nothing | the others go on |
+//! | Without a usable `--cluster-cidr` this controller logs an error and does nothing | the others continue |
 //!
 //! Upstream does all of this every 10 s for all nodes, one call for each route; and does not try failed ones again when it
 //! watches.
 
-mod condition;
 mod metrics;
 mod outcome;
 mod pass;
@@ -46,10 +46,13 @@ use tracing::{debug, error, info, warn};
 
 pub(crate) use self::plan::plan;
 use self::{
-    condition::Conditions, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
-    retries::PendingRetries, window::Window,
+    metrics::RouteMetrics, outcome::fingerprint, report::Reports, retries::PendingRetries, window::Window,
 };
-use crate::{config::RouteConfig, controllers::Framework};
+use crate::{
+    config::RouteConfig,
+    controllers::{Framework, node_writer::NodeWriter},
+    logging::Failing,
+};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "route_controller";
@@ -73,7 +76,7 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
     let framework = setup.framework_as::<Framework>();
     if framework.is_ok_and(|framework| !framework.config.route.enabled) {
         return Err(NotStarted::NotConfigured(
-            "no routes are wanted (--configure-cloud-routes=false)",
+            "no routes are desired (--configure-cloud-routes=false)",
         ));
     }
     let needs = Needs {
@@ -86,19 +89,23 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
     routes.map(|_| needs).ok_or(NotStarted::NotConfigured(why))
 }
 
-/// How often everything is compared though nothing changed, unless a flag says otherwise.
+/// How often everything is compared although nothing changed, unless a flag sets another period.
 const RESYNC: Duration = Duration::from_secs(300);
 /// Waits after a pass that could not read, or could not write a condition.
 const BACKOFF: Backoff = Backoff::seconds(1, 60);
-/// How many changes are taken up before anything else.
+/// How many changes are observed at once.
 const CHANGES: usize = 512;
 
-/// The controller. [`RouteController::run`] is its life.
+/// The controller. [`RouteController::run`] runs it.
 pub(crate) struct RouteController {
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
     config: RouteConfig,
-    conditions: Conditions,
+    writer: NodeWriter,
+    /// The condition that was last written of each node, by uid: whether its routes exist, and when.
+    written: HashMap<String, (bool, Instant)>,
+    /// Whether a condition could not be written.
+    writing: Failing,
     reports: Reports,
     retries: PendingRetries,
     window: Window,
@@ -107,7 +114,7 @@ pub(crate) struct RouteController {
     hasher: RandomState,
     /// Passes in a row that could not read.
     failures: u32,
-    /// A pass is due then, whatever happens.
+    /// When a pass is due in any case.
     next: Instant,
     metrics: RouteMetrics,
     shutdown: CancellationToken,
@@ -116,7 +123,7 @@ pub(crate) struct RouteController {
 /// The CIDRs whose routes are this cluster's.
 ///
 /// # Errors
-/// What is wrong with the flag.
+/// The problem of the flag.
 fn cluster_cidrs(config: &RouteConfig) -> Result<ClusterCidrs, String> {
     ClusterCidrs::parse(&config.cluster_cidr).map_err(|wrong| format!("--cluster-cidr {wrong}"))
 }
@@ -124,7 +131,9 @@ fn cluster_cidrs(config: &RouteConfig) -> Result<ClusterCidrs, String> {
 impl RouteController {
     pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
         Self {
-            conditions: Conditions::new(context.client),
+            writer: NodeWriter::new(context.client),
+            written: HashMap::new(),
+            writing: Failing::default(),
             reports: Reports::new(context.recorder.with_component(COMPONENT)),
             nodes: context.nodes,
             cloud: context.setup.cloud,
@@ -140,7 +149,7 @@ impl RouteController {
         }
     }
 
-    /// Runs until shutdown; then finishes what was begun and returns.
+    /// Runs until shutdown; then finishes the pass that was begun and returns.
     pub(crate) async fn run(mut self) {
         let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
         let cidrs = tokio::select! {
@@ -155,6 +164,11 @@ impl RouteController {
         };
         info!(controller = COMPONENT, cluster_cidr = %cidrs, "Controller started");
         self.metrics.running.set(1);
+        for result in ["written", "gone", "failed"] {
+            // The counters exist before the first write.
+            let counter = self.metrics.conditions.get_or_create(&[("result", result)]);
+            counter.inc_by(0);
+        }
         let mut seen = Vec::with_capacity(CHANGES);
         loop {
             let due = self.due();
@@ -176,7 +190,7 @@ impl RouteController {
         );
     }
 
-    /// Waits until the cloud has routes; `None` if it will not have any.
+    /// Waits until the cloud reports whether it has routes; `None` if it will not have any.
     async fn ready(&mut self) -> Option<ClusterCidrs> {
         self.nodes.synced().await;
         let cidrs = match cluster_cidrs(&self.config) {
@@ -185,8 +199,8 @@ impl RouteController {
                 error!(
                     controller = COMPONENT,
                     error = wrong,
-                    "Controller not started: routes are configured, but not whose they are; with \
-                     --configure-cloud-routes=false no routes are wanted"
+                    "Controller not started: --cluster-cidr does not name the networks of the cluster's routes; with \
+                     --configure-cloud-routes=false no routes are desired"
                 );
                 return None;
             }
@@ -194,7 +208,7 @@ impl RouteController {
         let cloud = Arc::clone(&self.cloud);
         let mut failures = 0;
         loop {
-            // Whether there are routes is known since before the start.
+            // `needs` has checked that the cloud supports routes.
             let missing = cloud.routes()?.missing(Priority::User).await;
             match missing {
                 Ok(None) => return Some(cidrs),
@@ -218,14 +232,14 @@ impl RouteController {
     /// When the next pass is due.
     fn due(&self) -> Instant {
         if self.failures > 0 {
-            // What fails for all is not hurried by what changes.
+            // A change does not hurry a read that fails.
             return self.next;
         }
         let sooner = [self.window.due(), self.retries.due()];
         sooner.into_iter().flatten().fold(self.next, Instant::min)
     }
 
-    /// Takes up a change of a node, if it matters for routes.
+    /// Observes a change of a node, if it matters for routes.
     fn observe(&mut self, change: &Change) {
         let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
         let node = self.nodes.get(name);

@@ -14,27 +14,27 @@
 //! The unit of work in the cloud is the *part*, not the Service (see [`ccm_core::load_balancer`]): one pass serves all
 //! members of the part, and no two passes touch the same thing. [`state`] decides, pure; the plan engine does a pass.
 //!
-//! | Module | Holds |
+//! | Module | Contents |
 //! |---|---|
-//! | [`state`] | what is known of Services and parts, and what follows from a change |
+//! | [`state`] | the state of Services and parts, and the consequences of a change |
 //! | [`event_loop`] | changes and time; the discovery |
 //! | [`workers`] | passes over parts; patches of Service objects |
 //! | [`object`] | the desired content of a Service object, and the patch |
 //! | [`events`] | events, each published once |
 //! | [`nodes`], [`orphans`], [`ownership_tag`] | members of load balancers; load balancers without a Service; the tag |
-//! | [`plan`] | what would be done |
+//! | [`plan`] | the plan of this controller |
 //!
 //! | Rule | Why |
 //! |---|---|
 //! | A new Service is unknown to passes until it has our finalizer | nothing is created in the cloud that would never be deleted |
 //! | The finalizer is removed when the Service has left every part | nothing is left in the cloud |
-//! | Status and annotations are written when everything is served, and whenever they differ | a partial answer misleads; what is wiped comes back |
+//! | Status and annotations are written when everything is served, and whenever they differ | a partial answer misleads; removed values are written again |
 //! | Nodes are followed by parts that do not follow them yet, 2 to 10 s after a change, at once after a loss | a burst of nodes costs one pass for each part |
-//! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not hold up the ninth |
+//! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not delay the ninth |
 //! | A discovery that fails delays no known part | one refused listing must not stop every Service |
 //! | A Service that was served when this process started, and needs no step, gets no event | a restart is silent |
 //!
-//! A slow background resync detects changes that others made in the cloud.
+//! A slow background resync detects changes of others in the cloud.
 
 mod event_loop;
 mod events;
@@ -70,7 +70,7 @@ use self::{
 };
 pub(crate) use self::{
     ownership_tag::{KnownTag, follow as follow_ownership_tag, wait as wait_for_ownership_tag},
-    plan::{World, plan},
+    plan::{PlannedCluster, plan},
 };
 use crate::{config::ServiceConfig, controllers::Framework};
 
@@ -118,7 +118,7 @@ fn shown<T>(controller: &Arc<ServiceController>, rows: fn(&State) -> Vec<T>) -> 
     }
 }
 
-/// Waits between tries of one part: those that people know from elsewhere.
+/// Waits between tries of one part, as upstream's.
 const BACKOFF: Backoff = Backoff::seconds(5, 300);
 
 /// Waits between tries to write one Service object.
@@ -127,7 +127,7 @@ const OBJECT_BACKOFF: Backoff = Backoff::seconds(1, 60);
 /// How many Service objects are written at once.
 const OBJECT_WRITERS: usize = 8;
 
-/// The controller. [`ServiceController::run`] is its life.
+/// The controller. [`ServiceController::run`] runs it.
 pub(crate) struct ServiceController {
     client: Client,
     cluster: Client,
@@ -139,7 +139,7 @@ pub(crate) struct ServiceController {
     parts: WorkQueue<PartKey>,
     objects: WorkQueue<Name>,
     state: Mutex<State>,
-    /// Something may be due: for the event loop.
+    /// Notifies the event loop that work may be due.
     changed: Notify,
     events: EventReporter,
     metrics: ServiceMetrics,
@@ -187,7 +187,7 @@ impl ServiceController {
         let Some(at_start) = self.shutdown.run_until_cancelled(ready).await else {
             return;
         };
-        // Nothing is to be learnt about a tag that is known.
+        // A known tag need not be followed.
         let tag = (at_start == OwnershipTag::Unknown).then_some(tag);
         *self.state.lock() = State::new(Arc::clone(&self.cluster_name), at_start, self.config.orphans);
         info!(

@@ -12,9 +12,12 @@ use ccm_core::{
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
-use crate::{config::Config, controllers::service};
+use crate::{
+    config::Config,
+    controllers::service::{self, KnownTag},
+};
 
-/// How many objects one page of a listing holds.
+/// How many objects one page of a listing has.
 const PAGE_SIZE: u32 = 200;
 
 /// The nodes and Services of the cluster at one moment.
@@ -24,58 +27,45 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Arc<NodeObject>>,
     /// The Services, by namespace and name. Some of those without a load balancer may be missing.
     pub(crate) services: Vec<Arc<ServiceObject>>,
-}
-
-/// Whether load balancers are part of the plan.
-fn has_load_balancers(config: &Config, cloud: &dyn Cloud) -> bool {
-    config.controllers.is_enabled(service::NAME) && cloud.load_balancers().is_some()
+    /// The ownership tag, if load balancers are planned.
+    pub(crate) ownership_tag: OwnershipTag,
 }
 
 /// Follows the ownership tag of the cluster, if load balancers are planned.
-pub(super) fn follow_ownership_tag(
-    client: &Client,
-    config: &Config,
-    cloud: &dyn Cloud,
-) -> Option<service::KnownTag> {
-    has_load_balancers(config, cloud).then(|| service::follow_ownership_tag(client.clone()))
-}
-
-/// Reads the ownership tag of the cluster for one plan.
-///
-/// # Errors
-/// If the API server does not answer.
-pub(crate) async fn read_ownership_tag(
-    client: &Client,
-    config: &Config,
-    cloud: &dyn Cloud,
-) -> anyhow::Result<OwnershipTag> {
-    let Some(mut tag) = follow_ownership_tag(client, config, cloud) else {
-        return Ok(OwnershipTag::default());
-    };
-    let tag = service::wait_for_ownership_tag(&mut tag).await;
-    tag.context("the API server does not say which cluster this is (namespace kube-system)")
+pub(super) fn follow_ownership_tag(client: &Client, config: &Config, cloud: &dyn Cloud) -> Option<KnownTag> {
+    let has_load_balancers = config.controllers.is_enabled(service::NAME) && cloud.load_balancers().is_some();
+    has_load_balancers.then(|| service::follow_ownership_tag(client.clone()))
 }
 
 impl Cluster {
     /// Reads the cluster from the API server.
     ///
     /// # Errors
-    /// If a listing fails.
+    /// If the API server does not answer.
     pub(crate) async fn read(client: &Client, config: &Config, cloud: &dyn Cloud) -> anyhow::Result<Self> {
         let nodes = list(client).await.context("cannot list nodes")?;
-        let services = if has_load_balancers(config, cloud) {
-            list(client).await.context("cannot list Services")?
-        } else {
-            Vec::new()
+        let Some(mut tag) = follow_ownership_tag(client, config, cloud) else {
+            return Ok(Self::of(nodes, Vec::new(), OwnershipTag::default()));
         };
-        Ok(Self::of(nodes, services))
+        let services = list(client).await.context("cannot list Services")?;
+        let tag = service::wait_for_ownership_tag(&mut tag).await;
+        let tag = tag.context("cannot read which cluster this is (namespace kube-system)")?;
+        Ok(Self::of(nodes, services, tag))
     }
 
-    /// Sorts these nodes and Services.
-    pub(crate) fn of(mut nodes: Vec<Arc<NodeObject>>, mut services: Vec<Arc<ServiceObject>>) -> Self {
+    /// The cluster with these nodes and Services, which it sorts.
+    pub(crate) fn of(
+        mut nodes: Vec<Arc<NodeObject>>,
+        mut services: Vec<Arc<ServiceObject>>,
+        ownership_tag: OwnershipTag,
+    ) -> Self {
         nodes.sort_by(|a, b| a.view.name.cmp(&b.view.name));
         services.sort_by(|a, b| a.view.id.cmp(&b.view.id));
-        Self { nodes, services }
+        Self {
+            nodes,
+            services,
+            ownership_tag,
+        }
     }
 
     /// The number of Services that have, had or want a load balancer.
@@ -84,7 +74,7 @@ impl Cluster {
         concerned.count()
     }
 
-    /// Whether a plan for both is the same, if the cloud is the same. Heartbeats of nodes make no difference.
+    /// Whether a plan for both is the same, if the cloud is the same. A heartbeat of a node is no difference.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         fn node(node: &Arc<NodeObject>) -> impl PartialEq + '_ {
             let status = (&node.addresses, node.ready, node.network);

@@ -16,15 +16,15 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Cluster, Plan, Planner, Summary, cluster};
+use super::{Cluster, Plan, Summary, cluster};
 use crate::{
     config::Config,
-    controllers::service,
+    controllers::service::{self, KnownTag},
     metrics::{Labels, count, metrics, set_all},
     server::{CheckHandle, Metrics},
 };
 
-/// The pause after a change: others follow it, and the leader begins to work on it.
+/// The pause after a change. Others follow it, and the leader begins to work on it.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The pause between two plans, as a multiple of the last plan's duration.
 const PAUSE: u32 = 10;
@@ -33,7 +33,7 @@ const CHANGES: usize = 512;
 /// How many lines are logged for one plan. The subcommand `plan` shows all of them.
 const LINES: usize = 300;
 
-/// What a dry run needs.
+/// A dry run.
 pub(crate) struct DryRun {
     pub(crate) client: Client,
     pub(crate) cloud: Arc<dyn Cloud>,
@@ -71,7 +71,7 @@ impl DryRunMetrics {
 }
 
 impl DryRun {
-    /// Runs until it is dropped. It writes nothing, so that nothing has to be finished.
+    /// Runs until it is dropped. It writes nothing, so that no work has to be finished.
     pub(crate) async fn run(self) {
         let metrics = self.metrics.with(DryRunMetrics::register);
         self.nodes.synced().await;
@@ -83,25 +83,19 @@ impl DryRun {
             service::wait_for_ownership_tag(tag).await;
         }
         info!(
-            "Dry run: nothing is written, neither to the cloud nor to the cluster; what would be done is logged"
+            "Dry run: nothing is written to the cloud or the cluster; the actions that would be applied are logged"
         );
         let mut changes = vec![self.nodes.subscribe()];
         changes.extend(self.services.as_ref().map(|services| services.subscribe()));
         let mut reported = Reported::default();
         loop {
-            let cluster = self.cluster();
-            let ownership_tag = tag.as_ref().and_then(|tag| tag.borrow().clone());
-            let planner = Planner {
-                cloud: &*self.cloud,
-                config: &self.config,
-                ownership_tag: &ownership_tag.unwrap_or_default(),
-            };
+            let cluster = self.cluster(tag.as_ref());
             let began = Instant::now();
             let ask = ReadOptions {
                 freshness: Freshness::After(began),
                 priority: Priority::Background,
             };
-            match planner.plan(&cluster, None, ask).await {
+            match super::plan(&*self.cloud, &self.config, &cluster, None, ask).await {
                 Ok(plan) => {
                     metrics.show(&Summary::of(&plan));
                     reported.report(&plan);
@@ -115,7 +109,7 @@ impl DryRun {
             sleep(SETTLE.max(took.saturating_mul(PAUSE))).await;
             let again = Instant::now() + self.config.node.status_update_frequency;
             while let Ok(()) = timeout_at(again, changed(&mut changes)).await {
-                if !self.cluster().is_same(&cluster) {
+                if !self.cluster(tag.as_ref()).is_same(&cluster) {
                     sleep_until((Instant::now() + SETTLE).min(again)).await;
                     break;
                 }
@@ -124,16 +118,15 @@ impl DryRun {
     }
 
     /// The cluster as the stores have it.
-    fn cluster(&self) -> Cluster {
+    fn cluster(&self, tag: Option<&KnownTag>) -> Cluster {
         let services = self.services.as_ref();
-        Cluster::of(
-            self.nodes.list(),
-            services.map(|services| services.list()).unwrap_or_default(),
-        )
+        let services = services.map(|services| services.list()).unwrap_or_default();
+        let tag = tag.and_then(|tag| tag.borrow().clone());
+        Cluster::of(self.nodes.list(), services, tag.unwrap_or_default())
     }
 }
 
-/// Returns when something has changed, with everything that came at once.
+/// Returns when an object has changed. Changes that come together are one.
 async fn changed(stores: &mut [UnboundedReceiver<Change>]) {
     let each = stores
         .iter_mut()
@@ -147,7 +140,7 @@ struct Line {
     kind: LineKind,
     about: String,
     what: String,
-    /// Of a change; otherwise empty.
+    /// The reason of a change; otherwise empty.
     why: String,
 }
 
@@ -190,14 +183,14 @@ impl Line {
         let (about, what, why) = (&self.about, &self.what, &self.why);
         match self.kind {
             LineKind::Change => info!(about, what, why, "Would do"),
-            LineKind::Blocked => warn!(about, what, "Would leave as it is"),
+            LineKind::Blocked => warn!(about, what, "Would leave unchanged"),
             LineKind::Warning => warn!(about, what, "Would warn"),
-            LineKind::Problem => warn!(about, error = what, "Could not find out"),
+            LineKind::Problem => warn!(about, error = what, "Could not determine"),
         }
     }
 }
 
-/// What was last reported: each line is logged once.
+/// The lines that were last reported: each is logged once.
 #[derive(Debug, Default)]
 struct Reported {
     lines: BTreeSet<Line>,
@@ -209,7 +202,7 @@ impl Reported {
         let (summary, lines) = (Summary::of(plan), Line::all(plan));
         let before = std::mem::replace(&mut self.lines, lines);
         let new: Vec<_> = self.lines.difference(&before).collect();
-        // A line that is missing because something could not be determined may still be true.
+        // If a read failed, a missing line may still be true.
         let over: Vec<_> = before
             .difference(&self.lines)
             .filter(|_| summary.problems == 0)
@@ -222,7 +215,7 @@ impl Reported {
         if rest > 0 {
             info!(
                 lines = rest,
-                "There is more than is logged: the subcommand plan shows all of it"
+                "Not all lines are logged: the subcommand plan shows all of them"
             );
         }
         if self.summary.replace(summary) != Some(summary) || !new.is_empty() || !over.is_empty() {

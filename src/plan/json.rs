@@ -1,4 +1,4 @@
-//! A plan for programs. `docs/reference/plan.md` describes the form. Fields may be added; a change of a field's meaning
+//! A plan as JSON. `docs/reference/plan.md` describes the form. Fields may be added; a change of a field's meaning
 //! needs another `version`.
 
 use serde::Serialize;
@@ -32,7 +32,7 @@ struct Row<'a> {
 /// The JSON of a whole plan. Objects without a finding are left out.
 ///
 /// # Errors
-/// Never, as it only holds text and numbers.
+/// Never, as it only has text and numbers.
 pub(crate) fn render(plan: &Plan, provider: &str) -> serde_json::Result<String> {
     let summary = Summary::of(plan);
     let mut document = Document {

@@ -54,7 +54,7 @@ fn full() -> Plan {
     };
     initialize(plan.node("n2"), "provider ID x");
     initialize(plan.node("n1"), "provider ID y");
-    plan.node("n1").block(Blocked::because("its zone differs"));
+    plan.node("n1").block("its zone differs".to_owned());
     plan.node("n3");
     let lost = plan.route("10.1.9.0/24".parse().unwrap(), None);
     lost.changes.push(change(
@@ -63,7 +63,7 @@ fn full() -> Plan {
         "delete route 10.1.9.0/24 via h",
         "lost",
     ));
-    lost.block(Blocked::because("the road is long"));
+    lost.block("the road is long".to_owned());
     let first = plan.route("10.1.1.0/24".parse().unwrap(), Some("n1"));
     first.warn("mind the gap");
     plan.route("10.1.2.0/24".parse().unwrap(), Some("n2"));
@@ -88,14 +88,14 @@ fn a_plan_reads_like_one() {
     node-ports, shared by shop/quiet, shop/web
       ~ open the ports
 
-    Nodes to initialise: 2
+    Nodes to initialize: 2
       ~ n1: provider ID y
       ~ n2: provider ID x
 
     Nodes with another condition NetworkUnavailable: 1
       ~ n2: no network
 
-    Nodes left as they are: 1
+    Nodes left unchanged: 1
       ! n1: its zone differs
 
     Routes: 2
@@ -103,10 +103,10 @@ fn a_plan_reads_like_one() {
       - delete route 10.1.9.0/24 via h (lost)
       ! route 10.1.9.0/24: the road is long
 
-    Could not be found out
+    Could not be determined
       ? lb/7: Nova is down
 
-    Plan (not complete): 1 to create, 5 to change, 2 to delete; 3 blocked, 1 not found out, 2 warnings. Looked at 2 Services and 3 nodes.
+    Plan (not complete): 1 to create, 5 to change, 2 to delete; 3 blocked, 1 not determined, 2 warnings. Read 2 Services and 3 nodes.
     ");
 }
 
@@ -120,7 +120,7 @@ fn programs_find_the_same_under_names_that_stay() {
     assert_eq!(
         json["services"].as_array().unwrap().len(),
         1,
-        "what is quiet is left out"
+        "a Service without findings is left out"
     );
     let change = &json["services"][0]["changes"][1];
     assert_eq!(
@@ -159,15 +159,15 @@ fn the_verdict_is_the_worst_that_was_found() {
 }
 
 #[test]
-fn nothing_to_do_is_said_in_one_line() {
+fn nothing_to_do_is_one_line() {
     let mut plan = Plan::default();
     plan.service("a/b");
     assert_eq!(
         text::render(&plan),
-        "Nothing to do: 1 Service and 0 nodes are as they should be.\n"
+        "Nothing to do: 1 Service and 0 nodes are as desired.\n"
     );
     plan.service("a/b").warn("odd");
     assert!(text::render(&plan).ends_with(
-        "\n\nPlan: 0 to create, 0 to change, 0 to delete; 1 warning. Looked at 1 Service and 0 nodes.\n"
+        "\n\nPlan: 0 to create, 0 to change, 0 to delete; 1 warning. Read 1 Service and 0 nodes.\n"
     ));
 }

@@ -1,4 +1,4 @@
-//! A plan for people.
+//! A plan as text.
 
 use std::collections::BTreeMap;
 
@@ -49,11 +49,11 @@ pub(crate) fn render(plan: &Plan) -> String {
     }
     let rest = nodes.iter().map(|(node, findings)| rest(findings, node));
     let rest: Vec<_> = rest.filter(|lines| !lines.is_empty()).collect();
-    section(format!("Nodes left as they are: {}", rest.len()), rest.concat());
+    section(format!("Nodes left unchanged: {}", rest.len()), rest.concat());
     section(format!("Routes: {}", routes.len()), routes.concat());
     let problems = plan.problems.iter();
     let problems = problems.map(|problem| format!("  ? {}: {}\n", problem.about, problem.error));
-    section("Could not be found out".to_owned(), problems.collect());
+    section("Could not be determined".to_owned(), problems.collect());
 
     let summary = Summary::of(plan);
     let read = format!(
@@ -63,10 +63,10 @@ pub(crate) fn render(plan: &Plan) -> String {
     );
     text += &match summary.verdict() {
         Verdict::Nothing if summary.warnings == 0 => {
-            format!("Nothing to do: {read} are as they should be.\n")
+            format!("Nothing to do: {read} are as desired.\n")
         }
-        Verdict::Incomplete => format!("Plan (not complete): {summary}. Looked at {read}.\n"),
-        _ => format!("Plan: {summary}. Looked at {read}.\n"),
+        Verdict::Incomplete => format!("Plan (not complete): {summary}. Read {read}.\n"),
+        _ => format!("Plan: {summary}. Read {read}.\n"),
     };
     text
 }
@@ -81,7 +81,7 @@ fn count(number: usize, name: &str) -> String {
 /// The title of the nodes with changes of this kind.
 fn title(kind: Kind) -> &'static str {
     match kind {
-        Kind::Initialize => "Nodes to initialise",
+        Kind::Initialize => "Nodes to initialize",
         Kind::Labels => "Nodes with other labels",
         Kind::Addresses => "Nodes with other addresses",
         Kind::Taint => "Nodes with another shutdown taint",
@@ -110,7 +110,7 @@ fn change_line(change: &Change, prefix: &str) -> String {
     format!("  {sign} {prefix}{}{why}\n", change.what)
 }
 
-/// What is left as it is, and warnings.
+/// Blocked differences and warnings.
 fn rest(findings: &Findings, prefix: &str) -> Vec<String> {
     let blocked = findings.blocked.iter();
     let blocked = blocked.map(|blocked| format!("  ! {prefix}{}\n", blocked.what));

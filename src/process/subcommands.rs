@@ -11,7 +11,7 @@ use super::{Printed, StartProblems, prepare_to_look};
 use crate::{
     api::{ApiRequests, ApiServer},
     options::{Output, PlanRequest, ValidateRequest},
-    plan::{self, Cluster, Planner, Summary},
+    plan::{self, Cluster, Summary},
     validate::{self, look},
 };
 
@@ -48,22 +48,16 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
         .with_context(|| format!("cannot connect to the cloud ({})", config.provider.name))?;
     info!(cloud = cloud.scope(), "Connected to the cloud");
     let cluster = Cluster::read(&client, config, &*cloud).await?;
-    let ownership_tag = plan::read_ownership_tag(&client, config, &*cloud).await?;
     info!(
         nodes = cluster.nodes.len(),
         services = cluster.concerned(),
         "Read the cluster, comparing it with the cloud"
     );
-    let planner = Planner {
-        cloud: &*cloud,
-        config,
-        ownership_tag: &ownership_tag,
-    };
     let ask = ReadOptions {
         freshness: Freshness::now(),
         priority: Priority::User,
     };
-    let plan = planner.plan(&cluster, request.service.as_ref(), ask).await?;
+    let plan = plan::plan(&*cloud, config, &cluster, request.service.as_ref(), ask).await?;
     Ok(Printed {
         text: match request.output {
             Output::Text => plan::as_text(&plan),

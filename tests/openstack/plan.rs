@@ -73,8 +73,8 @@ async fn a_plan_writes_nothing_and_is_what_is_done_then() {
     let one = stage.plan(&["--service=default/hidden"]).await.assert_code(2);
     insta::assert_snapshot!("plan_of_one_service", redact(&one.text));
     for (service, message) in [
-        ("default/none", "there is no Service default/none"),
-        ("shop/web", "there is no Service shop/web; there is default/web"),
+        ("default/none", "Service default/none not found"),
+        ("shop/web", "Service shop/web not found; there is default/web"),
         (
             "default/kubernetes",
             "default/kubernetes is not of type LoadBalancer",
@@ -114,7 +114,7 @@ async fn a_plan_writes_nothing_and_is_what_is_done_then() {
     let again = stage.plan(&[]).await.assert_code(0);
     assert_eq!(
         again.text,
-        "Nothing to do: 2 Services and 2 nodes are as they should be.\n"
+        "Nothing to do: 2 Services and 2 nodes are as desired.\n"
     );
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
@@ -169,7 +169,7 @@ async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
         .add_fault(Fault::on("loadbalancer_listener_list", Action::status(403)));
     let incomplete = stage.plan(&[]).await.assert_code(1);
     assert!(
-        incomplete.text.contains("Could not be found out\n  ? "),
+        incomplete.text.contains("Could not be determined\n  ? "),
         "{}",
         incomplete.text
     );

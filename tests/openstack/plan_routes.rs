@@ -136,7 +136,7 @@ async fn a_plan_names_the_routes_that_come_move_and_go_and_that_is_what_is_done(
     for said in [
         "Would do about=\"route 10.244.4.0/24 (node node-4)\" what=\"create route 10.244.4.0/24 via 10.0.0.14",
         "Would do about=\"node node-4\" what=\"set condition NetworkUnavailable to False",
-        "Would leave as it is about=\"route 10.244.1.0/24 (node twin)\"",
+        "Would leave unchanged about=\"route 10.244.1.0/24 (node twin)\"",
     ] {
         scene.logged(said).await;
     }
@@ -184,7 +184,7 @@ async fn a_plan_names_the_routes_that_come_move_and_go_and_that_is_what_is_done(
     let rest = stage.plan(&[CIDR]).await.assert_code(0);
     assert_eq!(
         rest.text,
-        "Nothing to do: 0 Services and 4 nodes are as they should be.\n"
+        "Nothing to do: 0 Services and 4 nodes are as desired.\n"
     );
 }
 
@@ -203,7 +203,7 @@ async fn routes_that_can_not_be_planned_are_a_problem_and_those_that_are_not_wan
         let planned = stage.plan(&[flag]).await.assert_code(1);
         assert!(planned.text.contains(wrong), "{}", planned.text);
         assert!(
-            planned.text.contains("Nodes to initialise: 1"),
+            planned.text.contains("Nodes to initialize: 1"),
             "{}",
             planned.text
         );

@@ -1,7 +1,7 @@
 //! Applies the actions of the lifecycle controller.
 //!
-//! A deletion begins with the node as the API server has it, not as the store has it, and ends with a request that the API
-//! server refuses if the node has changed since.
+//! A deletion reads the node from the API server, not from the store. Then it sends a request that the API server refuses if
+//! the node has changed since.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,13 +36,13 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
-    /// Somebody else deleted the node.
-    Gone,
-    /// It changed meanwhile.
+    /// Another client deleted the node.
+    Missing,
+    /// The node changed meanwhile.
     Changed,
-    /// It is not, or no longer, the node that was found to be gone.
+    /// The node is not, or no longer, the one that was proven missing.
     Kept,
-    /// It is too young, by this much.
+    /// The node is too young, by this much.
     Young(Duration),
     /// The API server did not do it; if the request was `sent`, that is not certain.
     Failed {
@@ -59,7 +59,7 @@ impl Outcome {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Done => "deleted",
-            Self::Gone => "gone",
+            Self::Missing => "gone",
             Self::Changed => "changed",
             Self::Kept | Self::NotBegun => "kept",
             Self::Young(_) => "young",
@@ -67,7 +67,7 @@ impl Outcome {
         }
     }
 
-    /// Whether a node that was to be deleted is gone by it, or may be.
+    /// Whether a node that was to be deleted is deleted, or may be.
     pub(super) fn is_done(self) -> bool {
         matches!(self, Self::Done | Self::Failed { sent: true })
     }
@@ -114,7 +114,7 @@ impl Applier {
                 }
                 Outcome::Done
             }
-            Ok(Written::Gone) => Outcome::Gone,
+            Ok(Written::Missing) => Outcome::Missing,
             Ok(Written::Changed) => Outcome::Changed,
             Err(error) => {
                 debug!(
@@ -128,21 +128,22 @@ impl Applier {
         }
     }
 
-    /// Deletes the node unless it is not, or no longer, the one that was found to be gone. A deletion that was begun is finished.
+    /// Deletes the node if it is still the one that was proven missing. A deletion that was begun is finished.
     async fn delete(&self, decided: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
         let name = decided.view.name.as_str();
         let fresh = match self.read(name).await {
             Ok(Some(fresh)) => fresh,
-            Ok(None) => return Outcome::Gone,
+            Ok(None) => return Outcome::Missing,
             Err(error) => return self.failed(decided, &error, false),
         };
         let read = &fresh.node;
         if let Err(refusal) = decide::check(decided, read, fresh.now, self.grace) {
-            debug!(controller = COMPONENT, node = name, reason = %refusal, "Node is not deleted");
-            return match refusal {
-                Refusal::Young(missing) => Outcome::Young(missing),
-                _ => Outcome::Kept,
+            let (reason, outcome) = match refusal {
+                Refusal::Changed(reason) => (reason, Outcome::Kept),
+                Refusal::Young(missing) => ("it is too young", Outcome::Young(missing)),
             };
+            debug!(controller = COMPONENT, node = name, reason, "Node is not deleted");
+            return outcome;
         }
         if self.shutdown.is_cancelled() || self.cloud.generation() != generation {
             return Outcome::NotBegun;
@@ -152,7 +153,7 @@ impl Applier {
             self.recorder
                 .publish(read.reference(), EventType::Normal, "DeletingNode", &message);
         };
-        // A try that will probably be refused again is not announced each time.
+        // A try that will probably be refused again gets no event each time.
         if !self.forbidden.is_ongoing() {
             announce();
         }
@@ -170,7 +171,7 @@ impl Applier {
                 );
                 Outcome::Done
             }
-            Ok(Written::Gone) => Outcome::Gone,
+            Ok(Written::Missing) => Outcome::Missing,
             Ok(Written::Changed) => {
                 debug!(
                     controller = COMPONENT,
@@ -260,7 +261,7 @@ impl Applier {
     }
 }
 
-/// Whether no role grants the account to delete nodes. What an admission webhook denies is 403, too, but not for every
+/// Whether no role grants the account to delete nodes. The denial of an admission webhook is 403, too, but not for every
 /// node.
 fn is_right_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
@@ -269,8 +270,7 @@ fn is_right_missing(error: &kube::Error) -> bool {
 
 /// The time in a `Date` header.
 fn server_time(date: &str) -> Option<Timestamp> {
-    static PARSER: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new();
-    PARSER.parse_timestamp(date).ok()
+    Some(rfc2822::parse(date).ok()?.timestamp())
 }
 
 #[cfg(test)]

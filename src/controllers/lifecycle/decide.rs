@@ -1,15 +1,15 @@
-//! Whether nodes whose machines are proven gone may be deleted: the brake. And whether one node, as it was just read, is
+//! Whether nodes whose machines are proven missing may be deleted: the brake. And whether one node, as it was just read, is
 //! still the one that is to be deleted. Pure.
 //!
 //! Brake (a): nothing is deleted unless a node of this cloud was Present in the same pass. Wrong credentials, a wrong
 //! project or a wrong region answer "not found" for everything.
 //!
-//! Brake (b): if more than a share of the nodes, and more than a few, seem gone, they go one a minute. A node without a
-//! provider ID counts as well if nothing in the cloud has its name: a cloud that leaves machines out of its lists must
+//! Brake (b): if more than a share of the nodes, and more than a few, seem missing, one a minute is deleted. A node without a
+//! provider ID counts as well if nothing in the cloud has its name. So a cloud that leaves machines out of its lists does
 //! not cost all of them at once. Nodes that the autoscaler tainted before it deleted their machines do not count, and
 //! do not wait.
 
-use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud,
@@ -18,26 +18,26 @@ use ccm_core::{
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::not_ready::{Answer, Finding, NotReadyNodes, is_managed};
+use super::not_ready::{Answer, Finding, NotReadyNode, NotReadyNodes, is_managed};
 use crate::controllers::{
     node_action::NodeAction,
     node_object::{AUTOSCALER_TAINT, SHUTDOWN_TAINT},
 };
 
-/// That many nodes may always go at once.
+/// This many nodes may always be deleted at once.
 const FEW: usize = 3;
 /// The time between two deletions while the brake is on.
 pub(super) const SLOWLY: Duration = Duration::from_secs(60);
-/// For how long a deletion counts as one of the nodes that seem gone. Otherwise nodes that turn not ready one after
-/// another would never be many.
+/// For how long a deleted node counts as one that seems missing. Otherwise nodes that turn not ready one after another
+/// would never be many.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Why a node is not deleted although its machine is proven gone.
+/// Why a node is not deleted although its machine is proven missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum BlockReason {
     /// No other node was found under the credentials in use.
     NothingPresent,
-    /// Too many seem gone at once.
+    /// Too many seem missing at once.
     Share,
 }
 
@@ -53,20 +53,20 @@ impl BlockReason {
     }
 }
 
-/// What the brake knows of all nodes.
+/// Totals of all nodes, for the brake.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole {
+pub(super) struct Totals {
     /// Whether a node of this cloud was Present in this pass.
     pub(super) present: bool,
-    /// How many nodes have a provider ID of this cloud, or seem gone without one.
+    /// How many nodes have a provider ID of this cloud, or seem missing without one.
     pub(super) all: usize,
-    /// How many nodes' last answer is Absent or Unresolved, those that the autoscaler marked left out.
-    pub(super) gone: usize,
+    /// How many nodes' last answer is Absent or Unresolved, without those that the autoscaler tainted.
+    pub(super) missing: usize,
     /// `--node-deletion-share`.
     pub(super) share: f64,
 }
 
-impl Whole {
+impl Totals {
     pub(super) fn of(
         not_ready: &NotReadyNodes,
         nodes: &[Arc<NodeObject>],
@@ -74,35 +74,33 @@ impl Whole {
         present: bool,
         share: f64,
     ) -> Self {
-        let owned = |node: &NodeObject| {
+        let is_owned = |node: &NodeObject| {
             let id = node.view.provider_id.as_deref();
             id.is_some_and(|id| cloud.owns(id))
         };
-        let gone = |answer| matches!(answer, Some(Answer::Absent | Answer::Unresolved));
-        let gone = not_ready
-            .iter()
-            .filter(|known| gone(known.answer) && counts(&known.node));
-        let gone: Vec<_> = gone.map(|known| owned(&known.node)).collect();
-        let foreign = gone.iter().filter(|owned| !**owned).count();
+        let seems_missing = |known: &&NotReadyNode| known.answer.is_some_and(Answer::is_missing);
+        let missing = not_ready.iter().filter(seems_missing).map(|known| &known.node);
+        let missing: Vec<_> = missing.filter(|node| counts(node)).collect();
+        let without_id = missing.iter().filter(|node| !is_owned(node)).count();
         Self {
             present,
-            all: nodes.iter().filter(|node| owned(node)).count() + foreign,
-            gone: gone.len(),
+            all: nodes.iter().filter(|node| is_owned(node)).count() + without_id,
+            missing: missing.len(),
             share,
         }
     }
 }
 
-/// What becomes of nodes that are proven gone, in the order in which they came.
+/// The decision about nodes that are proven missing, in their order.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub(super) delete: Vec<Arc<NodeObject>>,
     pub(super) blocked: Vec<(Arc<NodeObject>, BlockReason)>,
     /// With nodes that were deleted a moment ago.
-    pub(super) whole: Whole,
+    pub(super) totals: Totals,
 }
 
-/// The brake's memory: which deletions there were.
+/// The brake, with the deletions that it counts.
 #[derive(Debug, Default)]
 pub(super) struct Brake {
     /// Deletions that count, the latest last.
@@ -111,31 +109,31 @@ pub(super) struct Brake {
     under_way: usize,
 }
 
-/// Whether the deletion of a node is blocked by the share of nodes that seem gone. A node that was never initialized counts, too.
+/// Whether the node counts for the share of nodes that seem missing, and may have to wait because of it.
 pub(super) fn counts(node: &NodeObject) -> bool {
     !node.has_taint(AUTOSCALER_TAINT)
 }
 
 impl Brake {
-    /// Decides about the nodes that are proven gone.
-    pub(super) fn decide(&mut self, proven: Vec<Arc<NodeObject>>, whole: &Whole, now: Instant) -> Decision {
+    /// Decides about the nodes that are proven missing.
+    pub(super) fn decide(&mut self, proven: Vec<Arc<NodeObject>>, totals: &Totals, now: Instant) -> Decision {
         self.recent.retain(|at| *at + REMEMBERED > now);
-        // What was deleted a moment ago was there a moment before. What is under way is still among the nodes.
+        // Nodes that were deleted a moment ago count as nodes that existed before. Those under way are still among the nodes.
         let mut decision = Decision {
             delete: Vec::new(),
             blocked: Vec::new(),
-            whole: Whole {
-                gone: whole.gone + self.recent.len(),
-                all: whole.all + self.recent.len(),
-                ..*whole
+            totals: Totals {
+                missing: totals.missing + self.recent.len(),
+                all: totals.all + self.recent.len(),
+                ..*totals
             },
         };
-        let Whole { gone, all, .. } = decision.whole;
-        let slow = gone > FEW && as_f64(gone) > whole.share * as_f64(all);
+        let Totals { missing, all, .. } = decision.totals;
+        let slow = missing > FEW && as_f64(missing) > totals.share * as_f64(all);
         let free = self.under_way == 0 && self.next_slot().is_none_or(|slot| slot <= now);
         let mut slots = if slow { usize::from(free) } else { usize::MAX };
         for node in proven {
-            if !whole.present {
+            if !totals.present {
                 decision.blocked.push((node, BlockReason::NothingPresent));
             } else if !counts(&node) {
                 decision.delete.push(node);
@@ -150,12 +148,12 @@ impl Brake {
         decision
     }
 
-    /// When the next one may go while the brake is on.
+    /// When the next one may be deleted while the brake is on.
     pub(super) fn next_slot(&self) -> Option<Instant> {
         self.recent.back().map(|last| *last + SLOWLY)
     }
 
-    /// A deletion of a node that [`counts`] ended. `done` if the node is gone by it, or may be.
+    /// A deletion of a node that [`counts`] ended. `done` if it deleted the node, or may have.
     pub(super) fn ended(&mut self, done: bool, now: Instant) {
         self.under_way = self.under_way.saturating_sub(1);
         if done {
@@ -164,8 +162,8 @@ impl Brake {
     }
 }
 
-/// Why a node that is proven gone is deleted.
-pub(super) fn why_gone(node: &NodeObject) -> String {
+/// Why a node that is proven missing is deleted.
+pub(super) fn deletion_reason(node: &NodeObject) -> String {
     match &node.view.provider_id {
         Some(id) => format!("it is not ready, and the cloud has no {id}"),
         None => "it is not ready, and the cloud has nothing of its name".to_owned(),
@@ -200,32 +198,14 @@ fn as_f64(number: usize) -> f64 {
 /// Why a node, as it was just read, is not deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Another node has its name.
-    OtherNode,
-    /// Another client deletes it.
-    Deleting,
-    /// It is ready again.
-    Ready,
-    /// Its provider ID is another one, or it was initialised.
-    OtherMachine,
+    /// It has changed.
+    Changed(&'static str),
     /// It is too young, by this much.
     Young(Duration),
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OtherNode => "another node has its name",
-            Self::Deleting => "it is being deleted",
-            Self::Ready => "it is ready again",
-            Self::OtherMachine => "its provider ID has changed",
-            Self::Young(_) => "it is too young",
-        })
-    }
-}
-
 /// Whether the node as it was just `read` is still the one that was `decided` on. `now` is the API server's time
-/// if it is known: a wrong local clock must not make a node look old.
+/// if it is known, since a wrong local clock must not make a node seem old.
 pub(super) fn check(
     decided: &NodeObject,
     read: &NodeObject,
@@ -233,18 +213,18 @@ pub(super) fn check(
     grace: Duration,
 ) -> Result<(), Refusal> {
     if read.view.uid != decided.view.uid {
-        return Err(Refusal::OtherNode);
+        return Err(Refusal::Changed("another node has its name"));
     }
     if read.meta.deletion_timestamp.is_some() {
-        return Err(Refusal::Deleting);
+        return Err(Refusal::Changed("it is being deleted"));
     }
     if read.ready == Ready::True {
-        return Err(Refusal::Ready);
+        return Err(Refusal::Changed("it is ready again"));
     }
     if read.view.provider_id != decided.view.provider_id || !is_managed(read, |_| true) {
-        return Err(Refusal::OtherMachine);
+        return Err(Refusal::Changed("its provider ID has changed"));
     }
-    // Without a time of creation nothing is known of its age.
+    // Without a time of creation, the node counts as new.
     let created = read
         .meta
         .creation_timestamp

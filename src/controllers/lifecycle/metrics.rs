@@ -9,16 +9,16 @@ use super::{
 };
 use crate::{
     controllers::node_action::NodeAction,
-    metrics::{Labels, count, metrics},
+    metrics::{Labels, count, increment, metrics},
 };
 
 metrics! {
     pub(super) struct LifecycleMetrics {
         not_ready: Gauge = "ccm_node_lifecycle_suspects",
-        passes: Family<Labels<1>, Counter> = "ccm_node_lifecycle_passes",
+        pub(super) passes: Family<Labels<1>, Counter> = "ccm_node_lifecycle_passes",
         pub(super) pass_duration: Histogram = "ccm_node_lifecycle_pass_duration_seconds"
             in Histogram::new([0.05, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0]),
-        answers: Family<Labels<1>, Counter> = "ccm_node_lifecycle_answers",
+        pub(super) answers: Family<Labels<1>, Counter> = "ccm_node_lifecycle_answers",
         deletions: Family<Labels<1>, Counter> = "ccm_node_lifecycle_deletions",
         blocked: Family<Labels<1>, Gauge> = "ccm_nodes_deletion_held",
         shutdown: Gauge = "ccm_nodes_shutdown",
@@ -27,28 +27,18 @@ metrics! {
 }
 
 impl LifecycleMetrics {
-    pub(super) fn passed(&self, result: &'static str) {
-        self.passes.get_or_create(&[("result", result)]).inc();
-    }
-
-    pub(super) fn answered(&self, answer: Answer) {
-        self.answers.get_or_create(&[("answer", answer.as_str())]).inc();
-    }
-
     /// An action ended.
     pub(super) fn ended(&self, action: &NodeAction, outcome: Outcome) {
         let result = match (action, outcome) {
             (NodeAction::Delete(_), outcome) => {
-                let label = [("result", outcome.as_str())];
-                self.deletions.get_or_create(&label).inc();
-                return;
+                return increment(&self.deletions, "result", outcome.as_str());
             }
             (NodeAction::SetShutdownTaint(true), Outcome::Done) => "added",
             (_, Outcome::Done) => "removed",
             (_, Outcome::Failed { .. }) => "failed",
             _ => return,
         };
-        self.taints.get_or_create(&[("result", result)]).inc();
+        increment(&self.taints, "result", result);
     }
 
     /// Sets how many nodes are not deleted for this reason.

@@ -1,13 +1,13 @@
-//! What is remembered of nodes that are not ready: the cloud's answers, since when, and when to ask again.
+//! The nodes that are not ready: the cloud's answers, since when, and when to ask again.
 //!
 //! Pure: no calls, no clock.
 //!
 //! A node is asked about at once when it turns not ready, then after the monitor period, then after waits that double
-//! while the answer stays the same, so that a large outage costs little. A change of the answer or of the node makes
-//! the wait short again. Nodes whose wait is half over join those that are due, so that many share one listing.
+//! while the answer stays the same. So a large outage costs little. A change of the answer or of the node shortens
+//! the wait again. Nodes whose wait is half over join those that are due, so that many share one listing.
 //!
-//! Evidence is a row of equal answers without anything else in between, an error included: a node is only ever deleted
-//! for two equal answers, one at each end of that time.
+//! Two equal answers, one at each end of the required time, prove that a machine is missing. Any other answer in between
+//! begins that time again, also an error.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,34 +21,34 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-use super::decide::BlockReason;
+use super::{decide::BlockReason, pass::Answers};
 use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 /// Nodes that turn not ready within this time are asked about together.
 pub(super) const COALESCE: Duration = Duration::from_millis(200);
 /// The longest wait between two questions about one of a few nodes, ..
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// .. what each node adds to it, ..
+/// .. the addition for each node, ..
 const WAIT_PER_NODE: Duration = Duration::from_millis(300);
-/// .. and the longest wait of all.
-const LONGEST_WAIT_OF_ALL: Duration = Duration::from_secs(300);
-/// For how long every answer must have been that nothing has the node's name.
+/// .. and the longest wait with many nodes.
+const LONGEST_WAIT_OF_MANY: Duration = Duration::from_secs(300);
+/// For how long every answer must be that nothing has the node's name.
 const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
 
 /// The cloud's answer about a node's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is there and runs.
+    /// It exists and runs.
     On,
-    /// It is there and is switched off.
+    /// It exists and is switched off.
     Off,
     /// Its id does not exist.
     Absent,
     /// Nothing has the node's name.
     Unresolved,
-    /// The cloud's rules leave it alone.
+    /// The cloud's rules leave it unchanged.
     Unmanaged,
-    /// It could not be found out.
+    /// The read failed.
     Failed,
 }
 
@@ -82,6 +82,11 @@ impl Answer {
     pub(super) fn is_present(self) -> bool {
         matches!(self, Self::On | Self::Off)
     }
+
+    /// Whether the machine seems missing.
+    pub(super) fn is_missing(self) -> bool {
+        matches!(self, Self::Absent | Self::Unresolved)
+    }
 }
 
 /// When a node is asked about.
@@ -89,7 +94,7 @@ impl Answer {
 enum Next {
     /// At this time, or earlier with others.
     Due(Instant),
-    /// At this time, since earlier would be in vain.
+    /// At this time, since an earlier answer would not help.
     At(Instant),
     /// It is being asked about right now.
     Asked,
@@ -110,12 +115,12 @@ impl Next {
 /// A node that is not ready.
 #[derive(Debug)]
 pub(super) struct NotReadyNode {
-    /// As it was seen last.
+    /// The last observed form.
     pub(super) node: Arc<NodeObject>,
     /// When the last question about it began.
     asked: Option<Instant>,
     pub(super) answer: Option<Answer>,
-    /// When the row of answers like the last one began. `None` if that answer proves nothing.
+    /// When the first of the latest equal answers came. `None` if that answer proves nothing.
     since: Option<Instant>,
     /// The wait after the last answer.
     wait: Duration,
@@ -127,28 +132,15 @@ pub(super) struct NotReadyNode {
 }
 
 impl NotReadyNode {
-    fn new(node: Arc<NodeObject>, asked: Option<Instant>, next: Next) -> Self {
-        Self {
-            node,
-            asked,
-            answer: None,
-            since: None,
-            wait: Duration::ZERO,
-            next,
-            blocked: None,
-            reported: BTreeSet::new(),
-        }
-    }
-
-    /// Whether the cloud's answers, this one included, are enough to delete the node. `began` is when the last question
-    /// began.
+    /// Whether the cloud's answers, the last one included, prove that the machine is missing. `began`: when the last
+    /// question began.
     fn is_proven(&self, began: Instant, confirm: Duration) -> bool {
-        let row = match self.answer {
+        let required = match self.answer {
             Some(Answer::Absent) => confirm,
             Some(Answer::Unresolved) => UNRESOLVED_CONFIRM,
             _ => return false,
         };
-        self.since.is_some_and(|since| since + row <= began)
+        self.since.is_some_and(|since| since + required <= began)
     }
 
     /// Whether it is being asked about right now.
@@ -156,7 +148,7 @@ impl NotReadyNode {
         self.next == Next::Asked
     }
 
-    /// Nothing is known of why it is not deleted.
+    /// Forgets why it is not deleted.
     fn unblock(&mut self) {
         self.blocked = None;
         self.reported.clear();
@@ -164,7 +156,7 @@ impl NotReadyNode {
 }
 
 /// Whether the lifecycle controller would act on a node that is not ready: it has a provider ID of this
-/// cloud, or still waits for one. All others (another cloud's, bare metal) are never touched or asked about.
+/// cloud, or still waits for one. All others (another cloud's, bare metal) are never changed or asked about.
 pub(super) fn is_managed(node: &NodeObject, owns: impl Fn(&str) -> bool) -> bool {
     match node.view.provider_id.as_deref() {
         Some(id) => owns(id),
@@ -172,7 +164,7 @@ pub(super) fn is_managed(node: &NodeObject, owns: impl Fn(&str) -> bool) -> bool
     }
 }
 
-/// What was found out about one node in a pass.
+/// The answer about one node in a pass.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     /// The node as it was asked about.
@@ -180,23 +172,14 @@ pub(super) struct Finding {
     pub(super) answer: Answer,
 }
 
-/// The questions of one pass and what came of them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    /// When the questions began.
-    pub(super) began: Instant,
-    /// When the last answer was there.
-    pub(super) ended: Instant,
-}
-
 /// All nodes that are not ready, by name.
 #[derive(Debug)]
 pub(super) struct NotReadyNodes {
     monitor_period: Duration,
     confirm: Duration,
-    // In the order of names, so that what is done first does not depend on chance.
+    // In the order of names, so that the order of actions does not depend on chance.
     nodes: BTreeMap<String, NotReadyNode>,
-    /// When nodes that are ready now were asked about. One that changes all the time is not asked about all the time.
+    /// When nodes that are ready now were asked about. Questions about one that keeps changing are limited, too.
     recent: HashMap<String, Instant>,
 }
 
@@ -222,7 +205,7 @@ impl NotReadyNodes {
         self.nodes.get(name)
     }
 
-    /// Takes up the node as it is now.
+    /// Observes the node as it is now.
     pub(super) fn observe(&mut self, node: &Arc<NodeObject>, managed: bool, now: Instant) {
         let name = &node.view.name;
         if node.ready == Ready::True || node.meta.deletion_timestamp.is_some() || !managed {
@@ -253,13 +236,22 @@ impl NotReadyNodes {
                     Some(known) => known.asked,
                     None => self.recent.remove(name),
                 };
-                let new = NotReadyNode::new(Arc::clone(node), asked, Next::Due(soon(asked)));
+                let new = NotReadyNode {
+                    node: Arc::clone(node),
+                    asked,
+                    answer: None,
+                    since: None,
+                    wait: Duration::ZERO,
+                    next: Next::Due(soon(asked)),
+                    blocked: None,
+                    reported: BTreeSet::new(),
+                };
                 self.nodes.insert(name.clone(), new);
             }
         }
     }
 
-    /// The node is ready, or gone, or none of ours.
+    /// The node is ready, deleted, or not ours.
     pub(super) fn forget(&mut self, name: &str) {
         let forgotten = self.nodes.remove(name);
         if let Some(asked) = forgotten.and_then(|node| node.asked) {
@@ -283,14 +275,14 @@ impl NotReadyNodes {
         self.nodes.values().filter_map(|node| node.next.time()).min()
     }
 
-    /// How long to wait from the beginning of one pass to the next: the more nodes, the more are worth waiting for.
+    /// The time from the beginning of one pass to the next. The more nodes are not ready, the longer a pass waits for others.
     pub(super) fn pause(&self) -> Duration {
         let many = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         let each = Duration::from_millis(5);
         (COALESCE + each.saturating_mul(many)).min(self.monitor_period.max(COALESCE))
     }
 
-    /// Those to ask about now.
+    /// Takes the nodes to ask about now.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Arc<NodeObject>> {
         self.recent.retain(|_, asked| *asked + self.monitor_period > now);
         let is_due = |known: &NotReadyNode| known.next.time().is_some_and(|due| due <= now);
@@ -312,27 +304,20 @@ impl NotReadyNodes {
             .collect()
     }
 
-    /// Whether this node may be proven gone by one more answer, or is of the kind that only others can prove: then
-    /// another node has to be there for comparison.
-    pub(super) fn needs_witness(&self, name: &str, began: Instant) -> bool {
+    /// Whether one more answer about this node may prove that its machine is missing, or the answer counts only if another
+    /// node is present. In both cases, present nodes are read for comparison.
+    pub(super) fn needs_comparison(&self, name: &str, began: Instant) -> bool {
         self.get(name).is_some_and(|known| {
             known.node.view.provider_id.is_none() || known.is_proven(began, self.confirm)
         })
     }
 
-    /// Takes in the answers of one pass. `present`: whether a node of this cloud was Present in it.
-    ///
-    /// Returns the nodes that the answers prove to be gone.
-    pub(super) fn record(
-        &mut self,
-        findings: &[Finding],
-        times: Times,
-        present: bool,
-    ) -> Vec<Arc<NodeObject>> {
+    /// Records the answers of one pass. Returns the nodes whose machines are proven missing.
+    pub(super) fn record(&mut self, answers: &Answers) -> Vec<Arc<NodeObject>> {
         let longest = self.longest_wait();
-        let (monitor_period, confirm) = (self.monitor_period, self.confirm);
+        let (monitor_period, confirm, began) = (self.monitor_period, self.confirm, answers.began);
         let mut proven = Vec::new();
-        for Finding { view, answer } in findings {
+        for Finding { view, answer } in &answers.findings {
             let Some(known) = self.nodes.get_mut(&view.name) else {
                 continue;
             };
@@ -341,7 +326,7 @@ impl NotReadyNodes {
             }
             let now = &known.node.view;
             if now.uid != view.uid || now.provider_id != view.provider_id {
-                known.next = Next::Due(times.began + monitor_period);
+                known.next = Next::Due(began + monitor_period);
                 continue;
             }
             let same = known.answer == Some(*answer);
@@ -349,10 +334,10 @@ impl NotReadyNodes {
             let proves = match answer {
                 Answer::Absent => true,
                 // Counts only if another node was found.
-                Answer::Unresolved => present,
+                Answer::Unresolved => answers.present,
                 _ => false,
             };
-            let since = known.since.filter(|_| same).unwrap_or(times.ended);
+            let since = known.since.filter(|_| same).unwrap_or(answers.ended);
             known.since = proves.then_some(since);
             if !same {
                 known.unblock();
@@ -362,8 +347,8 @@ impl NotReadyNodes {
             } else {
                 monitor_period
             };
-            known.next = Next::Due(times.began + known.wait);
-            if known.is_proven(times.began, confirm) {
+            known.next = Next::Due(began + known.wait);
+            if known.is_proven(began, confirm) {
                 proven.push(Arc::clone(&known.node));
             } else if *answer == Answer::Absent {
                 known.next = Next::At(since + confirm);
@@ -391,14 +376,15 @@ impl NotReadyNodes {
 
     /// Asks about the node, if it is still this one, at this time and not earlier.
     pub(super) fn again_at(&mut self, name: &str, uid: &str, at: Instant) {
-        if let Some(known) = self.nodes.get_mut(name).filter(|s| s.node.view.uid == uid)
+        let known = self.nodes.get_mut(name);
+        if let Some(known) = known.filter(|known| known.node.view.uid == uid)
             && known.next != Next::Asked
         {
             known.next = Next::At(at);
         }
     }
 
-    /// Records why a node is not deleted. Returns whether this reason has not been reported of it before.
+    /// Records why a node is not deleted. Returns whether this reason is new.
     pub(super) fn block(&mut self, name: &str, reason: BlockReason) -> bool {
         self.nodes.get_mut(name).is_some_and(|node| {
             node.blocked = Some(reason);
@@ -406,8 +392,8 @@ impl NotReadyNodes {
         })
     }
 
-    /// Asks about the first few of those that are blocked for this reason at this time at the latest, so that one of them
-    /// can be deleted then.
+    /// Asks about the first few that are blocked for this reason at this time at the latest, so that one of them can be
+    /// deleted then.
     pub(super) fn ask_some_blocked_by(&mut self, reason: BlockReason, some: usize, at: Instant) {
         let blocked = |node: &&mut NotReadyNode| node.blocked == Some(reason);
         for node in self.nodes.values_mut().filter(blocked).take(some) {
@@ -421,7 +407,7 @@ impl NotReadyNodes {
         let many = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         WAIT_PER_NODE
             .saturating_mul(many)
-            .clamp(LONGEST_WAIT, LONGEST_WAIT_OF_ALL)
+            .clamp(LONGEST_WAIT, LONGEST_WAIT_OF_MANY)
             .max(self.monitor_period)
     }
 }

@@ -1,5 +1,5 @@
-//! One pass: the questions about all nodes that are due, and, where another node has to be there for comparison, about
-//! witnesses.
+//! One pass: the questions about all nodes that are due, and, where another node has to be present, about nodes for
+//! comparison.
 
 use std::sync::Arc;
 
@@ -9,32 +9,35 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-use super::not_ready::{Answer, Finding, Times};
+use super::not_ready::{Answer, Finding};
 use crate::controllers::node_object::describe;
 
-/// Up to so many nodes are worth hurrying for.
+/// For up to so many nodes, a question has the priority of a user's request.
 const FEW: usize = 10;
 /// How many nodes are asked about for comparison.
-const WITNESSES: usize = 3;
+const COMPARED: usize = 3;
 
 /// The questions of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     pub(super) due: Vec<Arc<NodeView>>,
     /// Nodes to ask about if none of those is Present. Empty if nothing depends on it.
-    pub(super) witnesses: Vec<Arc<NodeView>>,
+    pub(super) comparison: Vec<Arc<NodeView>>,
 }
 
 /// The answers of a pass.
 #[derive(Debug)]
 pub(super) struct Answers {
     pub(super) findings: Vec<Finding>,
-    /// Whether a node of this cloud, one that was due or a witness, was Present.
+    /// Whether a node of this cloud was Present, one that was due or one for comparison.
     pub(super) present: bool,
-    /// An example of what could not be found out.
+    /// The first error.
     pub(super) failure: Option<Error>,
-    pub(super) times: Times,
-    /// The credentials under which all was answered; `None` if they changed meanwhile.
+    /// When the questions began.
+    pub(super) began: Instant,
+    /// When the last answer came.
+    pub(super) ended: Instant,
+    /// The generation of the credentials for all answers; `None` if they changed meanwhile.
     pub(super) generation: Option<u64>,
 }
 
@@ -43,16 +46,14 @@ pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
     let generation = cloud.generation();
     let began = Instant::now();
     let freshness = Freshness::After(began);
-    let Questions { due, witnesses } = questions;
+    let Questions { due, comparison } = questions;
     let priority = if due.len() <= FEW {
         Priority::User
     } else {
         Priority::Background
     };
-    let ask = async |nodes: &[Arc<NodeView>]| match cloud.instances() {
-        Some(instances) => describe(instances, nodes, Need::Existence, freshness, priority).await,
-        None => Vec::new(),
-    };
+    let ask =
+        async |nodes: &[Arc<NodeView>]| describe(cloud, nodes, Need::Existence, freshness, priority).await;
     let mut failure = None;
     let answers = ask(&due).await;
     let mut findings = Vec::with_capacity(due.len());
@@ -65,13 +66,12 @@ pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
             failure.get_or_insert(error);
         }
     }
-    // A name may be found in a wrong project too: only an id is proof of the right one.
+    // A name may be found in a wrong project, too. Only an id proves that the project is right.
     let mut present = findings
         .iter()
         .any(|finding| finding.answer.is_present() && finding.view.provider_id.is_some());
-    let in_question = |finding: &Finding| matches!(finding.answer, Answer::Absent | Answer::Unresolved);
-    if !present && !witnesses.is_empty() && findings.iter().any(in_question) {
-        let answers = ask(&witnesses).await;
+    if !present && findings.iter().any(|finding| finding.answer.is_missing()) {
+        let answers = ask(&comparison).await;
         present = answers.iter().any(|answer| Answer::of(answer).is_present());
         failure = failure.or_else(|| answers.into_iter().find_map(Result::err));
     }
@@ -79,17 +79,15 @@ pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
         findings,
         present,
         failure,
-        times: Times {
-            began,
-            ended: Instant::now(),
-        },
+        began,
+        ended: Instant::now(),
         generation: (cloud.generation() == generation).then_some(generation),
     }
 }
 
-/// Nodes of this cloud to ask about for comparison: three that are ready, others each time; where there are fewer,
-/// nodes that are not ready and were found before.
-pub(super) fn witnesses<'a>(
+/// Nodes of this cloud to ask about for comparison: three that are ready, others each `turn`. If fewer are ready, nodes
+/// that are not ready but were found before are added.
+pub(super) fn comparison_nodes<'a>(
     nodes: &'a [Arc<NodeObject>],
     owns: impl Fn(&str) -> bool,
     found_before: impl Iterator<Item = &'a Arc<NodeObject>>,
@@ -101,13 +99,13 @@ pub(super) fn witnesses<'a>(
         .filter(|node| node.view.provider_id.as_deref().is_some_and(&owns))
         .collect();
     if !ready.is_empty() {
-        let first = turn.wrapping_mul(WITNESSES) % ready.len();
+        let first = turn.wrapping_mul(COMPARED) % ready.len();
         ready.rotate_left(first);
     }
     ready
         .into_iter()
         .chain(found_before.filter(|node| node.view.provider_id.is_some()))
-        .take(WITNESSES)
+        .take(COMPARED)
         .map(|node| Arc::clone(&node.view))
         .collect()
 }
@@ -143,69 +141,72 @@ mod tests {
     }
 
     #[test]
-    fn witnesses_are_ready_nodes_of_this_cloud_others_each_time() {
+    fn ready_nodes_of_this_cloud_are_compared_others_each_time() {
         let nodes = [
             ours("a", "True"),
             ours("b", "True"),
             node("foreign", "aws:///x/i-1", "True"),
-            ours("sick", "False"),
+            ours("failing", "False"),
             ours("c", "True"),
             ours("d", "True"),
             node("bare", "", "True"),
         ];
-        let turn = |turn| witnesses(&nodes, owns, std::iter::empty(), turn);
+        let turn = |turn| comparison_nodes(&nodes, owns, std::iter::empty(), turn);
         assert_eq!(names(&turn(0)), ["a", "b", "c"]);
         assert_eq!(names(&turn(1)), ["d", "a", "b"]);
         assert_eq!(names(&turn(2)), ["c", "d", "a"]);
     }
 
     #[test]
-    fn where_nobody_is_ready_nodes_that_were_found_before_stand_in() {
+    fn without_ready_nodes_those_that_were_found_before_are_compared() {
         let nodes = [ours("a", "True")];
         let found = [ours("x", "Unknown"), node("nameless", "", "False")];
-        assert_eq!(names(&witnesses(&nodes, owns, found.iter(), 7)), ["a", "x"]);
-        assert!(witnesses(&[], owns, std::iter::empty(), 3).is_empty());
+        assert_eq!(
+            names(&comparison_nodes(&nodes, owns, found.iter(), 7)),
+            ["a", "x"]
+        );
+        assert!(comparison_nodes(&[], owns, std::iter::empty(), 3).is_empty());
     }
 
-    fn questions(due: &[&str], witnesses: &[&str]) -> Questions {
+    fn questions(due: &[&str], comparison: &[&str]) -> Questions {
         let views = |names: &[&str]| names.iter().map(|name| ours(name, "True").view.clone()).collect();
         Questions {
             due: views(due),
-            witnesses: views(witnesses),
+            comparison: views(comparison),
         }
     }
 
     #[tokio::test]
-    async fn witnesses_are_asked_only_if_something_depends_on_them() {
+    async fn nodes_are_compared_only_if_something_depends_on_them() {
         let cloud = FakeCloud::default();
-        cloud.insert("there", Instance::default());
-        let answers = ask(&cloud, questions(&["there", "gone"], &["w"])).await;
+        cloud.insert("present", Instance::default());
+        let answers = ask(&cloud, questions(&["present", "missing"], &["w"])).await;
         assert!(answers.present);
         assert_eq!(cloud.calls().len(), 1, "one that was due was found");
 
-        let answers = ask(&cloud, questions(&["gone"], &["there", "w"])).await;
+        let answers = ask(&cloud, questions(&["missing"], &["present", "w"])).await;
         assert!(answers.present);
         assert_eq!(cloud.calls().len(), 3);
-        assert_eq!(cloud.calls()[2].nodes, ["there", "w"]);
+        assert_eq!(cloud.calls()[2].nodes, ["present", "w"]);
         assert_eq!(
             cloud.calls()[1].freshness,
             cloud.calls()[2].freshness,
-            "no older answer will do for the witnesses"
+            "no older answer is used for the comparison"
         );
 
         cloud.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
-        let answers = ask(&cloud, questions(&["gone"], &["there"])).await;
+        let answers = ask(&cloud, questions(&["missing"], &["present"])).await;
         assert!(!answers.present && answers.failure.is_some());
-        assert_eq!(cloud.calls().len(), 4, "nothing is in question");
+        assert_eq!(cloud.calls().len(), 4, "no node seems missing");
     }
 
     #[tokio::test]
-    async fn a_machine_found_by_name_is_no_witness() {
+    async fn a_machine_found_by_name_is_not_compared() {
         let cloud = FakeCloud::default();
         cloud.insert("same-name", Instance::default());
         let by_name = Questions {
             due: vec![node("same-name", "", "False").view.clone()],
-            witnesses: Vec::new(),
+            comparison: Vec::new(),
         };
         let answers = ask(&cloud, by_name).await;
         assert_eq!(answers.findings[0].answer, Answer::On);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_under_changing_credentials_bear_no_generation() {
+    async fn answers_under_changing_credentials_have_no_generation() {
         let cloud = FakeCloud::default();
         assert_eq!(ask(&cloud, questions(&["x"], &[])).await.generation, Some(0));
         cloud.hold();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_nodes_do_not_hurry() {
+    async fn questions_about_many_nodes_are_background_work() {
         let cloud = FakeCloud::default();
         let many: Vec<_> = (0..11).map(|i| format!("n{i}")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();

@@ -1,5 +1,4 @@
-//! The plan of this controller. Where two answers are needed, it asks once and lists what follows from an equal second
-//! answer.
+//! The plan of this controller. Where two answers are needed, it asks once and assumes an equal second answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,17 +7,14 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    decide::{self, BlockReason, Brake, Refusal, Whole},
-    not_ready::{Answer, COALESCE, NotReadyNodes, Times, is_managed},
+    decide::{self, BlockReason, Brake, Refusal, Totals},
+    not_ready::{Answer, COALESCE, NotReadyNodes, is_managed},
     pass::{self, Questions},
     report,
 };
 use crate::{
     config::LifecycleConfig,
-    controllers::{
-        node_action::NodeAction,
-        plan::{Blocked, Plan},
-    },
+    controllers::{node_action::NodeAction, plan::Plan},
 };
 
 /// Collects the actions on nodes, and removes deleted nodes from `nodes`: other controllers plan after this one.
@@ -31,7 +27,7 @@ pub(crate) async fn plan(
     if cloud.instances().is_none() {
         return;
     }
-    // The second answer is taken for granted.
+    // A second answer is assumed to be equal.
     let mut not_ready = NotReadyNodes::new(config.monitor_period, Duration::ZERO);
     let now = Instant::now();
     for node in nodes.iter() {
@@ -48,9 +44,10 @@ pub(crate) async fn plan(
     }
     let questions = Questions {
         due: due.iter().map(|node| Arc::clone(&node.view)).collect(),
-        witnesses: pass::witnesses(nodes, |id| cloud.owns(id), std::iter::empty(), 0),
+        comparison: pass::comparison_nodes(nodes, |id| cloud.owns(id), std::iter::empty(), 0),
     };
-    let answers = pass::ask(cloud, questions).await;
+    let mut answers = pass::ask(cloud, questions).await;
+    answers.began = answers.ended;
     let of = |answer| {
         let findings = answers.findings.iter();
         findings.filter(move |finding| finding.answer == answer)
@@ -65,9 +62,7 @@ pub(crate) async fn plan(
         plan.problem("nodes that are not ready", error);
         return;
     }
-    let ended = answers.times.ended;
-    let times = Times { began: ended, ended };
-    let proven = not_ready.record(&answers.findings, times, answers.present);
+    let proven = not_ready.record(&answers);
     for (node, action) in decide::shutdowns(&not_ready, &answers.findings) {
         plan.node(&node.view.name).act(&action);
     }
@@ -77,8 +72,8 @@ pub(crate) async fn plan(
              deleted",
         );
     }
-    let whole = Whole::of(&not_ready, nodes, cloud, answers.present, config.deletion_share);
-    let decision = Brake::default().decide(proven, &whole, now);
+    let totals = Totals::of(&not_ready, nodes, cloud, answers.present, config.deletion_share);
+    let decision = Brake::default().decide(proven, &totals, now);
     let (confirm, grace) = (config.deletion_confirm, config.grace(cloud));
     for node in decision.delete {
         nodes.retain(|other| other.view.name != node.view.name);
@@ -88,18 +83,18 @@ pub(crate) async fn plan(
         }
         plan.node(&node.view.name).act(&deletion(&node, &when));
     }
-    let whole = decision.whole;
+    let totals = decision.totals;
     for (node, reason) in decision.blocked {
         let findings = plan.node(&node.view.name);
         match reason {
             BlockReason::Share => {
-                let Whole { gone, all, .. } = whole;
-                let when = format!("; one a minute, since {gone} of {all} nodes seem gone");
+                let Totals { missing, all, .. } = totals;
+                let when = format!("; one a minute, since {missing} of {all} nodes seem missing");
                 findings.act(&deletion(&node, &when));
             }
             BlockReason::NothingPresent => {
-                let text = report::message(&node.view.name, reason, &whole, &cloud.scope());
-                findings.block(Blocked::because(text));
+                let text = report::message(&node.view.name, reason, &totals, &cloud.scope());
+                findings.block(text);
             }
         }
     }
@@ -107,5 +102,5 @@ pub(crate) async fn plan(
 
 /// The deletion of the node, and `when` it is done.
 fn deletion(node: &NodeObject, when: &str) -> NodeAction {
-    NodeAction::Delete(format!("{}{when}", decide::why_gone(node)))
+    NodeAction::Delete(format!("{}{when}", decide::deletion_reason(node)))
 }

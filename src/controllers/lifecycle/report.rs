@@ -1,4 +1,4 @@
-//! Why nodes are not deleted, and that the cloud does not answer: reported once per change.
+//! Events and log lines about nodes that are not deleted and about reads that fail, each once per change.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,14 +10,14 @@ use tracing::{info, warn};
 
 use super::{
     COMPONENT,
-    decide::{BlockReason, Whole},
+    decide::{BlockReason, Totals},
 };
 use crate::logging::{Failing, warn_if_new};
 
-/// How many nodes of a pass get an event of their own.
+/// How many nodes of a pass get an event.
 const EVENTS: usize = 20;
 
-/// Events and lines of the log.
+/// Publishes events and logs failures.
 pub(super) struct Reports {
     recorder: Recorder,
     failing: Failing<&'static str>,
@@ -42,21 +42,21 @@ impl Reports {
             controller = COMPONENT,
             kind,
             error = error.report(),
-            "Could not find out whether machines of nodes exist"
+            "Could not determine whether the machines of nodes exist"
         );
     }
 
-    /// The last question about every node was answered. (One pass is no proof: it may have left out nodes that fail.)
-    pub(super) fn nobody_fails(&mut self) {
+    /// The last question about every node was answered. (One pass may leave out nodes that fail.)
+    pub(super) fn none_fails(&mut self) {
         if self.failing.ends() {
-            info!(controller = COMPONENT, "Nodes' machines can be looked up again");
+            info!(controller = COMPONENT, "The machines of nodes can be read again");
         }
     }
 
     /// Publishes for which new reasons nodes are not deleted.
-    pub(super) fn publish_blocked(&self, new: &[(Arc<NodeObject>, BlockReason)], whole: &Whole, scope: &str) {
+    pub(super) fn publish(&self, new: &[(Arc<NodeObject>, BlockReason)], totals: &Totals, scope: &str) {
         for (node, reason) in new.iter().take(EVENTS) {
-            let message = message(&node.view.name, *reason, whole, scope);
+            let message = message(&node.view.name, *reason, totals, scope);
             self.recorder
                 .publish(node.reference(), EventType::Warning, "DeletingNodeHeld", &message);
         }
@@ -87,18 +87,18 @@ impl Reports {
                 nodes,
                 cloud = scope(),
                 way_out = way_out(reason),
-                "Not deleting nodes although the cloud says that their machines do not exist"
+                "Not deleting nodes although the cloud reports that their machines do not exist"
             );
         }
     }
 }
 
-/// What a person can do.
+/// The advice for a person.
 fn way_out(reason: BlockReason) -> &'static str {
     match reason {
         BlockReason::NothingPresent => {
-            "check that credentials, project and region in the cloud config are the cluster's; if the machines are \
-             really gone, run kubectl delete node"
+            "check that credentials, project and region in the cloud config are the cluster's; if the machines do \
+             not exist, run kubectl delete node"
         }
         BlockReason::Share => {
             "if so many machines were removed on purpose, raise --node-deletion-share or run kubectl delete node"
@@ -107,18 +107,18 @@ fn way_out(reason: BlockReason) -> &'static str {
 }
 
 /// The event.
-pub(super) fn message(node: &str, reason: BlockReason, whole: &Whole, scope: &str) -> String {
+pub(super) fn message(node: &str, reason: BlockReason, totals: &Totals, scope: &str) -> String {
     let way_out = way_out(reason);
     match reason {
         BlockReason::NothingPresent => format!(
-            "Not deleting node {node}: the cloud says that its machine does not exist, but no other machine of this \
+            "Not deleting node {node}: the cloud reports that its machine does not exist, but no other machine of this \
              cluster was found either. Asked as {scope}. What to do: {way_out}"
         ),
         BlockReason::Share => format!(
-            "Not deleting node {node} yet: the machines of {} of {} nodes seem to be gone or went a moment ago, more \
-             than --node-deletion-share={}, so that they are deleted one a minute. Asked as {scope}. What to do: \
-             {way_out}",
-            whole.gone, whole.all, whole.share
+            "Not deleting node {node} yet: the machines of {} of {} nodes seem to be missing, or the nodes were deleted a \
+             moment ago. This is more than --node-deletion-share={}, so that one a minute is deleted. Asked as {scope}. \
+             What to do: {way_out}",
+            totals.missing, totals.all, totals.share
         ),
     }
 }
@@ -127,15 +127,15 @@ pub(super) fn message(node: &str, reason: BlockReason, whole: &Whole, scope: &st
 mod tests {
     use super::*;
 
-    const MANY: Whole = Whole {
+    const MANY: Totals = Totals {
         present: true,
-        gone: 5,
+        missing: 5,
         all: 8,
         share: 0.25,
     };
 
     #[test]
-    fn an_event_names_the_reason_the_place_and_the_way_out() {
+    fn an_event_names_the_reason_the_scope_and_the_advice() {
         let text = message(
             "n1",
             BlockReason::NothingPresent,

@@ -7,17 +7,14 @@ use std::sync::Arc;
 use ccm_core::testkit::FakeCloud;
 use serde_json::json;
 
-use super::{
-    not_ready::{Finding, Times},
-    *,
-};
+use super::{not_ready::Finding, *};
 use crate::controllers::node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT};
 
-/// What becomes of a node.
+/// The outcome for a node.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum NodeOutcome {
     /// The cloud was not asked and nothing is written.
-    LeftAlone,
+    Ignored,
     Kept,
     Tainted,
     Untainted,
@@ -25,7 +22,7 @@ enum Fate {
 }
 
 use Answer::{Absent, Failed, Off, On, Unmanaged, Unresolved};
-use Fate::{Deleted, Kept, LeftAlone, Tainted as GotTaint, Untainted};
+use NodeOutcome::{Deleted, Ignored, Kept, Tainted as GotTaint, Untainted};
 
 const OURS: &str = "fake://n";
 
@@ -46,8 +43,24 @@ fn node(ready: Option<&str>, provider_id: &str, taints: &[(&str, &str)]) -> Arc<
     Arc::new(serde_json::from_value(node).unwrap())
 }
 
-/// Gives the answers, one a pass, beside a node that is found.
-fn fate(node: &Arc<NodeObject>, answers: &[Answer]) -> Fate {
+/// The same answer about all nodes in a pass that takes no time, beside a node that is found.
+fn answers(asked: &[Arc<NodeObject>], answer: Answer, now: Instant) -> Answers {
+    let finding = |node: &Arc<NodeObject>| Finding {
+        view: Arc::clone(&node.view),
+        answer,
+    };
+    Answers {
+        findings: asked.iter().map(finding).collect(),
+        present: true,
+        failure: None,
+        began: now,
+        ended: now,
+        generation: Some(0),
+    }
+}
+
+/// Gives the answers, one a pass.
+fn outcome(node: &Arc<NodeObject>, given: &[Answer]) -> NodeOutcome {
     let confirm = Duration::from_secs(10);
     let mut not_ready = NotReadyNodes::new(Duration::from_secs(5), confirm);
     let mut brake = Brake::default();
@@ -56,39 +69,28 @@ fn fate(node: &Arc<NodeObject>, answers: &[Answer]) -> Fate {
         return Untainted;
     }
     not_ready.observe(node, managed, Instant::now());
-    let mut fate = LeftAlone;
-    for answer in answers {
+    let mut outcome = Ignored;
+    for answer in given {
         let Some(now) = not_ready.next_due() else {
-            return fate;
+            return outcome;
         };
         let asked = not_ready.take_due(now);
-        let findings: Vec<_> = asked
-            .iter()
-            .map(|node| Finding {
-                view: Arc::clone(&node.view),
-                answer: *answer,
-            })
-            .collect();
-        let times = Times {
-            began: now,
-            ended: now,
-        };
-        let proven = not_ready.record(&findings, times, true);
-        let whole = Whole {
+        let proven = not_ready.record(&answers(&asked, *answer, now));
+        let totals = Totals {
             present: true,
             all: 10,
-            gone: proven.len(),
+            missing: proven.len(),
             share: 0.25,
         };
-        let decision = brake.decide(proven, &whole, now);
+        let decision = brake.decide(proven, &totals, now);
         let (key, effect) = SHUTDOWN_TAINT;
-        fate = match decision.delete.as_slice() {
+        outcome = match decision.delete.as_slice() {
             [] if *answer == Off && !node.has_exact_taint(key, effect) => GotTaint,
             [] => Kept,
             _ => return Deleted,
         };
     }
-    fate
+    outcome
 }
 
 #[test]
@@ -98,36 +100,36 @@ fn upstreams_table_under_our_rules() {
     let (no, unknown, yes) = (Some("False"), Some("Unknown"), Some("True"));
     let two_absent: &[Answer] = &[Absent, Absent];
     #[rustfmt::skip]
-    let cases: &[(&str, Arc<NodeObject>, &[Answer], Fate)] = &[
-        ("not ready, gone", node(no, OURS, &[]), two_absent, Deleted),
-        ("not ready, gone, asked once", node(no, OURS, &[]), &[Absent], Kept),
+    let cases: &[(&str, Arc<NodeObject>, &[Answer], NodeOutcome)] = &[
+        ("not ready, missing", node(no, OURS, &[]), two_absent, Deleted),
+        ("not ready, missing, asked once", node(no, OURS, &[]), &[Absent], Kept),
         ("not ready, the question fails", node(no, OURS, &[]), &[Failed; 50], Kept),
         ("not ready, there", node(no, OURS, &[]), &[On; 50], Kept),
-        ("unknown, gone", node(unknown, OURS, &[]), two_absent, Deleted),
-        ("no condition, gone", node(None, OURS, &[]), two_absent, Deleted),
+        ("unknown, missing", node(unknown, OURS, &[]), two_absent, Deleted),
+        ("no condition, missing", node(None, OURS, &[]), two_absent, Deleted),
         ("unknown, there", node(unknown, OURS, &[]), &[On; 50], Kept),
-        ("ready, gone", node(yes, OURS, &[]), two_absent, LeftAlone),
+        ("ready, missing", node(yes, OURS, &[]), two_absent, Ignored),
         ("not ready, switched off", node(no, OURS, &[]), &[Off], GotTaint),
         ("switched off, tainted already", node(no, OURS, &shutdown), &[Off; 5], Kept),
         ("switched off, the key with another effect", node(no, OURS, &[(SHUTDOWN_TAINT.0, "NoExecute")]), &[Off], GotTaint),
         ("found by name, switched off", node(no, "", &uninitialized), &[Off], GotTaint),
         ("running again, not ready yet: the taint stays", node(no, OURS, &shutdown), &[On; 5], Kept),
         ("ready, tainted", node(yes, OURS, &shutdown), &[], Untainted),
-        ("ready, switched off", node(yes, OURS, &[]), &[Off], LeftAlone),
-        ("unknown, off first, then gone", node(unknown, OURS, &[]), &[Off, Absent, Absent], Deleted),
+        ("ready, switched off", node(yes, OURS, &[]), &[Off], Ignored),
+        ("unknown, off first, then missing", node(unknown, OURS, &[]), &[Off, Absent, Absent], Deleted),
         ("no provider ID, waits for it, nowhere by name", node(no, "", &uninitialized), &[Unresolved; 50], Deleted),
         ("the same for a short time", node(no, "", &uninitialized), &[Unresolved; 10], Kept),
         ("the same, the question fails now and then", node(no, "", &uninitialized), &[Unresolved, Failed, Unresolved, Failed], Kept),
-        ("the provider says hands off", node(no, OURS, &[]), &[Unmanaged; 50], Kept),
+        ("the provider leaves it unmanaged", node(no, OURS, &[]), &[Unmanaged; 50], Kept),
         // Where upstream would delete or write, and we do not.
-        ("bare metal", node(no, "", &[]), &[Unresolved; 50], LeftAlone),
-        ("bare metal, ready, tainted by somebody", node(yes, "", &shutdown), &[], LeftAlone),
-        ("another cloud's", node(no, "aws:///z/i-1", &[]), two_absent, LeftAlone),
-        ("another cloud's, ready, tainted by it", node(yes, "aws:///z/i-1", &shutdown), &[], LeftAlone),
-        ("gone, but not twice in a row", node(no, OURS, &[]), &[Absent, Failed, Absent, On, Absent], Kept),
+        ("bare metal", node(no, "", &[]), &[Unresolved; 50], Ignored),
+        ("bare metal, ready, tainted by another client", node(yes, "", &shutdown), &[], Ignored),
+        ("another cloud's", node(no, "aws:///z/i-1", &[]), two_absent, Ignored),
+        ("another cloud's, ready, tainted by it", node(yes, "aws:///z/i-1", &shutdown), &[], Ignored),
+        ("missing, but not twice in a row", node(no, OURS, &[]), &[Absent, Failed, Absent, On, Absent], Kept),
     ];
     for (name, node, answers, expected) in cases {
-        assert_eq!(fate(node, answers), *expected, "{name}");
+        assert_eq!(outcome(node, answers), *expected, "{name}");
     }
 }
 
@@ -159,24 +161,15 @@ fn uninitialized_nodes_that_a_cloud_leaves_out_of_its_lists_are_not_deleted_all_
     let (now, proven) = loop {
         let now = not_ready.next_due().unwrap();
         let asked = not_ready.take_due(now);
-        let finding = |node: &Arc<NodeObject>| Finding {
-            view: Arc::clone(&node.view),
-            answer: Unresolved,
-        };
-        let findings: Vec<_> = asked.iter().map(finding).collect();
-        let times = Times {
-            began: now,
-            ended: now,
-        };
-        let proven = not_ready.record(&findings, times, true);
+        let proven = not_ready.record(&answers(&asked, Unresolved, now));
         if !proven.is_empty() {
             break (now, proven);
         }
     };
     assert_eq!(proven.len(), 100);
-    let whole = Whole::of(&not_ready, &nodes, &cloud, true, 0.25);
-    let decision = brake.decide(proven, &whole, now);
-    assert_eq!((decision.whole.gone, decision.whole.all), (100, 120));
+    let totals = Totals::of(&not_ready, &nodes, &cloud, true, 0.25);
+    let decision = brake.decide(proven, &totals, now);
+    assert_eq!((decision.totals.missing, decision.totals.all), (100, 120));
     assert_eq!(decision.delete.len(), 1);
     assert!(
         decision

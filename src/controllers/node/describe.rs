@@ -1,16 +1,16 @@
-//! The batcher in front of the cloud: nodes that wait at the same moment are asked about together.
+//! The batcher in front of the cloud: one question for all nodes that wait at the same moment.
 
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    Cloud, Error, ErrorKind, Freshness, InstanceState, Need, NodeView, Priority, Result,
+    Cloud, Freshness, InstanceState, Need, NodeView, Priority, Result,
     client::{BatchConfig, Batcher, ClientMetrics},
 };
 use tokio::time::Instant;
 
 use crate::controllers::node_object::describe;
 
-/// A batch is sent when nothing came for this long ..
+/// A batch is sent if no question came for this long ..
 const IDLE: Duration = Duration::from_millis(30);
 /// .. or this long after its first node ..
 const LONGEST: Duration = Duration::from_millis(300);
@@ -20,14 +20,14 @@ pub(super) const LARGEST: usize = 450;
 /// Batches at the same time.
 const PARALLEL: usize = 4;
 
-/// An answer this old is good enough to find a machine. What is missing in it is asked for anyway.
+/// An answer this old is good enough to find a machine. A machine that is missing in it is read anyway.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// A question about the machine of a node that joins.
 #[derive(Clone)]
 pub(crate) struct Question {
     pub(crate) node: Arc<NodeView>,
-    /// Set when an earlier answer was not good enough: only something newer will do.
+    /// Set if an earlier answer did not help: only a newer one can.
     pub(crate) newer_than: Option<Instant>,
 }
 
@@ -46,16 +46,8 @@ pub(crate) fn batcher(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Batcher
     })
 }
 
-/// Nodes that ask for the first time share what is in the cache; one that has to wait for news does not make the
-/// whole batch wait for it.
+/// Nodes that ask for the first time share the cached answers. They do not wait for a node that needs a new answer.
 async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<InstanceState>> {
-    let Some(instances) = cloud.instances() else {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "the cloud provider does not support instances",
-        );
-        return questions.iter().map(|_| Err(error.clone())).collect();
-    };
     let newest = questions.iter().filter_map(|question| question.newer_than).max();
     let part = |fresh: bool| {
         let of_part = questions
@@ -66,12 +58,7 @@ async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<Insta
             Some(instant) if fresh => Freshness::After(instant),
             _ => Freshness::AtMost(RECENT),
         };
-        async move {
-            if views.is_empty() {
-                return Vec::new();
-            }
-            describe(instances, views, Need::Metadata, freshness, Priority::User).await
-        }
+        describe(cloud, views, Need::Metadata, freshness, Priority::User)
     };
     let (fresh, recent) = tokio::join!(part(true), part(false));
     let (mut fresh, mut recent) = (fresh.into_iter(), recent.into_iter());

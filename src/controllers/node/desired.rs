@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ccm_core::{
-    AddressType, Cloud, Error, Instance, InstanceState, Labels, NodeAddress, NodeView,
+    AddressType, Cloud, Instance, InstanceState, Labels, NodeAddress, NodeView,
     controllers::{
         NodeObject,
         provided_ip::{self, ProvidedIpError},
@@ -20,7 +20,7 @@ use crate::controllers::{
 pub(crate) struct Problem {
     /// A short name that stays the same while the problem does: the `reason` of the event, and a metric label.
     pub(crate) reason: &'static str,
-    /// What a person reads on the node, with what to do about it.
+    /// The text of the event, with the fix.
     pub(crate) message: String,
 }
 
@@ -34,11 +34,6 @@ impl Problem {
             reason,
             message: format!("Node not initialized, will retry: {why}"),
         }
-    }
-
-    /// The cloud could not be asked.
-    pub(crate) fn not_described(error: &Error) -> Self {
-        Self::retried(error.kind().as_str(), error.report())
     }
 
     /// The cloud has no machine for the node.
@@ -70,13 +65,13 @@ pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<boo
         None => Ok(true),
         Some(id) if node.has_taint(UNINITIALIZED_TAINT) => Err(Problem {
             reason: "ForeignProviderID",
-            message: format!("Node left alone: its provider ID {id} belongs to another cloud"),
+            message: format!("Node left unchanged: its provider ID {id} belongs to another cloud"),
         }),
         Some(_) => Ok(false),
     }
 }
 
-/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules leave it alone.
+/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules leave it unchanged.
 ///
 /// # Errors
 ///
@@ -92,11 +87,11 @@ pub(crate) fn initialize(
     }
 }
 
-/// Decides how to initialise a node whose machine is present.
+/// Decides how to initialize a node whose machine is present.
 ///
 /// # Errors
 ///
-/// If it must wait: no addresses yet, no provider ID, or a `--node-ip` that does not fit.
+/// If it must wait: it has no addresses yet, no provider ID, or a `--node-ip` that does not match.
 pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<Initialization, Problem> {
     let name = &node.view.name;
     let provider_id = match &node.view.provider_id {
@@ -142,17 +137,10 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
 
 /// The machine's addresses in the cloud's order, and the node's own host names if the cloud has none.
 fn machine_addresses(node: &NodeObject, instance: &Instance) -> Vec<NodeAddress> {
+    let is_hostname = |address: &&NodeAddress| address.kind == AddressType::Hostname;
     let mut addresses = instance.addresses.clone();
-    if !addresses
-        .iter()
-        .any(|address| address.kind == AddressType::Hostname)
-    {
-        addresses.extend(
-            node.addresses
-                .iter()
-                .filter(|address| address.kind == AddressType::Hostname)
-                .cloned(),
-        );
+    if !addresses.iter().any(|address| is_hostname(&address)) {
+        addresses.extend(node.addresses.iter().filter(is_hostname).cloned());
     }
     addresses
 }
@@ -168,9 +156,9 @@ fn only_provided(
     }
 }
 
-/// Arranges addresses as an initialized node shows them: those that remain keep the node's order, and a new one follows
-/// the others of its type. The first address of a type is what members, routes and the kubelet use, so that it must not
-/// change for an order that no rule sets.
+/// Arranges addresses as an initialized node shows them. Those that remain keep the node's order, and a new one follows
+/// the others of its type. Members, routes and the kubelet use the first address of a type, so that it must not change for
+/// an order that no rule sets.
 fn in_node_order(addresses: &[NodeAddress], shown: &[NodeAddress]) -> Vec<NodeAddress> {
     let mut arranged = shown.to_vec();
     let mut previous = None;
@@ -182,7 +170,7 @@ fn in_node_order(addresses: &[NodeAddress], shown: &[NodeAddress]) -> Vec<NodeAd
         }
         previous = Some(address.kind);
     }
-    // Stale addresses go last: until then they mark the place of those that replace them.
+    // Stale addresses are removed last, since addresses that replace them take their place.
     arranged.retain(|address| addresses.contains(address));
     arranged
 }
@@ -198,14 +186,14 @@ pub(crate) fn reconciled_labels(labels: &Labels) -> NewLabels {
         .collect()
 }
 
-/// What a refresh found different on an initialised node.
+/// The differences of an initialized node from its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// The whole of `status.addresses`, if it differs.
     pub(crate) addresses: Option<Vec<NodeAddress>>,
     /// Labels to add or overwrite.
     pub(crate) labels: NewLabels,
-    /// Zone and region labels that differ and are left as they are: volumes have affinity to them.
+    /// Zone and region labels that differ and are left unchanged, since volumes have affinity to them.
     pub(crate) topology: NewLabels,
 }
 
@@ -221,14 +209,14 @@ impl Difference {
     }
 }
 
-/// Compares an initialised node with its machine.
+/// Compares an initialized node with its machine.
 ///
-/// `previous` are the additional labels that the cloud gave at the refresh before: such a label is ours to change
-/// as long as the node shows the value we know of.
+/// `previous` are the additional labels from the cloud at the refresh before. Such a label may be changed while the node
+/// shows that value.
 ///
 /// # Errors
 ///
-/// If the machine does not have the provided IP; nothing is changed then.
+/// If the machine does not have the provided IP. Then nothing is changed.
 pub(crate) fn difference(
     node: &NodeObject,
     instance: &Instance,
@@ -236,48 +224,39 @@ pub(crate) fn difference(
     refresh_topology: bool,
 ) -> Result<Difference, ProvidedIpError> {
     let shown = &node.view.labels;
-    let mut found = Difference::default();
+    let mut difference = Difference::default();
     if !instance.addresses.is_empty() {
-        let mut wanted = machine_addresses(node, instance);
+        let mut desired = machine_addresses(node, instance);
         if !instance.enforces_address_order {
-            wanted = in_node_order(&wanted, &node.addresses);
+            desired = in_node_order(&desired, &node.addresses);
         }
-        let wanted = only_provided(node, wanted)?;
-        if wanted != node.addresses {
-            found.addresses = Some(wanted);
-        }
+        let desired = only_provided(node, desired)?;
+        difference.addresses = (desired != node.addresses).then_some(desired);
     }
-    found.labels = type_labels(instance);
-    found
-        .labels
-        .extend(additional_labels(instance).filter_map(|(key, value)| {
-            let ours = match shown.get(key) {
-                None => true,
-                Some(now) => previous
-                    .and_then(|labels| labels.get(key))
-                    .is_some_and(|known| known == now),
-            };
-            ours.then(|| owned((key, value)))
-        }));
-    found
-        .labels
-        .retain(|key, value| shown.get(key) != Some(value.as_str()));
-    let mut topology = topology_labels(instance);
-    topology.retain(|key, value| shown.get(key) != Some(value.as_str()));
+    let is_ours = |key: &str| match (shown.get(key), previous) {
+        (None, _) => true,
+        (Some(now), Some(previous)) => previous.get(key).is_some_and(|known| known == now),
+        (Some(_), None) => false,
+    };
+    difference.labels = type_labels(instance);
+    let additional = additional_labels(instance).filter(|(key, _)| is_ours(key));
+    difference.labels.extend(additional.map(owned));
+    difference.topology = topology_labels(instance);
     if refresh_topology {
-        found.labels.append(&mut topology);
-    } else {
-        found.topology = topology;
+        difference.labels.append(&mut difference.topology);
     }
-    Ok(found)
+    for labels in [&mut difference.labels, &mut difference.topology] {
+        labels.retain(|key, value| shown.get(key) != Some(value.as_str()));
+    }
+    Ok(difference)
 }
 
-/// The additional labels of a machine that a node may take.
+/// The additional labels of a machine that a node may get.
 pub(crate) fn additional_labels(instance: &Instance) -> impl Iterator<Item = (&String, &String)> {
     instance.labels.iter().filter(|(key, _)| !is_reserved(key))
 }
 
-fn owned((key, value): (&String, &String)) -> (String, String) {
+pub(super) fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 

@@ -49,10 +49,10 @@ fn labels(pairs: &[(&str, &str)]) -> NewLabels {
 
 #[test]
 fn sets_provider_id_both_label_pairs_and_addresses() {
-    let wanted = initialization(&node(&[], &[]), &instance()).unwrap();
-    assert_eq!(wanted.provider_id.as_deref(), Some("fake://n1"));
+    let desired = initialization(&node(&[], &[]), &instance()).unwrap();
+    assert_eq!(desired.provider_id.as_deref(), Some("fake://n1"));
     assert_eq!(
-        wanted.labels,
+        desired.labels,
         labels(&[
             ("beta.kubernetes.io/instance-type", "t1.micro"),
             ("node.kubernetes.io/instance-type", "t1.micro"),
@@ -62,7 +62,7 @@ fn sets_provider_id_both_label_pairs_and_addresses() {
             ("topology.kubernetes.io/region", "us-west"),
         ])
     );
-    assert_eq!(wanted.addresses, Some(instance().addresses));
+    assert_eq!(desired.addresses, Some(instance().addresses));
 }
 
 #[test]
@@ -179,12 +179,12 @@ fn stable_labels_follow_their_beta_twins() {
 }
 
 /// The node as it is after `instance()` was applied to it.
-fn settled() -> NodeObject {
-    let wanted = initialization(&node(&[], &[]), &instance()).unwrap();
-    let mut settled = node(&[], &[]);
-    Arc::make_mut(&mut settled.view).labels = wanted.labels.into_iter().collect();
-    settled.addresses = wanted.addresses.unwrap();
-    settled
+fn initialized() -> NodeObject {
+    let desired = initialization(&node(&[], &[]), &instance()).unwrap();
+    let mut initialized = node(&[], &[]);
+    Arc::make_mut(&mut initialized.view).labels = desired.labels.into_iter().collect();
+    initialized.addresses = desired.addresses.unwrap();
+    initialized
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn nothing_differs_after_initialization_even_with_two_addresses_of_a_type() {
     let mut dual = instance();
     dual.addresses
         .push(NodeAddress::new(AddressType::InternalIP, "fd00::1"));
-    let mut shown = settled();
+    let mut shown = initialized();
     shown.addresses = dual.addresses.clone();
     assert_eq!(
         difference(&shown, &dual, None, false).unwrap(),
@@ -206,7 +206,7 @@ fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
     changed.addresses[0].address = "10.0.0.2".to_owned();
     changed.instance_type = Some("t1.large".to_owned());
     changed.zone = Some("us-west-1b".to_owned());
-    let found = difference(&settled(), &changed, None, false).unwrap();
+    let found = difference(&initialized(), &changed, None, false).unwrap();
     assert_eq!(found.addresses.as_ref(), Some(&changed.addresses));
     assert_eq!(
         found.labels.len(),
@@ -215,7 +215,7 @@ fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
         found.labels
     );
     assert_eq!(found.topology.len(), 2);
-    let with_flag = difference(&settled(), &changed, None, true).unwrap();
+    let with_flag = difference(&initialized(), &changed, None, true).unwrap();
     assert_eq!((with_flag.labels.len(), with_flag.topology.len()), (4, 0));
 }
 
@@ -337,14 +337,14 @@ fn a_refresh_keeps_addresses_when_the_cloud_has_none() {
     let mut bare = instance();
     bare.addresses.clear();
     assert_eq!(
-        difference(&settled(), &bare, None, false).unwrap(),
+        difference(&initialized(), &bare, None, false).unwrap(),
         Difference::default()
     );
 }
 
 #[test]
 fn a_refresh_changes_only_additional_labels_it_knows_to_be_ours() {
-    let mut shown = settled();
+    let mut shown = initialized();
     let view = Arc::make_mut(&mut shown.view);
     view.labels = view
         .labels

@@ -11,25 +11,26 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{
-    COMPONENT, Finished, NodeController, Question,
+    COMPONENT, NodeController, Question,
     desired::{self, Problem},
 };
 use crate::{
     controllers::{node_action::NodeAction, node_writer::Written},
     logging::warn_if_new,
+    metrics::increment,
 };
 
-/// How many answers without addresses are normal for a machine that was just created.
+/// How many answers without addresses are usual for a machine that was just created.
 const PATIENCE: u32 = 3;
 
 /// The node has to be tried again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry;
 
-/// What is remembered of a node between tries.
+/// The last attempt to initialize a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
-    /// The node as it was asked about.
+    /// The node at that time.
     view: Arc<NodeView>,
     provided_node_ip: Option<String>,
     /// When it failed last.
@@ -39,7 +40,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Whether the node has changed in what decides about its initialisation.
+    /// Whether a field of the node has changed that decides about its initialization.
     pub(crate) fn is_outdated(&self, node: &NodeObject) -> bool {
         self.view.uid != node.view.uid
             || self.view.provider_id != node.view.provider_id
@@ -49,42 +50,20 @@ impl Attempt {
 
 impl NodeController {
     pub(crate) async fn initialize(&self, node: &NodeObject) -> Result<(), Retry> {
-        match self.try_initialize(node).await {
-            Ok(Some(Written::Done)) => {
-                let finished = Finished {
-                    uid: node.view.uid.clone(),
-                    at: Instant::now(),
-                };
-                self.finished.lock().insert(node.view.name.clone(), finished);
-                self.metrics.initialized("success");
-                if let Some(age) = node.age_seconds() {
-                    self.metrics.taint_removal_delay.observe(age);
-                    self.metrics.initial_sync_delay.observe(age);
-                }
-                self.recorder.publish(
-                    node.reference(),
-                    EventType::Normal,
-                    "Synced",
-                    "Node synced successfully",
-                );
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-            // Also if its provider ID is another cloud's, which costs nothing: the cloud is not asked.
-            Err(problem) => {
-                self.fail(node, &problem);
-                Err(Retry)
-            }
-        }
+        // A node with another cloud's provider ID is tried again, too. That costs nothing, since the cloud is not asked.
+        self.try_initialize(node).await.map_err(|problem| {
+            self.fail(node, &problem);
+            Retry
+        })
     }
 
-    /// `None`: the node is not to be initialized, or the process ends.
-    async fn try_initialize(&self, node: &NodeObject) -> Result<Option<Written>, Problem> {
+    /// Initializes the node, unless the cloud's rules leave it alone or the process ends.
+    async fn try_initialize(&self, node: &NodeObject) -> Result<(), Problem> {
         let name = &node.view.name;
         if !desired::is_asked_about(node, &*self.cloud)? {
-            return Ok(None);
+            return Ok(());
         }
-        // An earlier answer did not help: only something newer can.
+        // An earlier answer did not help: only a newer one can.
         let newer_than = self
             .attempts
             .lock()
@@ -97,34 +76,46 @@ impl NodeController {
         };
         let state = self.describer.submit(question);
         let Some(state) = self.shutdown.run_until_cancelled(state).await else {
-            return Ok(None);
+            return Ok(());
         };
-        let Some(desired) =
-            desired::initialize(node, &state.map_err(|error| Problem::not_described(&error))?)?
-        else {
-            return Ok(None);
+        let state = state.map_err(|error| Problem::retried(error.kind().as_str(), error.report()))?;
+        let Some(desired) = desired::initialize(node, &state)? else {
+            return Ok(());
         };
         let provider_id = desired.provider_id.clone().or(node.view.provider_id.clone());
         let _permit = self.writers.acquire().await;
         if self.shutdown.is_cancelled() {
-            return Ok(None);
+            return Ok(());
         }
         let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;
         let written = written.map_err(|error| Problem::retried("WriteFailed", report(&error)))?;
-        if written == Written::Done {
-            info!(
-                controller = COMPONENT,
-                node = name,
-                provider_id,
-                "Initialized node"
-            );
-        } else {
+        if written != Written::Done {
             debug!(
                 node = name,
                 "Another writer initialized, replaced or deleted the node"
             );
+            return Ok(());
         }
-        Ok(Some(written))
+        info!(
+            controller = COMPONENT,
+            node = name,
+            provider_id,
+            "Initialized node"
+        );
+        let finished = (node.view.uid.clone(), Instant::now());
+        self.finished.lock().insert(name.clone(), finished);
+        increment(&self.metrics.initializations, "result", "success");
+        if let Some(age) = node.age_seconds() {
+            self.metrics.taint_removal_delay.observe(age);
+            self.metrics.initial_sync_delay.observe(age);
+        }
+        self.recorder.publish(
+            node.reference(),
+            EventType::Normal,
+            "Synced",
+            "Node synced successfully",
+        );
+        Ok(())
     }
 
     /// Sets the stable labels of an initialized node to the values of their beta twins.
@@ -151,7 +142,7 @@ impl NodeController {
     fn fail(&self, node: &NodeObject, problem: &Problem) {
         let name = &node.view.name;
         let Problem { reason, message } = problem;
-        self.metrics.initialized(reason);
+        increment(&self.metrics.initializations, "result", reason);
         let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
         let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < PATIENCE;
         if expected {
@@ -186,7 +177,7 @@ impl NodeController {
                 reason,
             },
         );
-        self.metrics.waiting.set(self.waiting());
+        self.show_waiting();
     }
 }
 

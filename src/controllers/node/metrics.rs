@@ -9,9 +9,9 @@ metrics! {
         pub(super) taint_removal_delay: Histogram
             = "node_controller_cloud_provider_taint_removal_delay_seconds" in delay(),
         pub(super) initial_sync_delay: Histogram = "node_controller_initial_node_sync_delay_seconds" in delay(),
-        initializations: Family<Labels<1>, Counter> = "ccm_node_initializations",
+        pub(super) initializations: Family<Labels<1>, Counter> = "ccm_node_initializations",
         pub(super) waiting: Gauge = "ccm_nodes_uninitialized",
-        refreshes: Family<Labels<1>, Counter> = "ccm_node_refreshes",
+        pub(super) refreshes: Family<Labels<1>, Counter> = "ccm_node_refreshes",
         pub(super) refresh_duration: Histogram = "ccm_node_refresh_duration_seconds"
             in Histogram::new([0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0]),
         pub(super) topology_mismatch: Gauge = "ccm_nodes_topology_mismatch",
@@ -21,14 +21,4 @@ metrics! {
 /// Upstream's buckets.
 fn delay() -> Histogram {
     Histogram::new([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0])
-}
-
-impl NodeMetrics {
-    pub(super) fn initialized(&self, result: &'static str) {
-        self.initializations.get_or_create(&[("result", result)]).inc();
-    }
-
-    pub(super) fn refreshed(&self, result: &'static str) {
-        self.refreshes.get_or_create(&[("result", result)]).inc();
-    }
 }

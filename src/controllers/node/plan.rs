@@ -22,21 +22,21 @@ pub(crate) async fn plan(
     ask: ReadOptions,
     plan: &mut Plan,
 ) {
-    let Some(instances) = cloud.instances() else {
+    if cloud.instances().is_none() {
         return;
-    };
+    }
     let mut asked = Vec::new();
     for node in nodes {
         match desired::is_asked_about(node, cloud) {
             Ok(true) => asked.push(node),
             Ok(false) => {}
-            Err(problem) => block(plan.node(&node.view.name), problem.message),
+            Err(problem) => plan.node(&node.view.name).block(problem.message),
         }
     }
     let mut failed = Vec::new();
     for piece in asked.chunks_mut(PIECE) {
         let views = piece.iter().map(|node| &node.view);
-        let answers = describe(instances, views, Need::Metadata, ask.freshness, ask.priority).await;
+        let answers = describe(cloud, views, Need::Metadata, ask.freshness, ask.priority).await;
         for (node, answer) in piece.iter_mut().zip(answers) {
             match answer {
                 Ok(state) => {
@@ -50,7 +50,7 @@ pub(crate) async fn plan(
             }
         }
     }
-    // One sentence for all: they usually fail together.
+    // One sentence for all, since they usually fail together.
     if let Some((first, error)) = failed.first() {
         let about = match failed.len() {
             1 => format!("node {first}"),
@@ -65,10 +65,6 @@ pub(crate) fn has_uninitialized(nodes: &[Arc<NodeObject>]) -> bool {
     nodes.iter().any(|node| node.has_taint(UNINITIALIZED_TAINT))
 }
 
-fn block(findings: &mut Findings, why: String) {
-    findings.block(Blocked::because(why));
-}
-
 /// The actions on one node.
 fn actions(
     node: &NodeObject,
@@ -80,7 +76,7 @@ fn actions(
         return match desired::initialize(node, state) {
             Ok(action) => action.into_iter().map(NodeAction::Initialize).collect(),
             Err(problem) => {
-                block(findings, problem.message);
+                findings.block(problem.message);
                 Vec::new()
             }
         };
@@ -93,13 +89,14 @@ fn actions(
     let mut difference = match desired::difference(node, instance, None, refresh_topology) {
         Ok(difference) => difference,
         Err(error) => {
-            let why = format!("provided node ip is not valid: {error}; the node is left as it is");
-            block(findings, why);
+            findings.block(format!(
+                "provided node ip is not valid: {error}; the node is left unchanged"
+            ));
             return Vec::new();
         }
     };
     let mut labels = desired::reconciled_labels(&node.view.labels);
-    // A stable label follows its beta twin, whatever the cloud says.
+    // A stable label follows its beta twin, even if the cloud reports another value.
     difference.topology.retain(|key, _| !labels.contains_key(key));
     labels.append(&mut difference.labels);
     difference.labels = labels;
@@ -107,7 +104,7 @@ fn actions(
         let have = node.view.labels.get(key).unwrap_or("nothing").to_owned();
         findings.block(Blocked {
             what: format!(
-                "label {key} is {have}, the cloud says {want}: left as it is, since volumes have affinity to it \
+                "label {key} is {have}, the cloud reports {want}: left unchanged, since volumes have affinity to it \
                  (--refresh-topology-labels changes it)"
             ),
             field: Some(key.clone()),

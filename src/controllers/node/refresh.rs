@@ -14,24 +14,24 @@ use tracing::{debug, info, warn};
 use super::{COMPONENT, NodeController, desired};
 use crate::{
     controllers::{
-        node_action::{NewLabels, NodeAction},
+        node_action::{NewLabels, NodeAction, label_text},
         node_object::{UNINITIALIZED_TAINT, describe},
         node_writer::Written,
     },
     logging::{Failing, warn_if_new},
-    metrics::count,
+    metrics::{count, increment},
 };
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
 /// ports), so that the pieces cost no request more than the whole.
 pub(super) const PIECE: usize = 900;
 
-/// What one refresh remembers for the next, by node uid. Only of nodes of which something is to be remembered.
+/// Values that one refresh keeps for the next, by node uid. Nodes without such values have no entry.
 type Memory = HashMap<String, NodeMemory>;
 
 #[derive(Debug, Default)]
 struct NodeMemory {
-    /// The additional labels that the cloud gave.
+    /// The additional labels from the cloud.
     labels: NewLabels,
     /// The zone and region that were reported as different.
     topology: NewLabels,
@@ -48,7 +48,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// Nothing new is known of the node.
+    /// Keeps the values of a node that could not be compared.
     fn keep(&mut self, uid: &str) {
         self.after.extend(self.before.remove_entry(uid));
     }
@@ -70,7 +70,7 @@ impl Pass {
 }
 
 impl NodeController {
-    /// Refreshes at once and then again and again, the wait counted from the end of a pass.
+    /// Refreshes at once and then periodically. The wait begins at the end of a pass.
     pub(crate) async fn refresh_forever(self: Arc<Self>) {
         let (mut memory, failing) = (Memory::default(), Failing::default());
         let passes = async {
@@ -79,14 +79,11 @@ impl NodeController {
                 tokio::time::sleep(self.config.status_update_frequency).await;
             }
         };
-        // A pass that is cut loses nothing: what was not written is found again by the next process.
+        // A pass may be cut: the next process detects the same differences.
         self.shutdown.run_until_cancelled(passes).await;
     }
 
     async fn refresh(&self, memory: &mut Memory, failing: &Failing<&'static str>) {
-        let Some(instances) = self.cloud.instances() else {
-            return;
-        };
         let began = Instant::now();
         let mut nodes = self.nodes.list();
         nodes.retain(|node| {
@@ -96,18 +93,24 @@ impl NodeController {
         if nodes.is_empty() {
             return;
         }
-        // What was read for joining nodes shortly before need not be read again.
+        // Nodes that were read shortly before, when they joined, need not be read again.
         let recent = self.config.status_update_frequency / 10;
         let freshness = Freshness::After(began.checked_sub(recent).unwrap_or(began));
         let mut pass = Pass {
             before: std::mem::take(memory),
             ..Pass::default()
         };
-        // In pieces, so that what is known of ten thousand nodes is not all there at once; whatever the provider
-        // caches for one piece serves the next.
+        // In pieces, to bound the memory for the answers about ten thousand nodes. The provider's cache for one piece serves
+        // the next.
         for piece in nodes.chunks(PIECE) {
             let views = piece.iter().map(|node| &node.view);
-            let answers = describe(instances, views, Need::Metadata, freshness, Priority::Background);
+            let answers = describe(
+                &*self.cloud,
+                views,
+                Need::Metadata,
+                freshness,
+                Priority::Background,
+            );
             for (node, answer) in piece.iter().zip(answers.await) {
                 self.decide(node, answer, &mut pass);
             }
@@ -132,7 +135,7 @@ impl NodeController {
         debug!(controller = COMPONENT, changed, ?elapsed, "Refreshed nodes");
     }
 
-    /// What the answer about one node means.
+    /// Handles the answer about one node.
     fn decide(&self, node: &Arc<NodeObject>, answer: Result<InstanceState>, pass: &mut Pass) {
         let result = match answer {
             Ok(InstanceState::Present(instance)) => match self.compare(node, &instance, pass) {
@@ -142,7 +145,7 @@ impl NodeController {
                     return pass.due.push((Arc::clone(node), actions));
                 }
                 Err(error) => {
-                    debug!(node = node.view.name, %error, "Left the node as it is");
+                    debug!(node = node.view.name, %error, "Left the node unchanged");
                     "failed"
                 }
             },
@@ -164,10 +167,10 @@ impl NodeController {
                 "failed"
             }
         };
-        self.metrics.refreshed(result);
+        increment(&self.metrics.refreshes, "result", result);
     }
 
-    /// Compares one node with its machine; reports a zone or region that may not be followed.
+    /// Compares one node with its machine. Reports a zone or region that differs and may not be changed.
     fn compare(
         &self,
         node: &NodeObject,
@@ -177,25 +180,20 @@ impl NodeController {
         let uid = &node.view.uid;
         let before = pass.before.get(uid);
         let previous = before.map(|before| &before.labels);
-        let found = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
-        let mut after = NodeMemory {
-            labels: desired::additional_labels(instance)
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect(),
-            topology: NewLabels::new(),
+        let difference = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
+        let topology = difference.as_ref().map(|difference| difference.topology.clone());
+        let after = NodeMemory {
+            labels: desired::additional_labels(instance).map(desired::owned).collect(),
+            topology: topology.unwrap_or_default(),
         };
-        if let Ok(found) = &found
-            && !found.topology.is_empty()
-        {
-            if before.is_none_or(|before| before.topology != found.topology) {
-                self.report_topology(node, &found.topology);
-            }
-            after.topology.clone_from(&found.topology);
+        let is_reported = before.is_some_and(|before| before.topology == after.topology);
+        if !after.topology.is_empty() && !is_reported {
+            self.report_topology(node, &after.topology);
         }
         if !after.labels.is_empty() || !after.topology.is_empty() {
             pass.after.insert(uid.clone(), after);
         }
-        Ok(found?.actions(node))
+        Ok(difference?.actions(node))
     }
 
     fn report_topology(&self, node: &NodeObject, labels: &NewLabels) {
@@ -206,13 +204,9 @@ impl NodeController {
             "Topology differs"
         );
         let message = format!(
-            "The cloud now says {}; the node's labels are left as they are, since volumes have affinity to them \
+            "The cloud now reports {}; the node's labels are left unchanged, since volumes have affinity to them \
              (--refresh-topology-labels changes them)",
-            labels
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"))
-                .collect::<Vec<_>>()
-                .join(", ")
+            label_text(labels)
         );
         self.recorder
             .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
@@ -232,7 +226,7 @@ impl NodeController {
         }
         match result {
             Ok(Written::Done) => {
-                self.metrics.refreshed("changed");
+                increment(&self.metrics.refreshes, "result", "changed");
                 info!(
                     controller = COMPONENT,
                     node = name,
@@ -243,8 +237,8 @@ impl NodeController {
             }
             Ok(_) => {}
             Err(error) => {
-                self.metrics.refreshed("failed");
-                // The next pass finds the difference again.
+                increment(&self.metrics.refreshes, "result", "failed");
+                // The next pass detects the difference again.
                 debug!(node = name, error = report(&error), "Could not update node");
             }
         }

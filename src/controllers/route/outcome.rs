@@ -18,11 +18,11 @@ use crate::controllers::node_object::UNINITIALIZED_TAINT;
 /// The outcome for one podCIDR of one node.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// Its route is there, and everything beside it.
+    /// Its route exists, with everything beside it.
     Done,
-    /// It is not, or not all of it.
+    /// Its route is missing, or something beside it.
     Failed(Error),
-    /// Nothing was tried yet.
+    /// No change was tried yet.
     Pending,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Item {
     pub(super) node: Arc<RouteNode>,
     pub(super) destination: String,
     pub(super) outcome: Outcome,
-    /// Whether this is a failure of an attempt, and not something that was known beforehand.
+    /// Whether this is the outcome of an attempt, and was not known before.
     pub(super) tried: bool,
 }
 
-/// The outcome of everything that is due. `results`: of what was tried; `waiting`: of what was not, and why.
+/// The outcome of everything that is due. `results`: of changes that were tried; `waiting`: why others were not.
 pub(super) fn items(
     desired: &Desired,
     plan: &RoutePlan,
@@ -47,7 +47,7 @@ pub(super) fn items(
         if plan.done.get(place).copied().unwrap_or_default() {
             return (Outcome::Done, false);
         }
-        let key = Key::want(route);
+        let key = Key::desired(route);
         match (results.get(&key), waiting.get(&key)) {
             (Some(Ok(())), _) => (Outcome::Done, true),
             (Some(Err(error)), _) => (Outcome::Failed(error.clone()), true),
@@ -73,14 +73,14 @@ pub(super) fn items(
     each.collect()
 }
 
-fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
+fn of_obstacle(obstacle: &Obstacle, exists: Option<bool>) -> Outcome {
     let failed = |text: String| Outcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
     match obstacle {
-        // Nothing runs on it yet. Its addresses will be a change.
+        // It has no Pods yet. Its addresses will be a change.
         Obstacle::Waiting => Outcome::Pending,
         Obstacle::NoNextHop(error) => Outcome::Failed(error.clone()),
         Obstacle::Taken(owner) => failed(format!("the older node {} has the same podCIDR", owner.view.name)),
-        Obstacle::Outside(_) if there == Some(true) => Outcome::Done,
+        Obstacle::Outside(_) if exists == Some(true) => Outcome::Done,
         Obstacle::Outside(_) => {
             failed("it is outside --cluster-cidr, and only routes inside are created".to_owned())
         }
@@ -97,7 +97,7 @@ pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
     }
     let verdict = |items: Vec<&Item>| {
         let any = |is: fn(&Outcome) -> bool| items.iter().any(|item| is(&item.outcome));
-        // One that is missing is enough; one that is unknown leaves all unknown.
+        // A missing route is enough. If one is unknown, the condition is unknown.
         let lacks_one = any(|outcome| matches!(outcome, Outcome::Failed(_)));
         if !lacks_one && any(|outcome| matches!(outcome, Outcome::Pending)) {
             return None;
@@ -134,7 +134,7 @@ pub(super) fn view(node: &NodeObject) -> Option<Arc<RouteNode>> {
     }))
 }
 
-/// A fingerprint of what decides about a node's routes; `None` if it cannot have any yet.
+/// A fingerprint of the fields that decide about a node's routes; `None` if it cannot have any yet.
 pub(super) fn fingerprint(node: &NodeObject, hasher: &RandomState) -> Option<u64> {
     if node.pod_cidrs.is_empty() {
         return None;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_routes_are_made_of_matters() {
+    fn only_fields_that_decide_about_routes_matter() {
         let hasher = RandomState::new();
         let print = |change: &dyn Fn(&mut serde_json::Value)| fingerprint(&node(change), &hasher);
         let plain = print(&|_| {});
@@ -192,7 +192,7 @@ mod tests {
             node["spec"]["taints"] = json!([{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}]);
             node["status"]["addresses"] = json!([]);
         };
-        assert_eq!(print(&new), None, "nothing can be done for it yet");
+        assert_eq!(print(&new), None, "it cannot have a route yet");
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_routes_when_all_of_them_are_there() {
+    fn a_node_has_its_routes_when_all_of_them_exist() {
         let failed = || Outcome::Failed(Error::new(ErrorKind::Unavailable, "no"));
         for (outcomes, expected) in [
             (vec![Outcome::Done], Some(true)),

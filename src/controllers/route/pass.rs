@@ -1,25 +1,34 @@
-//! One pass: desired and observed routes, the difference, and the outcome.
+//! One pass: desired and observed routes, the difference, the outcome, and the condition `NetworkUnavailable` of the nodes.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Priority, Routes,
+    ErrorKind, Priority, Routes,
     controllers::{NodeObject, node::NetworkCondition},
-    routes::{Applied, Changes, ClusterCidrs, Desired, plan},
+    error::report,
+    routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
 };
+use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{
     BACKOFF, COMPONENT, RouteController,
-    outcome::{self, items, verdicts},
-    plan::RouteAction,
+    outcome::{items, must_write, verdicts, view},
+    plan::actions,
     retries::{Batch, Key},
 };
-use crate::metrics::count;
+use crate::{
+    controllers::{node_action::NodeAction, node_object::STORE_LAG, node_writer::Written},
+    logging::warn_if_new,
+    metrics::{count, increment},
+};
 
-/// So many passes in a row that could not read, and a node that never had a route is reported to have none.
+/// If this many passes in a row cannot read the routes, a node that never had a route is reported to have none.
 const BLIND: u32 = 3;
+
+/// How many nodes are written at once: enough to keep the API server busy.
+const WRITERS: usize = 64;
 
 impl RouteController {
     /// Runs one, and sets when the next one is due at the latest.
@@ -31,22 +40,15 @@ impl RouteController {
         };
         self.window.close();
         self.metrics.syncs.inc();
-        let nodes: HashMap<String, Arc<NodeObject>> = self
-            .nodes
-            .list()
-            .into_iter()
-            .filter(|node| !node.pod_cidrs.is_empty())
-            .map(|node| (node.view.uid.clone(), node))
-            .collect();
         let cloud = Arc::clone(&self.cloud);
         let Some(routes) = cloud.routes() else { return };
         let desired = Desired::of(
-            nodes.values().filter_map(|node| outcome::view(node)),
+            self.nodes.list().iter().filter_map(|node| view(node)),
             cidrs,
             |id| cloud.owns(id),
             |node, destination| routes.next_hop(node, destination),
         );
-        let again = self.work(routes, &desired, cidrs, &nodes, priority).await;
+        let again = self.work(routes, &desired, cidrs, priority).await;
         self.metrics.duration.observe(began.elapsed().as_secs_f64());
         self.next = match again {
             Some(wait) => Instant::now() + wait,
@@ -61,7 +63,6 @@ impl RouteController {
         routes: &dyn Routes,
         desired: &Desired,
         cidrs: &ClusterCidrs,
-        nodes: &HashMap<String, Arc<NodeObject>>,
         priority: Priority,
     ) -> Option<Duration> {
         let generation = self.cloud.generation();
@@ -69,10 +70,10 @@ impl RouteController {
             Ok(observed) => observed,
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                self.metrics.pass("failed");
+                increment(&self.metrics.passes, "result", "failed");
                 self.reports.unreadable(&error);
                 if self.failures >= BLIND {
-                    self.report_newcomers(desired, nodes).await;
+                    self.report_new_nodes(desired).await;
                 }
                 return Some(BACKOFF.delay(self.failures));
             }
@@ -81,9 +82,9 @@ impl RouteController {
         self.reports.readable();
         let plan = plan(desired, &observed, cidrs);
         self.metrics.foreign.set(count(plan.foreign));
-        let kept = plan.held.len();
-        self.metrics.held.set(count(kept));
-        self.reports.kept(kept);
+        let blocked = plan.held.len();
+        self.metrics.blocked.set(count(blocked));
+        self.reports.blocked(blocked);
         self.reports.foreign_family(desired.foreign_family);
         if self.cloud.generation() != generation {
             // The credentials changed between reading and writing.
@@ -103,31 +104,31 @@ impl RouteController {
             );
             Applied::default()
         } else {
-            for action in RouteAction::all(desired, &changes, routes) {
-                debug!(controller = COMPONENT, change = %action, "Changing routes");
+            for action in actions(desired, &changes, routes) {
+                debug!(
+                    controller = COMPONENT,
+                    change = action.change.what,
+                    "Changing routes"
+                );
             }
-            routes.apply(&changes, priority).await
+            let applied = routes.apply(&changes, priority).await;
+            log_changes(&changes, &applied, trying.elapsed());
+            applied
         };
         let took = trying.elapsed();
-        let results = self.take_in(&changes, &applied);
+        let results = self.record(&changes, &applied);
         let items = items(desired, &plan, &results, &waiting);
         self.metrics.show(&items);
         self.reports.outcomes(&items, took);
-        let failed = results.values().any(Result::is_err);
-        self.metrics.pass(if failed { "incomplete" } else { "ok" });
-        log_changes(&changes, &applied, took);
+        let is_incomplete = results.values().any(Result::is_err);
+        let result = if is_incomplete { "incomplete" } else { "ok" };
+        increment(&self.metrics.passes, "result", result);
 
-        let verdicts = verdicts(&items)
-            .into_iter()
-            // As they are now: the changes may have taken a while.
-            .filter_map(|(node, available)| {
-                let now = self.nodes.get(&node.view.name)?;
-                (now.view.uid == node.view.uid).then_some((now, available))
-            })
-            .collect();
-        let unwritten = self.write(verdicts).await;
-        // A table that was full and is not any more is used at once.
-        let retries = !self.retries.is_full() && waits_for_space(&waiting) && !changes.delete.is_empty();
+        let verdicts = verdicts(&items).into_iter();
+        let verdicts = verdicts.filter_map(|(node, available)| Some((self.current(&node)?, available)));
+        let unwritten = self.write_conditions(verdicts.collect()).await;
+        // A table that was full and has space now is used at once.
+        let retries = !self.retries.is_full() && waiting.values().any(is_quota) && !changes.delete.is_empty();
         if (more || retries) && !self.shutdown.is_cancelled() {
             return Some(Duration::ZERO);
         }
@@ -135,12 +136,12 @@ impl RouteController {
     }
 
     /// Records the outcome of each change.
-    fn take_in(&mut self, changes: &Changes, applied: &Applied) -> HashMap<Key, ccm_core::Result<()>> {
+    fn record(&mut self, changes: &Changes, applied: &Applied) -> HashMap<Key, ccm_core::Result<()>> {
         let now = Instant::now();
         let mut results = HashMap::new();
         let deleted = changes.delete.iter().map(Key::delete).zip(&applied.deleted);
-        let created = changes.create.iter().map(Key::want).zip(&applied.created);
-        let finished = changes.finish.iter().map(Key::want).zip(&applied.finished);
+        let created = changes.create.iter().map(Key::desired).zip(&applied.created);
+        let finished = changes.finish.iter().map(Key::desired).zip(&applied.finished);
         let each = deleted
             .map(|(key, result)| ("deleted", key, result))
             .chain(created.map(|(key, result)| ("created", key, result)))
@@ -163,56 +164,100 @@ impl RouteController {
         results
     }
 
-    /// Reports that nodes that never had a route have none.
-    async fn report_newcomers(&mut self, desired: &Desired, nodes: &HashMap<String, Arc<NodeObject>>) {
-        let mut new: HashMap<&str, Arc<NodeObject>> = HashMap::new();
-        for due in &desired.due {
-            let node = nodes.get(&due.node.view.uid);
-            if let Some(node) =
-                node.filter(|node| node.network == NetworkCondition::Absent && !due.node.uninitialized)
-            {
-                new.insert(due.node.view.uid.as_str(), Arc::clone(node));
-            }
-        }
-        self.write(new.into_values().map(|node| (node, false)).collect())
-            .await;
+    /// The node as it is now, unless it was deleted or recreated: a pass may take a while.
+    fn current(&self, node: &RouteNode) -> Option<Arc<NodeObject>> {
+        let current = self.nodes.get(&node.view.name);
+        current.filter(|current| current.view.uid == node.view.uid)
     }
 
-    /// Writes conditions; whether one could not be written.
-    async fn write(&mut self, verdicts: Vec<(Arc<NodeObject>, bool)>) -> bool {
-        let written = self.conditions.write(verdicts).await;
-        self.metrics.conditions("written", written.written);
-        self.metrics.conditions("gone", written.gone);
-        self.metrics.conditions("failed", written.failed);
-        written.failed > 0
+    /// Reports that nodes that never had a route have none.
+    async fn report_new_nodes(&mut self, desired: &Desired) {
+        let mut new = HashMap::new();
+        for due in desired.due.iter().filter(|due| !due.node.uninitialized) {
+            let node = self.current(&due.node);
+            if let Some(node) = node.filter(|node| node.network == NetworkCondition::Absent) {
+                new.insert(due.node.view.uid.as_str(), (node, false));
+            }
+        }
+        self.write_conditions(new.into_values().collect()).await;
+    }
+
+    /// Writes the conditions that differ from whether all routes of a node exist. Returns whether one could not be written.
+    async fn write_conditions(&mut self, verdicts: Vec<(Arc<NodeObject>, bool)>) -> bool {
+        self.written.retain(|_, (_, at)| at.elapsed() < STORE_LAG);
+        let due = verdicts
+            .into_iter()
+            .filter(|(node, available)| match self.written.get(&node.view.uid) {
+                // The store may not show the last write yet.
+                Some((written, _)) => written != available,
+                None => must_write(node.network, *available),
+            });
+        let due: Vec<_> = due.collect();
+        let writer = &self.writer;
+        let results: Vec<_> = stream::iter(due)
+            .map(|(node, available)| async move {
+                let action = NodeAction::SetNetworkAvailable(available);
+                let result = writer.apply(&node, &action).await;
+                (node, available, result)
+            })
+            .buffer_unordered(WRITERS)
+            .collect()
+            .await;
+        let mut any_failed = false;
+        for (node, available, result) in results {
+            let result = match result {
+                Ok(Written::Done) => {
+                    let written = (available, Instant::now());
+                    self.written.insert(node.view.uid.clone(), written);
+                    "written"
+                }
+                Ok(Written::Missing | Written::Changed) => "gone",
+                Err(error) => {
+                    any_failed = true;
+                    warn_if_new!(
+                        self.writing.begins(()),
+                        controller = COMPONENT,
+                        node = node.view.name,
+                        error = report(&error),
+                        "Could not write the condition NetworkUnavailable, trying again"
+                    );
+                    "failed"
+                }
+            };
+            increment(&self.metrics.conditions, "result", result);
+        }
+        if !any_failed {
+            self.writing.ends();
+        }
+        any_failed
     }
 }
 
 fn is_quota(error: &ccm_core::Error) -> bool {
-    error.kind() == ccm_core::ErrorKind::QuotaExceeded
+    error.kind() == ErrorKind::QuotaExceeded
 }
 
-fn waits_for_space(waiting: &HashMap<Key, ccm_core::Error>) -> bool {
-    waiting.values().any(is_quota)
-}
-
-fn log_changes(changes: &Changes, applied: &Applied, took: Duration) {
-    if changes.is_empty() {
-        return;
-    }
-    let well = |results: &[ccm_core::Result<()>]| results.iter().filter(|result| result.is_ok()).count();
-    let (created, deleted, finished) = (
-        well(&applied.created),
-        well(&applied.deleted),
-        well(&applied.finished),
-    );
-    let failed = changes.len().saturating_sub(created + deleted + finished);
-    if created + deleted + finished > 0 {
+fn log_changes(changes: &Changes, applied: &Applied, elapsed: Duration) {
+    let [created, deleted, finished] = [&applied.created, &applied.deleted, &applied.finished]
+        .map(|results| results.iter().filter(|result| result.is_ok()).count());
+    let done = created + deleted + finished;
+    let failed = changes.len().saturating_sub(done);
+    if done > 0 {
         info!(
             controller = COMPONENT,
-            created, deleted, finished, failed, elapsed = ?took, "Routes changed"
+            created,
+            deleted,
+            finished,
+            failed,
+            ?elapsed,
+            "Routes changed"
         );
     } else {
-        debug!(controller = COMPONENT, failed, elapsed = ?took, "No route could be changed");
+        debug!(
+            controller = COMPONENT,
+            failed,
+            ?elapsed,
+            "No route could be changed"
+        );
     }
 }

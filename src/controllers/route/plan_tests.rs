@@ -26,19 +26,19 @@ fn usual(i: u8) -> Arc<NodeObject> {
     node(i, |_| {})
 }
 
-/// The text of what is said, and that nothing was done.
-async fn said(cluster_cidr: &str, nodes: &[Arc<NodeObject>], routes: &FakeRoutes) -> (Plan, String) {
+/// The plan and its text. Nothing is applied.
+async fn planned(cluster_cidr: &str, nodes: &[Arc<NodeObject>], routes: &FakeRoutes) -> (Plan, String) {
     let config = RouteConfig {
         enabled: true,
         cluster_cidr: cluster_cidr.to_owned(),
         period: None,
     };
     let cloud = FakeCloud::default().with_routes(routes);
-    let mut told = Plan::default();
-    plan(nodes, &cloud, &config, Priority::User, &mut told).await;
+    let mut collected = Plan::default();
+    plan(nodes, &cloud, &config, Priority::User, &mut collected).await;
     assert!(routes.calls().iter().all(|call| *call == RouteCall::Observe));
-    let text = as_text(&told);
-    (told, text)
+    let text = as_text(&collected);
+    (collected, text)
 }
 
 fn table(entries: &[(&str, &str)]) -> FakeRoutes {
@@ -50,14 +50,14 @@ fn table(entries: &[(&str, &str)]) -> FakeRoutes {
 }
 
 #[tokio::test]
-async fn what_is_as_it_should_be_is_not_mentioned() {
+async fn an_unchanged_route_is_not_mentioned() {
     let routes = table(&[("10.244.1.0/24", "10.0.0.1"), ("192.168.0.0/24", "10.0.0.7")]);
-    let (told, text) = said("10.244.0.0/16", &[usual(1)], &routes).await;
-    assert_eq!(told, Plan::default(), "{text}");
+    let (plan, text) = planned("10.244.0.0/16", &[usual(1)], &routes).await;
+    assert_eq!(plan, Plan::default(), "{text}");
 }
 
 #[tokio::test]
-async fn a_route_that_moves_is_one_change_and_a_second_path_goes() {
+async fn a_route_that_moves_is_one_change_and_a_second_path_is_deleted() {
     let routes = table(&[
         ("10.244.1.0/24", "10.0.0.8"),
         ("10.244.1.0/24", "10.0.0.9"),
@@ -67,7 +67,7 @@ async fn a_route_that_moves_is_one_change_and_a_second_path_goes() {
     ]);
     routes.unfinish("10.244.3.0/24".parse().unwrap());
     let bare = node(4, |node| node["status"]["conditions"] = json!([]));
-    let (_, text) = said("10.244.0.0/16", &[usual(1), usual(2), usual(3), bare], &routes).await;
+    let (_, text) = planned("10.244.0.0/16", &[usual(1), usual(2), usual(3), bare], &routes).await;
     insta::assert_snapshot!(text, @r"
     Nodes with another condition NetworkUnavailable: 1
       ~ n4: set condition NetworkUnavailable to False (RouteCreated) (it has all of its routes then)
@@ -76,15 +76,15 @@ async fn a_route_that_moves_is_one_change_and_a_second_path_goes() {
       ~ change route 10.244.1.0/24 via 10.0.0.1 (node n1) (now via 10.0.0.8)
       - delete route 10.244.1.0/24 via 10.0.0.9 (the node's is via 10.0.0.1)
       - delete route 10.244.2.0/24 via 10.0.0.9 (the node's is via 10.0.0.2)
-      ~ complete route 10.244.3.0/24 via 10.0.0.3 (node n3) (what belongs beside it is missing, or could not be read)
+      ~ complete route 10.244.3.0/24 via 10.0.0.3 (node n3) (something beside it is missing, or could not be read)
       + create route 10.244.4.0/24 via 10.0.0.4 (node n4)
 
-    Plan: 1 to create, 3 to change, 2 to delete. Looked at 0 Services and 1 node.
+    Plan: 1 to create, 3 to change, 2 to delete. Read 0 Services and 1 node.
     ");
 }
 
 #[tokio::test]
-async fn what_stays_without_a_route_is_blocked_and_its_node_says_so() {
+async fn a_pod_cidr_without_a_route_is_blocked_and_its_node_has_the_condition() {
     let homeless = node(1, |node| node["status"]["addresses"] = json!([]));
     let new = node(2, |node| {
         node["status"] = json!({});
@@ -96,14 +96,14 @@ async fn what_stays_without_a_route_is_blocked_and_its_node_says_so() {
     let six = node(4, |node| node["spec"]["podCIDRs"] = json!(["fd00:4::/64"]));
     let foreign = node(5, |node| node["spec"]["providerID"] = json!("other://n5"));
     let twin = node(8, |node| node["spec"]["podCIDRs"] = json!(["10.244.7.0/24"]));
-    // The first two are left alone: where they should lead to is not known here.
+    // The first two are left unchanged: their next hop is not known here.
     let routes = table(&[
         ("10.244.1.0/24", "10.0.0.77"),
         ("10.244.5.0/24", "10.0.0.78"),
         ("10.244.7.0/24", "10.0.0.7"),
     ]);
     let nodes = [homeless, new, outside, six, foreign, usual(7), twin];
-    let (_, text) = said("10.244.0.0/16", &nodes, &routes).await;
+    let (_, text) = planned("10.244.0.0/16", &nodes, &routes).await;
     insta::assert_snapshot!(text, @r"
     Nodes with another condition NetworkUnavailable: 3
       ~ n1: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
@@ -116,55 +116,55 @@ async fn what_stays_without_a_route_is_blocked_and_its_node_says_so() {
       ! route 10.244.7.0/24 (node n8): no route is created: the older node n7 has the same podCIDR
       * route fd00:4::/64: --cluster-cidr names no network of this family, so that such podCIDRs get no routes
 
-    Plan: 0 to create, 3 to change, 0 to delete; 3 blocked, 1 warning. Looked at 0 Services and 3 nodes.
+    Plan: 0 to create, 3 to change, 0 to delete; 3 blocked, 1 warning. Read 0 Services and 3 nodes.
     ");
 }
 
 #[tokio::test]
-async fn what_can_not_be_found_out_is_a_problem_and_never_a_change() {
+async fn a_read_that_fails_is_a_problem_and_never_a_change() {
     let routes = table(&[("10.244.9.0/24", "10.0.0.9")]);
     let nodes = [usual(1)];
     for (cidr, wrong) in [
         ("", "--cluster-cidr is empty"),
         ("10.244.0.0", "--cluster-cidr \"10.244.0.0\" is no network"),
     ] {
-        let (told, text) = said(cidr, &nodes, &routes).await;
+        let (plan, text) = planned(cidr, &nodes, &routes).await;
         assert!(text.contains(wrong), "{text}");
-        assert!(told.objects().next().is_none(), "{text}");
+        assert!(plan.objects().next().is_none(), "{text}");
     }
-    assert!(routes.calls().is_empty(), "nobody had to be asked");
+    assert!(routes.calls().is_empty(), "the cloud is not asked");
     routes.set_missing(Some("there is no table"));
-    let (told, text) = said("10.244.0.0/16", &nodes, &routes).await;
+    let (plan, text) = planned("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("there is no table"), "{text}");
-    assert!(told.objects().next().is_none(), "{text}");
+    assert!(plan.objects().next().is_none(), "{text}");
     routes.set_missing(None);
     routes.break_down(Some(Error::new(ErrorKind::Unavailable, "the table is away")));
-    let (told, text) = said("10.244.0.0/16", &nodes, &routes).await;
+    let (plan, text) = planned("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("the table is away"), "{text}");
-    assert!(told.objects().next().is_none(), "{text}");
+    assert!(plan.objects().next().is_none(), "{text}");
 }
 
 #[tokio::test]
-async fn without_a_pod_cidr_nothing_goes() {
+async fn without_a_pod_cidr_nothing_is_deleted() {
     let routes = table(&[("10.244.9.0/24", "10.0.0.9")]);
     let bare = node(1, |node| node["spec"]["podCIDRs"] = json!([]));
-    let (told, text) = said("10.244.0.0/16", &[bare], &routes).await;
+    let (plan, text) = planned("10.244.0.0/16", &[bare], &routes).await;
     assert!(
         text.contains("nothing is deleted while no node has a podCIDR"),
         "{text}"
     );
-    assert_eq!(Summary::of(&told).verdict().exit_code(), 3);
+    assert_eq!(Summary::of(&plan).verdict().exit_code(), 3);
 }
 
 #[tokio::test]
-async fn what_has_no_room_is_blocked_and_the_oldest_nodes_have_theirs() {
-    // One goes, one that is nobody's business stays, and so there is room for one of three.
+async fn routes_beyond_the_limit_are_blocked_and_the_oldest_nodes_have_theirs() {
+    // One is deleted, a foreign one stays, and so there is room for one of three.
     let routes = table(&[("10.244.9.0/24", "10.0.0.9"), ("192.168.0.0/24", "10.0.0.7")]);
     routes.set_limit(Some(2));
     let young = node(1, |node| {
         node["metadata"]["creationTimestamp"] = json!("2026-02-02T03:04:05Z");
     });
-    let (_, text) = said("10.244.0.0/16", &[young, usual(2), usual(3)], &routes).await;
+    let (_, text) = planned("10.244.0.0/16", &[young, usual(2), usual(3)], &routes).await;
     insta::assert_snapshot!(text, @r"
     Nodes with another condition NetworkUnavailable: 2
       ~ n1: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
@@ -176,6 +176,6 @@ async fn what_has_no_room_is_blocked_and_the_oldest_nodes_have_theirs() {
       ! route 10.244.3.0/24 (node n3): no route is created: there is room for 2 routes in all; raise the limit of the fake
       - delete route 10.244.9.0/24 via 10.0.0.9 (no node has this podCIDR)
 
-    Plan: 1 to create, 2 to change, 1 to delete; 2 blocked. Looked at 0 Services and 2 nodes.
+    Plan: 1 to create, 2 to change, 1 to delete; 2 blocked. Read 0 Services and 2 nodes.
     ");
 }

@@ -1,4 +1,4 @@
-//! Why a node has no route, and that the routes cannot be read: reported once per change.
+//! Events and log lines about nodes without routes and about routes that cannot be read, each once per change.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,15 +24,15 @@ const EVENTS: usize = 20;
 /// Upstream's reason.
 const FAILED: &str = "FailedToCreateRoute";
 
-/// Events and lines of the log.
+/// Publishes events and logs failures.
 pub(super) struct Reports {
     recorder: Recorder,
-    /// What was last reported of each node (by uid) and destination.
+    /// The failure that was last reported of each node (by uid) and destination.
     reported: HashMap<(String, String), String>,
     reading: Failing<&'static str>,
     full: Failing,
     deleting: Failing<&'static str>,
-    kept: Failing,
+    blocked: Failing,
     foreign_family: Failing,
 }
 
@@ -44,7 +44,7 @@ impl Reports {
             reading: Failing::default(),
             full: Failing::default(),
             deleting: Failing::default(),
-            kept: Failing::default(),
+            blocked: Failing::default(),
             foreign_family: Failing::default(),
         }
     }
@@ -61,7 +61,7 @@ impl Reports {
         );
     }
 
-    /// They could be read.
+    /// The routes could be read.
     pub(super) fn readable(&mut self) {
         if self.reading.ends() {
             info!(controller = COMPONENT, "The routes can be read again");
@@ -111,7 +111,7 @@ impl Reports {
                 node = item.node.view.name,
                 routes = without_room.len(),
                 error = error.report(),
-                "There is no room for more routes; the oldest nodes have theirs"
+                "The table has no room for more routes; the oldest nodes have theirs"
             );
         }
     }
@@ -131,7 +131,7 @@ impl Reports {
         );
     }
 
-    /// What became of routes that were to go.
+    /// The outcome of routes that were to be deleted.
     pub(super) fn deletions<'a>(
         &mut self,
         results: impl Iterator<Item = (&'a CloudRoute, &'a ccm_core::Result<()>)>,
@@ -153,13 +153,13 @@ impl Reports {
     }
 
     /// So many routes stay because no node has a podCIDR.
-    pub(super) fn kept(&mut self, routes: usize) {
+    pub(super) fn blocked(&mut self, routes: usize) {
         if routes == 0 {
-            self.kept.ends();
-        } else if self.kept.begins(()) {
+            self.blocked.ends();
+        } else if self.blocked.begins(()) {
             warn!(
                 controller = COMPONENT,
-                routes, "No node has a podCIDR: routes that nobody wants are not deleted"
+                routes, "No node has a podCIDR: routes that no node needs are not deleted"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Changes that wait for their next try after a failure: each for itself, and all new routes while the table is full.
+//! Changes that wait for their next try after a failure: each on its own, and all new routes while the table is full.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,29 +18,29 @@ pub(super) const BATCH: usize = 500;
 
 /// For failures that may be over in a moment.
 const PASSING: Backoff = Backoff::seconds(1, 60);
-/// For failures that last until somebody acts.
+/// For failures that last until a person acts.
 const LASTING: Backoff = Backoff::seconds(10, 300);
-/// How long a full table is believed to be full.
+/// After this time, a full table is tried again.
 const FULL: Duration = Duration::from_secs(300);
 
-/// A change, by what it is about.
+/// The identity of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// A route to delete, by its handle.
     Delete(String),
     /// A route to create or to complete: node, destination and next hop.
-    Want(String, String),
+    Desired(String, String),
 }
 
 impl Key {
-    /// Of a route to delete.
+    /// The key of a route to delete.
     pub(super) fn delete(route: &CloudRoute) -> Self {
         Self::Delete(route.handle.clone())
     }
 
-    /// Of a desired route.
-    pub(super) fn want(route: &DesiredRoute) -> Self {
-        Self::Want(
+    /// The key of a desired route.
+    pub(super) fn desired(route: &DesiredRoute) -> Self {
+        Self::Desired(
             route.node.view.uid.clone(),
             format!("{} {}", route.destination, route.next_hop),
         )
@@ -68,19 +68,19 @@ pub(super) struct PendingRetries {
     full: Option<Retry>,
 }
 
-/// The changes of a plan that are made now.
+/// The changes of a plan that are applied now.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// The changes.
     pub(super) changes: Changes,
-    /// What waits, and for what.
+    /// The changes that wait, and the errors that they wait for.
     pub(super) waiting: HashMap<Key, Error>,
     /// Whether there is more to do at once afterwards.
     pub(super) more: bool,
 }
 
 impl PendingRetries {
-    /// When the first of them is to be tried again.
+    /// When the first of them is tried again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.each
             .values()
@@ -89,13 +89,13 @@ impl PendingRetries {
             .min()
     }
 
-    /// Takes from the plan what is done now. What waits for something that is not planned any more is forgotten.
+    /// Selects the changes of the plan that are applied now. Retries of changes that are not planned any more are forgotten.
     pub(super) fn select(&mut self, plan: &Changes, now: Instant) -> Batch {
         let planned: HashSet<Key> = plan
             .delete
             .iter()
             .map(Key::delete)
-            .chain(plan.create.iter().chain(&plan.finish).map(Key::want))
+            .chain(plan.create.iter().chain(&plan.finish).map(Key::desired))
             .collect();
         self.each.retain(|key, _| planned.contains(key));
         for retry in self.each.values_mut().filter(|retry| !retry.waits(now)) {
@@ -107,17 +107,17 @@ impl PendingRetries {
         let mut batch = Batch::default();
         batch.changes.delete = self.take(&plan.delete, Key::delete, now, &mut batch);
         let deleting: HashSet<_> = batch.changes.delete.iter().map(|route| &route.handle).collect();
-        // Destinations with an old path that does not go in this pass.
+        // Destinations with an old path that is not deleted in this pass.
         let blocked: HashMap<_, _> = plan
             .delete
             .iter()
             .filter(|route| !deleting.contains(&route.handle))
             .map(|route| (route.destination.trunc(), Key::delete(route)))
             .collect();
-        let makes_room = !batch.changes.delete.is_empty();
+        let frees_space = !batch.changes.delete.is_empty();
         let mut create = Vec::new();
         for route in &plan.create {
-            let full = self.full.as_ref().filter(|_| !makes_room);
+            let full = self.full.as_ref().filter(|_| !frees_space);
             let error = match (blocked.get(&route.destination), full) {
                 (Some(old), _) => batch.waiting.get(old).cloned(),
                 (None, Some(full)) => Some(full.error.clone()),
@@ -126,11 +126,11 @@ impl PendingRetries {
                     None
                 }
             };
-            let waiting = error.map(|error| (Key::want(route), error));
+            let waiting = error.map(|error| (Key::desired(route), error));
             batch.waiting.extend(waiting);
         }
-        batch.changes.create = self.take(create, Key::want, now, &mut batch);
-        batch.changes.finish = self.take(&plan.finish, Key::want, now, &mut batch);
+        batch.changes.create = self.take(create, Key::desired, now, &mut batch);
+        batch.changes.finish = self.take(&plan.finish, Key::desired, now, &mut batch);
         batch
     }
 
@@ -156,7 +156,7 @@ impl PendingRetries {
         taken
     }
 
-    /// A change was made.
+    /// A change was applied.
     pub(super) fn done(&mut self, key: &Key) {
         self.each.remove(key);
         if matches!(key, Key::Delete(_)) {
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    fn wanted(i: usize) -> DesiredRoute {
+    fn desired(i: usize) -> DesiredRoute {
         DesiredRoute {
             destination: format!("10.{}.{}.0/24", i / 250, i % 250).parse().unwrap(),
             next_hop: NextHop::new("10.0.0.1"),
@@ -229,9 +229,9 @@ mod tests {
         }
     }
 
-    fn there(i: usize) -> CloudRoute {
+    fn observed(i: usize) -> CloudRoute {
         CloudRoute {
-            destination: wanted(i).destination,
+            destination: desired(i).destination,
             next_hop: NextHop::new("10.0.0.9"),
             blackhole: false,
             handle: format!("old-{i}"),
@@ -240,8 +240,8 @@ mod tests {
 
     fn plan(delete: &[usize], create: &[usize]) -> Changes {
         Changes {
-            delete: delete.iter().map(|i| there(*i)).collect(),
-            create: create.iter().map(|i| wanted(*i)).collect(),
+            delete: delete.iter().map(|i| observed(*i)).collect(),
+            create: create.iter().map(|i| desired(*i)).collect(),
             finish: Vec::new(),
         }
     }
@@ -251,12 +251,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_waits_and_the_rest_does_not() {
+    async fn a_failed_change_waits_and_the_others_do_not() {
         let now = Instant::now();
         let mut retries = PendingRetries::default();
         let plan = plan(&[], &[1, 2]);
         assert_eq!(retries.select(&plan, now).changes.create.len(), 2);
-        retries.failed(Key::want(&wanted(1)), &error(ErrorKind::Unavailable), now);
+        retries.failed(Key::desired(&desired(1)), &error(ErrorKind::Unavailable), now);
         let batch = retries.select(&plan, now);
         assert_eq!(batch.changes.create.len(), 1);
         assert_eq!(batch.waiting.len(), 1);
@@ -265,21 +265,21 @@ mod tests {
         assert_eq!(retries.select(&plan, due).changes.create.len(), 2);
         assert_eq!(retries.due(), None, "it is being tried");
         // Longer each time, and forgotten when it is done.
-        retries.failed(Key::want(&wanted(1)), &error(ErrorKind::Unavailable), now);
+        retries.failed(Key::desired(&desired(1)), &error(ErrorKind::Unavailable), now);
         assert!(retries.due().unwrap() > now + Duration::from_secs(1));
-        retries.done(&Key::want(&wanted(1)));
+        retries.done(&Key::desired(&desired(1)));
         assert_eq!(retries.due(), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_table_is_left_in_peace_until_something_goes() {
+    async fn a_full_table_is_left_unchanged_until_a_route_is_deleted() {
         let now = Instant::now();
         let mut retries = PendingRetries::default();
         retries.full(&error(ErrorKind::QuotaExceeded), now);
         let batch = retries.select(&plan(&[], &[1, 2]), now);
         assert!(batch.changes.is_empty());
         assert_eq!(batch.waiting.len(), 2);
-        // A route that goes makes room in the same pass.
+        // A route that is deleted frees space in the same pass.
         assert_eq!(retries.select(&plan(&[7], &[1, 2]), now).changes.len(), 3);
         assert_eq!(retries.due(), Some(now + FULL));
         assert_eq!(
@@ -287,20 +287,20 @@ mod tests {
             1
         );
         retries.full(&error(ErrorKind::QuotaExceeded), now);
-        retries.done(&Key::delete(&there(7)));
+        retries.done(&Key::delete(&observed(7)));
         assert!(!retries.is_full());
         assert_eq!(retries.select(&plan(&[], &[1]), now).changes.create.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_path_waits_for_the_old_one_to_go() {
+    async fn a_new_path_waits_until_the_old_one_is_deleted() {
         let now = Instant::now();
         let mut retries = PendingRetries::default();
-        retries.failed(Key::delete(&there(1)), &error(ErrorKind::Timeout), now);
+        retries.failed(Key::delete(&observed(1)), &error(ErrorKind::Timeout), now);
         let batch = retries.select(&plan(&[1, 2], &[1, 2, 3]), now);
         assert_eq!(batch.changes.delete.len(), 1);
         let destinations: Vec<_> = batch.changes.create.iter().map(|r| r.destination).collect();
-        assert_eq!(destinations, [wanted(2).destination, wanted(3).destination]);
+        assert_eq!(destinations, [desired(2).destination, desired(3).destination]);
         assert_eq!(batch.waiting.len(), 2);
     }
 
@@ -318,7 +318,7 @@ mod tests {
         for (old, new) in batch.changes.delete.iter().zip(&batch.changes.create) {
             assert_eq!(
                 old.destination, new.destination,
-                "the old path goes in the same pass"
+                "the old path is deleted in the same pass"
             );
         }
         assert!(!retries.select(&plan(&[], &all[..BATCH]), now).more);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// How long after a change the next one is waited for.
 const QUIET: Duration = Duration::from_millis(100);
-/// So many changes are a burst.
+/// More changes than this are a burst.
 const BURST: u32 = 5;
 /// How long after a change of a burst the next one is waited for.
 const BURST_QUIET: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// One more.
+    /// Adds a change.
     pub(super) fn add(&mut self, now: Instant) {
         self.open = Some(match self.open {
             None => (now, now, 1),
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_change_is_looked_at_soon_and_a_burst_when_it_is_over() {
+    async fn a_pass_follows_one_change_soon_and_a_burst_when_it_is_over() {
         let start = Instant::now();
         let mut window = Window::default();
         assert_eq!(window.due(), None);

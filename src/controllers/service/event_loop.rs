@@ -15,12 +15,13 @@ use super::{
     COMPONENT, KnownTag, ServiceController, ownership_tag,
     state::{Change, Name, Output},
 };
+use crate::metrics::increment;
 
 /// The name of a discovery that fails in the log.
 const DISCOVERY: &str = "discovery";
 
-/// The next time of something periodic: a tenth earlier or later, so that clusters that were started together do not
-/// ask together.
+/// The next time of a periodic action, up to a tenth of the period earlier or later. So clusters that were started together
+/// do not ask together.
 fn next_time(period: Option<Duration>) -> Option<Instant> {
     let jitter = rand::rng().random_range(0.9..=1.1);
     period.map(|period| later(Instant::now(), period.mul_f64(jitter)))
@@ -35,11 +36,11 @@ impl ServiceController {
         mut tag: Option<KnownTag>,
     ) {
         let mut drift = next_time(self.config.drift_period);
-        // At most one at a time. Changes and time go on meanwhile: what is known already does not wait for it.
+        // At most one at a time. Changes and timers are handled meanwhile, and known parts do not wait for it.
         let mut discovery: OptionFuture<BoxFuture<'_, ()>> = None.into();
         let mut discovers = false;
         loop {
-            // Everything that is there, so that it is one moment.
+            // All queued changes, so that they are one moment.
             while let Ok(change) = nodes.try_recv() {
                 self.node_changed(change);
             }
@@ -61,8 +62,8 @@ impl ServiceController {
                 discovery = Some(task).into();
                 discovers = true;
             }
-            let counts = self.state.lock().counts();
-            self.metrics.show(counts, self.parts.depth());
+            let queue = self.parts.depth();
+            self.state.lock().show(&self.metrics, queue);
             let due = self.state.lock().due(discovers);
             let due = due.into_iter().chain(drift).min();
             tokio::select! {
@@ -113,24 +114,25 @@ impl ServiceController {
         self.apply(outputs);
     }
 
-    /// If it is due: discovers the parts of all Services.
+    /// Discovers the parts of all Services, if a discovery is due.
     fn discover(&self, now: Instant) -> Option<BoxFuture<'_, ()>> {
         let balancers = self.cloud.load_balancers()?;
         let task = self.state.lock().take_discovery(now)?;
         Some(Box::pin(async move {
             let request = Request::new(Arc::clone(&task.snapshot), task.job.ask());
             let discovered = balancers.discover(&request).await;
-            match &discovered {
+            let result = match &discovered {
                 Ok(_) => {
-                    self.metrics.discovered("ok");
                     self.events.works(DISCOVERY);
+                    "ok"
                 }
                 Err(error) => {
-                    self.metrics.discovered("error");
                     let kind = error.kind().as_str();
                     self.events.failed(DISCOVERY, kind, &error.report());
+                    "error"
                 }
-            }
+            };
+            increment(&self.metrics.discoveries, "result", result);
             let now = Instant::now();
             let outputs = self.state.lock().discovery_ended(&task, discovered, now);
             self.apply(outputs);
@@ -151,7 +153,7 @@ impl ServiceController {
                         parts, "Load balancers follow changed nodes"
                     );
                 }
-                Output::NodesFollowed(took) => self.metrics.nodes_followed(took),
+                Output::NodesFollowed(took) => self.metrics.node_latency.observe(took.as_secs_f64()),
                 Output::Orphans(orphans) => {
                     let deletes = self.config.orphans.delete;
                     self.events.publish_orphans(&orphans, deletes);

@@ -1,7 +1,7 @@
-//! Events about Services: their texts, and what was last reported.
+//! Events about Services: their texts, and the last reported ones.
 //!
-//! A pass ends in the same way again and again: a cloud that fails, a value that cannot be followed. An event is for what
-//! is new. A failure that ended may be reported again.
+//! Many passes end in the same way: a cloud fails, a value cannot be followed. Only new outcomes get an event. A failure that
+//! ended may be reported again.
 
 use std::collections::HashMap;
 
@@ -34,18 +34,18 @@ pub(super) fn normal(service: &ServiceId, reason: &'static str, message: &str) -
     }
 }
 
-/// What was last reported about a Service.
+/// The last reports about a Service.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    /// By part. A part without a name stands for the discovery.
+    /// By part. The part without a name is the discovery.
     parts: HashMap<PartKey, PartReports>,
-    /// Its load balancer is being worked on.
+    /// Whether an event reported work on its load balancer.
     pub(super) work: bool,
-    /// Its object could not be written.
+    /// The failure to write its object.
     pub(super) not_written: Option<String>,
 }
 
-/// What was last reported about a Service and one of its parts.
+/// The last reports about a Service and one of its parts.
 #[derive(Debug, Default)]
 pub(super) struct PartReports {
     pub(super) failure: Option<FailureReport>,
@@ -57,7 +57,7 @@ pub(super) struct PartReports {
     pub(super) no_nodes: bool,
 }
 
-/// A failure, without what changes with every try.
+/// A failure, without the details that change with every try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FailureReport {
     kind: &'static str,
@@ -65,7 +65,7 @@ pub(super) struct FailureReport {
 }
 
 impl Reported {
-    /// What was reported about the part. From now on, the part [is known](Self::has).
+    /// The reports about the part. From now on, the part [is known](Self::has).
     pub(super) fn of(&mut self, part: &PartKey) -> &mut PartReports {
         self.parts.entry(part.clone()).or_default()
     }
@@ -75,7 +75,7 @@ impl Reported {
         self.parts.contains_key(part)
     }
 
-    /// Records a failure. Whether it is to be published: it is new, and the same was not reported about another part.
+    /// Records a failure. Returns whether to publish it: it is new, and no other part reported the same.
     pub(super) fn fail(&mut self, part: &PartKey, failure: &FailureReport) -> bool {
         let mut others = self.parts.iter().filter(|(other, _)| *other != part);
         let elsewhere = others.any(|(_, reports)| reports.failure.as_ref() == Some(failure));
@@ -83,7 +83,7 @@ impl Reported {
         last.as_ref() != Some(failure) && !elsewhere
     }
 
-    /// Forgets what was reported about other parts.
+    /// Forgets the reports about other parts.
     pub(super) fn retain(&mut self, is_part: impl Fn(&PartKey) -> bool) {
         self.parts.retain(|part, _| is_part(part));
     }
@@ -103,7 +103,7 @@ impl Reported {
         self.parts.values().find_map(|reports| reports.failure.as_ref())
     }
 
-    /// What is wrong, for the status page: a failure before a difference that stays.
+    /// The problem for the status page: a failure before a difference that stays.
     pub(super) fn error(&self) -> Option<String> {
         let failure = self.failure().map(|failure| failure.identity.clone());
         let mut blocked = self.parts.values().map(|reports| &reports.blocked);
@@ -152,12 +152,12 @@ impl Reported {
 pub(super) enum Failure<'a> {
     /// The cloud or the provider refused.
     Error(&'a Error),
-    /// Nothing may be changed, since something known is not visible.
+    /// Nothing may be changed, since a known object is not visible.
     Blocked(&'a str),
 }
 
 impl Failure<'_> {
-    /// Whether it only failed because another process leads.
+    /// Whether it failed only because another process leads.
     pub(super) fn is_not_leader(&self) -> bool {
         matches!(self, Self::Error(error) if error.kind() == ErrorKind::NotLeader)
     }
@@ -177,7 +177,7 @@ impl Failure<'_> {
         }
     }
 
-    /// What stays the same for as long as it fails in the same way.
+    /// The report, which is the same while it fails in the same way.
     pub(super) fn report(&self, reason: &str) -> FailureReport {
         let identity = match self {
             Self::Error(error) => {
@@ -300,7 +300,7 @@ impl EventReporter {
         log_end(ended);
     }
 
-    /// It does not fail any more.
+    /// Logs that it does not fail any more.
     pub(super) fn works(&self, what: &str) {
         log_end(self.failing.works(what));
     }

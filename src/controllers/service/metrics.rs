@@ -9,26 +9,26 @@ use prometheus_client::metrics::{
     histogram::{Histogram, exponential_buckets},
 };
 
-use super::state::{Cause, Counts, PartStatus};
-use crate::metrics::{Labels, metrics, set_all};
+use super::state::{Cause, PartStatus};
+use crate::metrics::{Labels, metrics};
 
 metrics! {
     pub(super) struct ServiceMetrics {
         syncs: Counter = "service_controller_loadbalancer_sync",
         node_errors: Counter = "service_controller_nodesync_error",
-        node_latency: Histogram = "service_controller_nodesync_latency_seconds" in upstream(),
+        pub(super) node_latency: Histogram = "service_controller_nodesync_latency_seconds" in upstream(),
         host_latency: Histogram = "service_controller_update_loadbalancer_host_latency_seconds" in upstream(),
-        services: Family<Labels<1>, Gauge> = "ccm_services",
-        held: Family<Labels<1>, Gauge> = "ccm_services_held",
-        parts: Family<Labels<1>, Gauge> = "ccm_service_parts",
+        pub(super) services: Family<Labels<1>, Gauge> = "ccm_services",
+        pub(super) failing: Family<Labels<1>, Gauge> = "ccm_services_held",
+        pub(super) parts: Family<Labels<1>, Gauge> = "ccm_service_parts",
         pub(super) running: Gauge = "ccm_service_parts_running",
-        queue: Family<Labels<1>, Gauge> = "ccm_service_queue",
+        pub(super) queue: Family<Labels<1>, Gauge> = "ccm_service_queue",
         passes: Family<Labels<1>, Histogram> = "ccm_service_pass_duration_seconds"
             in Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.01, 4.0, 9))),
-        retries: Family<Labels<1>, Counter> = "ccm_service_retries",
-        orphans: Family<Labels<1>, Gauge> = "ccm_service_orphans",
-        writes: Family<Labels<1>, Counter> = "ccm_service_writes",
-        discoveries: Family<Labels<1>, Counter> = "ccm_service_surveys",
+        pub(super) retries: Family<Labels<1>, Counter> = "ccm_service_retries",
+        pub(super) orphans: Family<Labels<1>, Gauge> = "ccm_service_orphans",
+        pub(super) writes: Family<Labels<1>, Counter> = "ccm_service_writes",
+        pub(super) discoveries: Family<Labels<1>, Counter> = "ccm_service_surveys",
     }
 }
 
@@ -57,36 +57,6 @@ impl ServiceMetrics {
             }
         }
     }
-
-    pub(super) fn nodes_followed(&self, took: Duration) {
-        self.node_latency.observe(took.as_secs_f64());
-    }
-
-    pub(super) fn retried(&self, reason: &'static str) {
-        self.retries.get_or_create(&[("reason", reason)]).inc();
-    }
-
-    pub(super) fn wrote(&self, result: &'static str) {
-        self.writes.get_or_create(&[("result", result)]).inc();
-    }
-
-    pub(super) fn discovered(&self, result: &'static str) {
-        self.discoveries.get_or_create(&[("result", result)]).inc();
-    }
-
-    /// Shows the state. `queue`: parts that are ready, and parts that wait.
-    pub(super) fn show(&self, counts: Counts, queue: (usize, usize)) {
-        set_all(&self.services, "state", counts.services);
-        set_all(&self.held, "reason", counts.failing);
-        set_all(&self.parts, "state", counts.parts);
-        set_all(&self.queue, "state", [("ready", queue.0), ("waiting", queue.1)]);
-        let (deletable, others) = counts.orphans;
-        set_all(
-            &self.orphans,
-            "deletable",
-            [("true", deletable), ("false", others)],
-        );
-    }
 }
 
 #[cfg(test)]
@@ -95,18 +65,19 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::{super::state::State, *};
+    use crate::metrics::increment;
 
     #[test]
-    fn every_metric_of_the_table_is_there_under_its_name() {
+    fn every_metric_of_the_table_is_registered_under_its_name() {
         let mut registry = Registry::default();
         let metrics = ServiceMetrics::register(&mut registry);
-        metrics.show(State::default().counts(), (1, 2));
+        State::default().show(&metrics, (1, 2));
         metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), PartStatus::Failed);
-        metrics.nodes_followed(Duration::from_secs(1));
-        metrics.retried("parked");
-        metrics.wrote("written");
-        metrics.discovered("ok");
-        metrics.held.get_or_create(&[("reason", "InvalidSpec")]).set(1);
+        metrics.node_latency.observe(1.0);
+        increment(&metrics.retries, "reason", "parked");
+        increment(&metrics.writes, "result", "written");
+        increment(&metrics.discoveries, "result", "ok");
+        metrics.failing.get_or_create(&[("reason", "InvalidSpec")]).set(1);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let section = crate::metrics::REFERENCE

@@ -10,15 +10,15 @@ use tokio::time::Instant;
 
 use crate::controllers::node_object::AUTOSCALER_TAINT;
 
-/// A node with this label is no member of a load balancer, unless the value is a Go `false`.
+/// A node with this label is not a member of a load balancer, unless the value is a Go `false`.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// Nodes that join come in bursts: a pass waits until none came for this long.
+/// Nodes join in bursts: a pass waits until no node joined for this long, ..
 const QUIET: Duration = Duration::from_secs(2);
-/// But not longer than this after the first.
+/// .. but not longer than this after the first one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether a node may be a member. Whether it is ready or initialised does not matter: the load balancer has health
-/// checks of its own, and a control plane that loses sight of all nodes must not empty every load balancer.
+/// Whether a node may be a member. Whether it is ready or initialized does not matter: the load balancer has health
+/// checks of its own, and a control plane that loses contact with all nodes must not empty every load balancer.
 fn is_eligible(node: &NodeObject) -> bool {
     let excluded = match node.view.labels.get(EXCLUDED) {
         None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
@@ -35,7 +35,7 @@ pub(super) struct Nodes {
     /// Grows with every change that load balancers may have to follow.
     generation: u64,
     window: Option<Window>,
-    /// All of them as one value, until one changes.
+    /// All nodes as one value, until one changes.
     set: Option<NodeSet>,
 }
 
@@ -48,22 +48,11 @@ struct Window {
     loss: bool,
 }
 
-/// What became of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeChange {
-    /// Nothing that load balancers see.
-    Nothing,
-    /// Something, but of a node that is and was no member; or only whether the node is ready.
-    Beside,
-    /// A node joined, or changed.
-    Members,
-    /// A node is no member any more.
-    Loss,
-}
-
 impl Nodes {
-    /// Takes over how a node is now; `None` if it is gone.
-    pub(super) fn apply(&mut self, name: &str, node: Option<&NodeObject>, now: Instant) -> NodeChange {
+    /// Applies the current form of a node; `None` if it does not exist. Returns whether it differs for load balancers.
+    ///
+    /// They follow a change unless the node is not and was not a member, or only its readiness changed.
+    pub(super) fn apply(&mut self, name: &str, node: Option<&NodeObject>, now: Instant) -> bool {
         let new = node.map(|node| ServiceNode {
             view: Arc::clone(&node.view),
             addresses: node.addresses.as_slice().into(),
@@ -74,7 +63,7 @@ impl Nodes {
         let was = old.is_some_and(|node| node.eligible);
         let is = new.as_ref().is_some_and(|node| node.eligible);
         if old == new.as_ref() {
-            return NodeChange::Nothing;
+            return false;
         }
         let only_ready = old.zip(new.as_ref()).is_some_and(|(old, new)| {
             let ready = new.ready;
@@ -86,35 +75,26 @@ impl Nodes {
             None => self.nodes.remove(name),
         };
         if (!was && !is) || only_ready {
-            return NodeChange::Beside;
+            return true;
         }
         self.generation += 1;
         let first = self.window.map_or(now, |window| window.first);
-        let lost = was && !is;
-        // A node that joins meanwhile does not put it off.
-        let loss = lost || self.window.is_some_and(|window| window.loss);
-        self.window = Some(Window {
-            first,
-            // Traffic goes to a lost member until it is taken out.
-            due: if loss {
-                now
-            } else {
-                (now + QUIET).min(first + PATIENCE)
-            },
-            loss,
-        });
-        if lost {
-            NodeChange::Loss
-        } else {
-            NodeChange::Members
-        }
+        // A node that joins meanwhile does not delay it.
+        let loss = (was && !is) || self.window.is_some_and(|window| window.loss);
+        // Traffic goes to a lost member until it is removed.
+        let due = match loss {
+            true => now,
+            false => (now + QUIET).min(first + PATIENCE),
+        };
+        self.window = Some(Window { first, due, loss });
+        true
     }
 
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// All of them.
+    /// All nodes.
     pub(super) fn set(&mut self) -> NodeSet {
         let nodes = &self.nodes;
         self.set
@@ -127,7 +107,7 @@ impl Nodes {
         self.window.map(|window| window.due)
     }
 
-    /// They do so now, if it is time.
+    /// Whether load balancers should follow the last changes now. Then the changes are forgotten.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         let due = self.window.is_some_and(|window| window.due <= now);
         if due {
@@ -136,7 +116,7 @@ impl Nodes {
         due
     }
 
-    /// Nothing was set up after the nodes as they were before: everything follows anyway.
+    /// Forgets the changes, since every load balancer follows the nodes anyway.
     pub(super) fn forget_changes(&mut self) {
         self.window = None;
     }

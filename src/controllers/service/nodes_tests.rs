@@ -26,7 +26,7 @@ fn taint(key: &'static str) -> impl FnOnce(&mut Value) {
 }
 
 #[test]
-fn a_member_is_what_is_neither_excluded_nor_on_its_way_out() {
+fn a_member_is_neither_excluded_nor_being_deleted() {
     let deleting = |node: &mut Value| node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
     let not_ready = |node: &mut Value| node["status"]["conditions"][0]["status"] = json!("False");
     let no_id = |node: &mut Value| node["spec"]["providerID"] = json!("");
@@ -52,8 +52,20 @@ fn a_member_is_what_is_neither_excluded_nor_on_its_way_out() {
     }
 }
 
+/// How load balancers see a change of a node.
+#[derive(PartialEq)]
+enum Change {
+    Nothing,
+    /// A change of a node that is not and was not a member, or only of its readiness.
+    Beside,
+    /// A node joined, or changed.
+    Members,
+    /// A node is not a member any more.
+    Loss,
+}
+
 #[test]
-fn only_what_load_balancers_see_is_news() {
+fn load_balancers_follow_only_changes_of_members() {
     let now = Instant::now();
     let ready = |status: &'static str| {
         move |node: &mut Value| node["status"]["conditions"][0]["status"] = json!(status)
@@ -61,42 +73,37 @@ fn only_what_load_balancers_see_is_news() {
     let zone = |node: &mut Value| node["metadata"]["labels"]["zone"] = json!("b");
     let id = |node: &mut Value| node["spec"]["providerID"] = json!("fake://other");
     let address = |node: &mut Value| node["status"]["addresses"][0]["address"] = json!("10.0.0.2");
-    for (what, before, after, news) in [
-        ("heartbeat", node(|_| {}), node(|_| {}), NodeChange::Nothing),
-        (
-            "not ready",
-            node(|_| {}),
-            node(ready("False")),
-            NodeChange::Beside,
-        ),
-        ("ready", node(ready("Unknown")), node(|_| {}), NodeChange::Beside),
+    for (what, before, after, change) in [
+        ("heartbeat", node(|_| {}), node(|_| {}), Change::Nothing),
+        ("not ready", node(|_| {}), node(ready("False")), Change::Beside),
+        ("ready", node(ready("Unknown")), node(|_| {}), Change::Beside),
         (
             "another taint",
             node(|_| {}),
             node(taint("other")),
-            NodeChange::Nothing,
+            Change::Nothing,
         ),
-        ("excluded", node(|_| {}), node(label("true")), NodeChange::Loss),
+        ("excluded", node(|_| {}), node(label("true")), Change::Loss),
         (
             "included again",
             node(label("true")),
             node(|_| {}),
-            NodeChange::Members,
+            Change::Members,
         ),
         (
             "still excluded",
             node(label("true")),
             node(label("t")),
-            NodeChange::Beside,
+            Change::Beside,
         ),
         (
             "autoscaler",
             node(|_| {}),
             node(taint(AUTOSCALER_TAINT)),
-            NodeChange::Loss,
+            Change::Loss,
         ),
         // Services may choose nodes by their labels.
-        ("another label", node(|_| {}), node(zone), NodeChange::Members),
+        ("another label", node(|_| {}), node(zone), Change::Members),
         (
             "a label of one that is excluded",
             node(label("true")),
@@ -104,24 +111,24 @@ fn only_what_load_balancers_see_is_news() {
                 label("true")(node);
                 zone(node);
             }),
-            NodeChange::Beside,
+            Change::Beside,
         ),
-        ("another provider ID", node(|_| {}), node(id), NodeChange::Members),
-        (
-            "another address",
-            node(|_| {}),
-            node(address),
-            NodeChange::Members,
-        ),
+        ("another provider ID", node(|_| {}), node(id), Change::Members),
+        ("another address", node(|_| {}), node(address), Change::Members),
     ] {
-        let mut board = Nodes::default();
-        board.apply("n1", Some(&before), now);
-        board.forget_changes();
-        let generation = board.generation();
-        assert_eq!(board.apply("n1", Some(&after), now), news, "{what}");
-        let follows = matches!(news, NodeChange::Loss | NodeChange::Members);
-        assert_eq!(board.generation() != generation, follows, "{what}");
-        assert_eq!(board.due().is_some(), follows, "{what}");
+        let mut nodes = Nodes::default();
+        nodes.apply("n1", Some(&before), now);
+        nodes.forget_changes();
+        let generation = nodes.generation();
+        let differs = nodes.apply("n1", Some(&after), now);
+        assert_eq!(differs, change != Change::Nothing, "{what}");
+        let due = match change {
+            Change::Nothing | Change::Beside => None,
+            Change::Members => Some(now + QUIET),
+            Change::Loss => Some(now),
+        };
+        assert_eq!(nodes.due(), due, "{what}");
+        assert_eq!(nodes.generation() != generation, due.is_some(), "{what}");
     }
 }
 
@@ -129,21 +136,22 @@ fn only_what_load_balancers_see_is_news() {
 fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut board = Nodes::default();
+    let mut nodes = Nodes::default();
     for second in 0..=9 {
-        board.apply(&format!("n{second}"), Some(&node(|_| {})), at(second));
-        assert_eq!(board.due(), Some(at((second + 2).min(10))));
-        assert!(!board.take_due(at(second)));
+        nodes.apply(&format!("n{second}"), Some(&node(|_| {})), at(second));
+        assert_eq!(nodes.due(), Some(at((second + 2).min(10))));
+        assert!(!nodes.take_due(at(second)));
     }
-    assert!(board.take_due(at(10)));
-    assert!(!board.take_due(at(20)), "once");
-    board.apply("late", Some(&node(|_| {})), at(20));
-    assert_eq!(board.due(), Some(at(22)), "the patience begins anew");
-    assert_eq!(board.apply("n1", None, at(21)), NodeChange::Loss);
-    board.apply("later", Some(&node(|_| {})), at(21));
+    assert!(nodes.take_due(at(10)));
+    assert!(!nodes.take_due(at(20)), "once");
+    nodes.apply("late", Some(&node(|_| {})), at(20));
+    assert_eq!(nodes.due(), Some(at(22)), "the longest wait begins again");
+    assert!(nodes.apply("n1", None, at(21)));
+    assert_eq!(nodes.due(), Some(at(21)), "a loss");
+    nodes.apply("later", Some(&node(|_| {})), at(21));
     assert!(
-        board.take_due(at(21)),
+        nodes.take_due(at(21)),
         "a node that joins does not put off a loss"
     );
-    assert_eq!(board.set().eligible().count(), 11);
+    assert_eq!(nodes.set().eligible().count(), 11);
 }

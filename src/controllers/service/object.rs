@@ -1,10 +1,10 @@
 //! The desired content of a Service object, and the patch for it.
 //!
-//! One strategic merge patch of `services/status`, which takes metadata along: a role needs no more than upstream's. It
-//! names the finalizers to add or to remove, never the whole list, and carries the uid, so that the API server refuses it
-//! (409) for a Service that was recreated under the same name.
+//! One strategic merge patch of `services/status`, which includes metadata, so that a role needs no more rights than
+//! upstream's. It names the finalizers to add or to remove, never the whole list. It has the uid, so that the API server
+//! refuses it (409) for a Service that was recreated under the same name.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt};
 
 use ccm_core::load_balancer::{
     Claim, Condition, Effect, Effects, Ingress, IpMode, ProviderFinalizers, ServiceView,
@@ -38,7 +38,7 @@ impl From<&ServiceAction> for Change {
 }
 
 impl ServiceAction {
-    /// The differences of `view`. `effects`: the content that its load balancer asks for, once all of it is done.
+    /// The differences of `view`. `effects`: the desired content from its load balancer, once it is served.
     pub(super) fn of(view: &ServiceView, finalizers: ProviderFinalizers, effects: Option<&Effects>) -> Self {
         let mut change = Self {
             add_finalizers: finalizers.missing(view),
@@ -52,16 +52,12 @@ impl ServiceAction {
             .filter(|(key, value)| view.annotation(key) != value.as_deref())
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let none = Vec::new();
-        // Without a load balancer there is no address.
-        let ingress = if wants {
-            effects.ingress.as_ref()
-        } else {
-            Some(&none)
+        let ingress = match wants {
+            true => effects.ingress.clone(),
+            // Without a load balancer there is no address.
+            false => Some(Vec::new()),
         };
-        change.ingress = ingress
-            .filter(|ingress| !is_same(ingress, &view.ingress))
-            .cloned();
+        change.ingress = ingress.filter(|ingress| !is_same(ingress, &view.ingress));
         change.conditions = effects
             .conditions
             .values()
@@ -93,7 +89,7 @@ impl ServiceAction {
         *self == Self::default()
     }
 
-    /// What fails if it cannot be written, in upstream's words.
+    /// The failure if it cannot be written, in upstream's words.
     pub(super) fn failure(&self) -> &'static str {
         if !self.add_finalizers.is_empty() {
             "failed to add load balancer cleanup finalizer"
@@ -208,7 +204,7 @@ fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> 
     value
 }
 
-/// Whether `new` differs from `old` only in annotations that `effects` asks for: our own write.
+/// Whether `new` differs from `old` only in annotations of `effects`: our own write.
 pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: Option<&Effects>) -> bool {
     let Some(effects) = effects else { return false };
     let mut written: BTreeMap<&str, &str> = old.annotations.iter().collect();
@@ -219,10 +215,7 @@ pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: Opti
         };
     }
     let expected = ServiceView {
-        annotations: written
-            .into_iter()
-            .map(|(key, value)| (Arc::<str>::from(key), Arc::<str>::from(value)))
-            .collect(),
+        annotations: written.into_iter().collect(),
         ..old.clone()
     };
     expected.asks_the_same(new)

@@ -86,7 +86,7 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
             "$setElementOrder/finalizers": ["other", ours, "example.com/outer"],
         })
     );
-    // It needed the other one before: that one goes when the Service is served as it is now.
+    // It needed the other one before: that one is removed when the Service is served as it is now.
     let changed = with(&["example.com/inner", ours], |_| {});
     let early = ServiceAction::of(&changed, OUTER, None);
     assert_eq!(early.add_finalizers, ["example.com/outer"]);
@@ -104,7 +104,7 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
     let served = with(&[ours, "example.com/outer"], |_| {});
     assert!(ServiceAction::of(&served, OUTER, Some(&nothing)).is_empty());
     // Without any of them left behind, whichever it has.
-    for (has, goes) in [
+    for (has, removed) in [
         (
             &["example.com/inner", "other", ours, "example.com/outer"][..],
             &[ours, "example.com/inner", "example.com/outer"][..],
@@ -117,7 +117,7 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
         assert!(early.is_empty(), "{has:?}");
         for claim in [Claim::Ours, Claim::Elsewhere] {
             let change = ServiceAction::due(&leaving, claim, OUTER, Some(&nothing));
-            assert_eq!(change.remove_finalizers, goes, "{has:?}");
+            assert_eq!(change.remove_finalizers, removed, "{has:?}");
             assert!(change.add_finalizers.is_empty());
         }
         assert!(ServiceAction::due(&leaving, Claim::NotOurs, OUTER, Some(&nothing)).is_empty());
@@ -126,8 +126,8 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
 
 #[test]
 fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
-    let mut gone = effects(vec![ip("192.0.2.1")]);
-    gone.annotations.insert("id".to_owned(), None);
+    let mut removed = effects(vec![ip("192.0.2.1")]);
+    removed.annotations.insert("id".to_owned(), None);
     for wanting_none in [
         view(|view| view.deleting = true),
         view(|view| view.service_type = ServiceType::ClusterIp),
@@ -136,7 +136,7 @@ fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
             annotations: [("id", "7"), ("other", "x")].into_iter().collect(),
             ..wanting_none
         };
-        let change = ServiceAction::of(&view, NONE, Some(&gone));
+        let change = ServiceAction::of(&view, NONE, Some(&removed));
         assert_eq!(
             change.patch(&view, at()),
             json!({
@@ -192,7 +192,7 @@ fn an_address_is_written_only_if_it_differs_for_the_api_server() {
         assert_eq!(change.is_empty(), same, "{what}: {change:?}");
     }
     let unknown = ServiceAction::of(&view(|_| {}), NONE, Some(&Effects::default()));
-    assert!(unknown.is_empty(), "what nobody knows is not wiped");
+    assert!(unknown.is_empty(), "unknown content is not removed");
     let change = ServiceAction::of(&view(|_| {}), NONE, Some(&effects(vec![proxied()])));
     assert_eq!(
         change.patch(&view(|_| {}), at())["status"],

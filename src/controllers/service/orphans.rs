@@ -36,7 +36,7 @@ pub(super) struct Orphans {
     last_permitted: Option<Instant>,
 }
 
-/// What follows from a discovery.
+/// The consequence of a discovery.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Due {
     /// Orphans to report.
@@ -58,7 +58,7 @@ impl Orphans {
         self.config.delete
     }
 
-    /// A discovery found these. `complete`: it knew of every Service.
+    /// Records the orphans of a discovery. `complete`: it knew of every Service.
     pub(super) fn listed(&mut self, listed: Vec<OrphanPart>, complete: bool, at: Instant) -> Due {
         let mut before = std::mem::take(&mut self.known);
         for orphan in listed {
@@ -139,13 +139,13 @@ impl Orphans {
         Some((braked.map_or(due, |braked| due.max(braked)), orphan.part.clone()))
     }
 
-    /// All of them, and since when each is seen.
+    /// All orphans, and when each was observed first.
     pub(super) fn all(&self) -> impl Iterator<Item = (&OrphanPart, Instant)> {
         self.known.iter().map(|(orphan, known)| (orphan, known.since))
     }
 }
 
-/// What becomes of an orphan, for people.
+/// The consequence for an orphan, as text.
 pub(super) fn consequence(orphan: &OrphanPart, deletes: bool) -> &'static str {
     match (orphan.deletable, deletes) {
         (true, true) => "it is deleted when its Service has been missing for an hour",
@@ -214,9 +214,9 @@ mod tests {
         assert_eq!(due.delete, [part(1)]);
         assert!(orphans.permits(&part(1)));
         let again = orphans.listed(vec![orphan(1)], true, middle + HOUR);
-        assert!(again.delete.is_empty(), "asked for once");
+        assert!(again.delete.is_empty(), "deleted once");
         orphans.restart(middle + HOUR);
-        assert!(!orphans.permits(&part(1)), "the permission is taken back");
+        assert!(!orphans.permits(&part(1)), "the permission is revoked");
     }
 
     #[test]

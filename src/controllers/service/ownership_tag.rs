@@ -1,4 +1,4 @@
-//! The ownership tag of this cluster: how the program learns it.
+//! The ownership tag of this cluster, read from the API server.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::COMPONENT;
 
-/// Its uid is the cluster's.
+/// The namespace with the uid of the cluster.
 const NAMESPACE: &str = "kube-system";
 /// Waits between tries.
 const BACKOFF: Backoff = Backoff::seconds(1, 30);
@@ -26,7 +26,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 /// Controllers do not wait longer for the tag.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is known of the tag; `None` before the first answer.
+/// The tag, as far as it is known; `None` before the first answer.
 pub(crate) type KnownTag = watch::Receiver<Option<OwnershipTag>>;
 
 /// Asks the API server for the tag until it is known or the receiver is dropped. While the role lacks `get` of the

@@ -38,7 +38,7 @@ struct Server {
     /// How the namespace is refused, and until when.
     refusal: (u16, Instant),
     was_read: bool,
-    has_told: bool,
+    has_sent: bool,
 }
 
 fn service(name: &str) -> Value {
@@ -73,8 +73,8 @@ impl Server {
                 self.was_read = true;
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-1"}})
             }
-            ("/api/v1/services", true) if self.was_read && !self.has_told => {
-                self.has_told = true;
+            ("/api/v1/services", true) if self.was_read && !self.has_sent => {
+                self.has_sent = true;
                 json!({"type": "ADDED", "object": service("later")})
             }
             (_, true) => return (200, None),
@@ -136,14 +136,14 @@ fn config() -> Arc<Config> {
     }
 }
 
-/// What a life of the controller comes to, if the namespace is refused like this for so many seconds: when it began to
-/// work, the tag of its first load balancer, and the tag of the one that was created when the namespace had been read.
+/// Runs the controller while the namespace is refused in this way for so many seconds. Returns when it began to work, the
+/// tag of its first load balancer, and the tag of the one that was created after the namespace was read.
 async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<String>) {
     let began = Instant::now();
     let client = client(Server {
         refusal: (code, began + Duration::from_secs(seconds)),
         was_read: false,
-        has_told: false,
+        has_sent: false,
     });
     let balancers = FakeBalancers::default();
     let writer = Writer::new(client.clone(), &EventMetrics::default());

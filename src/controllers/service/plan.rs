@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use anyhow::{anyhow, bail};
+use anyhow::{bail, ensure};
 use ccm_core::{
     Error, ErrorKind,
     controllers::{NodeObject, ServiceObject},
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::{nodes::Nodes, object::ServiceAction, orphans};
 use crate::controllers::plan::{Blocked, Change, Findings, Kind, Object, Plan};
 
-/// The cluster that is planned.
-pub(crate) struct World<'a> {
+/// The cluster, with nodes as they are after their planned changes.
+pub(crate) struct PlannedCluster<'a> {
     pub(crate) services: &'a [Arc<ServiceObject>],
     pub(crate) nodes: &'a [Arc<NodeObject>],
     pub(crate) cluster_name: &'a str,
@@ -29,30 +29,30 @@ pub(crate) struct World<'a> {
 
 /// Collects the actions for all Services, or `only` for one.
 pub(crate) async fn plan(
-    world: &World<'_>,
+    cluster: &PlannedCluster<'_>,
     balancers: &dyn LoadBalancers,
     only: Option<&ServiceId>,
     ask: ReadOptions,
     plan: &mut Plan,
 ) {
-    let request = Request::new(Arc::new(world.snapshot()), ask);
+    let request = Request::new(Arc::new(cluster.snapshot()), ask);
     let planned = |id: &ServiceId| only.is_none_or(|only| only == id);
     for view in request.snapshot.services.iter().filter(|view| planned(&view.id)) {
         let findings = plan.service(&view.id);
         if only.is_some() && balancers.claims(view) != Claim::Ours {
             let class = view.class.as_deref().unwrap_or_default();
             findings.warn(format!(
-                "left alone: its loadBalancerClass {class:?} is another controller's"
+                "left unchanged: its loadBalancerClass {class:?} belongs to another controller"
             ));
         }
     }
-    let found = async {
+    let read = async {
         let discovery = balancers.discover(&request).await?;
         let parts = balancers.plan(&request, only).await?;
         Ok::<_, Error>((discovery, parts))
     };
-    let (discovery, parts) = match found.await {
-        Ok(found) => found,
+    let (discovery, parts) = match read.await {
+        Ok(read) => read,
         Err(error) => return plan.problem("load balancers", error.report()),
     };
     for part in &parts {
@@ -67,7 +67,7 @@ pub(crate) async fn plan(
         let mut members = parts.iter().flat_map(|part| &part.members);
         let effects = match members.find(|member| member.service == view.id && member.finished) {
             Some(member) => Some(&member.effects),
-            // It wants nothing, and there is nothing.
+            // It desires no load balancer, and has none.
             None if has.joins.is_empty() && has.leaves.is_empty() && !view.wants_load_balancer() => {
                 Some(&nothing)
             }
@@ -81,43 +81,43 @@ pub(crate) async fn plan(
         }
     }
     for orphan in discovery.orphans.iter().filter(|_| only.is_none()) {
-        let consequence = orphans::consequence(orphan, world.delete_orphans);
+        let consequence = orphans::consequence(orphan, cluster.delete_orphans);
         plan.of(part_of(&orphan.what, BTreeSet::new()))
             .warn(format!("its Service does not exist; {consequence}"));
     }
 }
 
-impl World<'_> {
+impl PlannedCluster<'_> {
     /// The only Service that is planned.
     ///
     /// # Errors
     /// If it does not exist or never had a load balancer.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> anyhow::Result<ServiceId> {
-        let named: Vec<_> = self
+        let named = self
             .services
             .iter()
-            .filter(|object| &*object.view.id.name == name)
-            .collect();
-        if let Some(object) = named
-            .iter()
-            .find(|object| &*object.view.id.namespace == namespace)
-        {
-            if object.is_concerned() {
-                return Ok(object.view.id.clone());
-            }
-            bail!("--service: {namespace}/{name} is not of type LoadBalancer and never had a load balancer");
-        }
-        // In another namespace, perhaps.
-        let others: Vec<_> = named.iter().map(|object| object.view.id.to_string()).collect();
-        let hint = match others.as_slice() {
-            [] => String::new(),
-            others => format!("; there is {}", others.join(", ")),
+            .filter(|object| &*object.view.id.name == name);
+        let (named, elsewhere): (Vec<_>, Vec<_>) =
+            named.partition(|object| &*object.view.id.namespace == namespace);
+        let Some(object) = named.first() else {
+            let others: Vec<_> = elsewhere
+                .iter()
+                .map(|object| object.view.id.to_string())
+                .collect();
+            let hint = match others.as_slice() {
+                [] => String::new(),
+                others => format!("; there is {}", others.join(", ")),
+            };
+            bail!("--service: Service {namespace}/{name} not found{hint}");
         };
-        Err(anyhow!("--service: there is no Service {namespace}/{name}{hint}"))
+        ensure!(
+            object.is_concerned(),
+            "--service: {namespace}/{name} is not of type LoadBalancer and never had a load balancer"
+        );
+        Ok(object.view.id.clone())
     }
 
-    /// All Services that have to do with load balancers, also those without our finalizer: the finalizer is the first
-    /// thing that they would get.
+    /// All Services that concern load balancers, also those without our finalizer, which they would get first.
     fn snapshot(&self) -> ClusterSnapshot {
         let mut nodes = Nodes::default();
         for node in self.nodes {
@@ -144,8 +144,8 @@ fn part_of(part: &str, services: BTreeSet<String>) -> Object {
     }
 }
 
-/// Adds the findings about a part to its Services; what concerns the part as a whole goes to the part, or to its only
-/// Service.
+/// Adds the findings about a part to its Services. A finding about the part as a whole is added to the part, or to its
+/// only Service.
 fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
     let Some(part) = &part_plan.part else { return };
     let services = discovery
@@ -187,7 +187,7 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
             }
             MemberState::Refused(error) => {
                 let text = format!("{}; it keeps what it has", error.report());
-                plan.service(&member.service).block(Blocked::because(text));
+                plan.service(&member.service).block(text);
             }
             _ => {}
         }
@@ -195,14 +195,14 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
     match &part_plan.problem {
         None => {}
         Some(PlanProblem::Failed(error)) => plan.problem(part.as_str(), error),
-        Some(PlanProblem::Blocked(why)) => of_whole.block(Blocked::because(why)),
+        Some(PlanProblem::Blocked(why)) => of_whole.block(why.clone()),
     }
     if !of_whole.is_empty() {
         plan.of(whole).append(of_whole);
     }
 }
 
-/// Services that are not served as they ask, without another finding that says why.
+/// Adds Services that keep what they have, unless another finding is the reason.
 fn add_frozen(parts: &[PartPlan], plan: &mut Plan) {
     for member in parts.iter().flat_map(|part| &part.members) {
         let MemberState::Frozen(why) = &member.state else {
@@ -212,12 +212,12 @@ fn add_frozen(parts: &[PartPlan], plan: &mut Plan) {
         let unknown = plan.problems.iter().any(|problem| problem.about == name);
         let findings = plan.service(name);
         if findings.blocked.is_empty() && findings.warnings.is_empty() && !unknown {
-            findings.block(Blocked::because(format!("it keeps what it has: {why}")));
+            findings.block(format!("it keeps what it has: {why}"));
         }
     }
 }
 
-/// Whether the cloud did not answer, rather than refused.
+/// Whether the cloud did not answer. Otherwise it refused.
 fn is_no_answer(kind: ErrorKind) -> bool {
     matches!(
         kind,

@@ -1,4 +1,4 @@
-//! What is known of every Service and every part, and what follows from a change. Pure: no calls, no clock.
+//! The state of every Service and every part, and the consequences of a change. Pure: no calls, no clock.
 //!
 //! | Verb | Functions |
 //! |---|---|
@@ -6,9 +6,8 @@
 //! | take work | [`State::take_discovery`], [`State::take_part`], [`State::take_object`] |
 //! | work ended | [`State::discovery_ended`], [`State::part_ended`], [`State::object_ended`]; [`State::part_writes`] on the way |
 //!
-//! Level triggered: a change only causes a comparison. A Service whose desired state changed makes its
-//! parts *dirty*; a pass over a part uses everything that is known at that moment, and what comes later makes it dirty
-//! again.
+//! Level triggered: a change only causes a comparison. If the desired state of a Service changes, its parts become *dirty*. A
+//! pass over a part uses everything that is known at that moment, and later changes make the part dirty again.
 
 mod entry;
 mod jobs;
@@ -33,39 +32,35 @@ use ccm_core::{
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+pub(super) use self::jobs::{Cause, Job, Next, PartStatus};
 use self::{
     entry::{Served, ServiceEntry, Written},
     jobs::Moment,
 };
-pub(super) use self::{
-    jobs::{Cause, Job, Next, PartStatus},
-    status::Counts,
-};
 use super::{
     events::{Failure, normal},
-    nodes::{NodeChange, Nodes},
+    nodes::Nodes,
     object::{ServiceAction, is_own_writing},
     orphans::Orphans,
 };
 use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::Plan};
 
-/// Waits between tries of a discovery. Short: everything waits for it, and it is one listing.
+/// Waits between tries of a discovery. Short, since everything waits for it, and it is one listing.
 const DISCOVERY_BACKOFF: Backoff = Backoff::seconds(2, 30);
 
-/// A Service that is not served although nothing is under way for it is compared again after this long, the next time
+/// A Service that is not served although no work is under way for it is compared again after this time, the next time
 /// after twice as long.
 const LOST: Backoff = Backoff::seconds(1, 300);
 
-/// How often a lost Service is compared with what is remembered of the cloud.
+/// How often a lost Service is compared with remembered answers of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
 
-/// How many steps of a plan are kept.
+/// How many steps of a plan the status page shows.
 const STEPS: usize = 10;
 
 /// `namespace/name` of a Service.
 pub(super) type Name = Arc<str>;
 
-/// The name under which a Service is kept.
 fn name(id: &ServiceId) -> Name {
     format!("{}/{}", id.namespace, id.name).into()
 }
@@ -84,7 +79,7 @@ pub(super) enum Change {
     Drift,
 }
 
-/// What follows from a change.
+/// The consequence of a change.
 #[derive(Debug)]
 pub(super) enum Output {
     /// Run the part, whatever it waits for.
@@ -101,7 +96,7 @@ pub(super) enum Output {
     Orphans(Vec<OrphanPart>),
     /// So many parts begin to follow changed nodes.
     FollowNodes { parts: usize },
-    /// All of them follow, after this time.
+    /// All parts follow, after this time.
     NodesFollowed(Duration),
 }
 
@@ -121,7 +116,7 @@ pub(super) struct PartTask {
     pub(super) delete_orphan: bool,
 }
 
-/// What is to be done about a Service object.
+/// The work on a Service object.
 pub(super) enum ObjectTask {
     Nothing,
     /// The store does not show the last write yet.
@@ -132,18 +127,14 @@ pub(super) enum ObjectTask {
 /// A write of a Service object.
 pub(super) struct ObjectWrite {
     pub(super) change: ServiceAction,
-    /// There was a load balancer: an event reports when the finalizers are removed.
+    /// Whether a load balancer existed: an event reports when the finalizers are removed.
     had_load_balancer: bool,
 }
 
-/// Whether a write changed nothing, by the API server's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct InVain(pub(super) bool);
-
-/// What is known of a part.
+/// The state of a part.
 #[derive(Debug, Default)]
 struct PartEntry {
-    /// It is to be run.
+    /// The next run, if one is due.
     job: Option<Job>,
     /// The nodes that it follows, by their generation.
     follows: Option<u64>,
@@ -166,7 +157,7 @@ pub(super) struct State {
     snapshot: Arc<ClusterSnapshot>,
     snapshot_nodes: u64,
     snapshot_is_old: bool,
-    /// Parts must be discovered, with answers after this.
+    /// The next discovery, if one is due.
     discovery: Option<Job>,
     /// How many discoveries in a row failed, and when the next one is due.
     failed_discoveries: u32,
@@ -206,8 +197,7 @@ impl State {
             Change::Service(name, None) => self.forget(&name, at),
             Change::Vanished => self.orphans.restart(at),
             Change::Node(name, node) => {
-                let change = self.nodes.apply(&name, node.as_deref(), at);
-                self.snapshot_is_old |= change != NodeChange::Nothing;
+                self.snapshot_is_old |= self.nodes.apply(&name, node.as_deref(), at);
             }
             Change::OwnershipTag(tag) => {
                 Arc::make_mut(&mut self.snapshot).cluster.ownership_tag = tag;
@@ -230,7 +220,7 @@ impl State {
             .get(&name)
             .is_some_and(|entry| entry.view.id != view.id)
         {
-            // Another one under the same name.
+            // Another Service with the same name.
             self.forget(&name, at);
         }
         self.snapshot_is_old = true;
@@ -241,20 +231,20 @@ impl State {
         let entry = self.services.entry(Arc::clone(&name)).or_insert_with(|| {
             let mut dirty = job;
             if inherited {
-                // Nobody waits for a Service that was served before.
+                // No user waits for a Service that was served before.
                 dirty.priority = Priority::Background;
             }
             ServiceEntry::new((Arc::clone(&view), claim, finalizers), dirty, inherited)
         });
         if !entry.view.asks_the_same(&view) || entry.claim != claim {
-            // Our own write is no news about the cloud.
+            // After our own write, the cloud need not be read again.
             let effects = entry.served.as_ref().map(|served| &served.effects);
             let own = is_own_writing(&entry.view, &view, effects);
             let after = job.after.filter(|_| !own);
             Job { after, ..job }.add_to(&mut entry.dirty);
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
-            // The next announcement is another one.
+            // The next event about work is another one.
             entry.reported.work = false;
         }
         entry.view = view;
@@ -275,10 +265,10 @@ impl State {
             return;
         };
         self.snapshot_is_old = true;
-        let over = entry.is_settled() && !entry.view.wants_load_balancer();
+        let over = entry.is_served() && !entry.view.wants_load_balancer();
         if entry.is_ours() && entry.included && !over {
-            // Its load balancer was not deleted: another client removed the finalizer, or the API server lost the Service. The next
-            // discovery lists what became an orphan.
+            // Its load balancer was not deleted: another client removed the finalizer, or the API server lost the Service. The
+            // next discovery lists the orphans.
             let after = Some(self.moment.at(at));
             Job::service(after).add_to(&mut self.discovery);
         }
@@ -292,8 +282,8 @@ impl State {
         job.add_to(&mut self.discovery);
     }
 
-    /// When something is to be done though nothing changes. `discovers`: a discovery is under way or due, and what only
-    /// leads to a discovery waits for it.
+    /// When the next work is due without a change. `discovers`: a discovery is under way or due, and work that only leads to
+    /// a discovery waits for it.
     pub(super) fn due(&self, discovers: bool) -> Option<Instant> {
         let nodes = self.nodes.due().filter(|_| self.started);
         if discovers || self.retry_discovery.is_some() {
@@ -310,8 +300,8 @@ impl State {
         self.orphans.due().filter(|_| self.all_included())
     }
 
-    /// Time has passed. If nodes changed and it is time to follow them: runs the parts that do not. While discovery fails:
-    /// runs what it is not needed for.
+    /// Time has passed. If nodes changed and it is time to follow them, runs the parts that do not. While discovery fails,
+    /// runs the parts that do not need it.
     pub(super) fn take_due(&mut self, at: Instant) -> Vec<Output> {
         let mut outputs = Vec::new();
         if self.started && self.nodes.take_due(at) {
@@ -341,7 +331,7 @@ impl State {
         behind.map(|(key, _)| key).filter(move |key| wants(key))
     }
 
-    /// The part is to be run.
+    /// Adds a job to the part. Returns the output that runs it.
     fn make_dirty(&mut self, part: &PartKey, job: Job) -> Output {
         let entry = self.parts.entry(part.clone()).or_default();
         job.add_to(&mut entry.job);
@@ -401,7 +391,7 @@ impl State {
         self.retry_discovery = None;
         for entry in self.services.values_mut() {
             if entry.again.take_if(|again| *again <= at).is_some() {
-                // What is remembered does not help, it seems.
+                // Remembered answers did not help.
                 let job = Job::service((entry.lost > LOST_IN_MEMORY).then_some(at));
                 job.add_to(&mut entry.dirty);
                 job.add_to(&mut self.discovery);
@@ -425,7 +415,7 @@ impl State {
             // The reason may have been an old answer.
             job.after = job.after.max(Some(moment));
         }
-        // While a Service waits for its finalizer, it may take an orphan over.
+        // While a Service waits for its finalizer, it may adopt an orphan.
         let permitted = self.orphans.permits(key);
         if permitted && !self.all_included() {
             self.orphans.postpone(key);
@@ -444,7 +434,7 @@ impl State {
         let Some(entry) = entry.filter(|entry| entry.view.id == object.view.id) else {
             return ObjectTask::Nothing;
         };
-        // What is known is about the Service as it was served.
+        // The effects are those of the Service as it was served.
         let served = entry.served.as_ref();
         let current = served.filter(|served| served.view.asks_the_same(&object.view));
         let effects = current.map(|served| &served.effects);
@@ -456,7 +446,7 @@ impl State {
             && written.version == object.meta.resource_version
         {
             let due = written.at + STORE_LAG;
-            match written.in_vain.0 {
+            match written.in_vain {
                 true if written.change == change => return ObjectTask::Nothing,
                 false if at < due => return ObjectTask::Later(due),
                 _ => {}
@@ -511,7 +501,7 @@ impl State {
         let mut outputs = Vec::new();
         for (view, parts) in snapshot.services.iter().zip(discovery.services) {
             if let Some(entry) = self.entry(&parts.service) {
-                outputs.extend(entry.take_parts(view, parts, &mut due));
+                outputs.extend(entry.apply_parts(view, parts, &mut due));
             }
         }
         let complete = self.all_included();
@@ -538,8 +528,8 @@ impl State {
         outputs
     }
 
-    /// Discovery fails: the known parts of changed Services do not wait for it. Each change is run once; when discovery
-    /// works again, they are run with all others.
+    /// Runs the known parts of changed Services while discovery fails. Each change is run once. When discovery works again,
+    /// they are run with all others.
     fn requeue_known(&mut self) -> Vec<Output> {
         let mut known = Vec::new();
         for entry in self.services.values_mut() {
@@ -554,7 +544,7 @@ impl State {
         run.map(|(part, job)| self.make_dirty(part, *job)).collect()
     }
 
-    /// Finds the members of each part.
+    /// Updates the members of each part.
     fn index(&mut self) {
         self.members.clear();
         for (name, entry) in &self.services {
@@ -594,23 +584,23 @@ impl State {
         let members: Vec<(Name, bool, bool)> = self
             .members_of(part)
             .map(|(name, entry)| {
-                // One that was served before is not the reason for a step for all.
-                let was_served = entry.is_settled() || (entry.inherited && entry.served.is_none());
+                // A Service that was served before is not the reason for a step for all.
+                let was_served = entry.is_served() || (entry.inherited && entry.served.is_none());
                 (Name::clone(name), is_named(&entry.view.id), !was_served)
             })
             .collect();
         let alone = members.len() == 1;
-        let nobody = !members.iter().any(|(_, named, waits)| *named || *waits);
+        let none_waits = !members.iter().any(|(_, named, waits)| *named || *waits);
         let concerned = members
             .into_iter()
-            .filter(|(_, named, waits)| *named || (for_all && (*waits || (alone && nobody))));
+            .filter(|(_, named, waits)| *named || (for_all && (*waits || (alone && none_waits))));
         let mut events = Vec::new();
         for (name, ..) in concerned {
             let Some(entry) = self.services.get_mut(&name) else {
                 continue;
             };
             let wants = entry.view.wants_load_balancer();
-            let only_nodes = wants && cause == Cause::Nodes && entry.is_settled();
+            let only_nodes = wants && cause == Cause::Nodes && entry.is_served();
             if !only_nodes && !std::mem::replace(&mut entry.reported.work, true) {
                 let id = &entry.view.id;
                 events.push(match wants {
@@ -679,9 +669,9 @@ impl State {
             outputs.push(Output::NodesFollowed(at.saturating_duration_since(began)));
         }
         self.find_lost(part, at);
-        let came = || self.parts.get(part).is_some_and(|part| part.job.is_some());
-        if is_renamed && next == Next::Done && came() {
-            // What came meanwhile came under the old name.
+        let has_job = || self.parts.get(part).is_some_and(|part| part.job.is_some());
+        if is_renamed && next == Next::Done && has_job() {
+            // Jobs that came meanwhile were queued under the old name.
             outputs.push(Output::Run(part.clone()));
         }
         (outputs, next)
@@ -724,8 +714,8 @@ impl State {
         let id = &member.service;
         let nodes = &task.snapshot.cluster.nodes;
         let Some(entry) = self.entry(id) else { return };
-        let settled = entry.is_settled();
-        // What was true before this process started was reported by the one before.
+        let was_served = entry.is_served();
+        // The process before this one reported the same.
         let known = entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
         let new = entry.reported.pass_ended(part, id, report);
         outputs.extend(new.into_iter().filter(|_| !known));
@@ -742,7 +732,7 @@ impl State {
                     let text = "There are no available nodes for LoadBalancer".to_owned();
                     publish(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text));
                 }
-                let updated = member.touched && settled && task.job.cause == Cause::Nodes;
+                let updated = member.touched && was_served && task.job.cause == Cause::Nodes;
                 if updated && is_first && !entry.reported.work {
                     let text = "Updated load balancer with new hosts";
                     publish(normal(id, "UpdatedLoadBalancer", text));
@@ -774,8 +764,8 @@ impl State {
         }
     }
 
-    /// Finds Services that are not served although nothing is under way for them: the cloud shows something else than it
-    /// did when their parts were discovered.
+    /// Finds Services that are not served although no work is under way for them. The cloud has changed since their parts
+    /// were discovered.
     fn find_lost(&mut self, part: &PartKey, at: Instant) {
         let lost: Vec<_> = self
             .members_of(part)
@@ -795,11 +785,11 @@ impl State {
         entry.is_ours()
             && entry.included
             && entry.dirty.is_none()
-            && !entry.is_settled()
+            && !entry.is_served()
             && entry.parts().all(|part| self.parts.get(part).is_none_or(is_idle))
     }
 
-    /// A create gave the part another name.
+    /// The part has another name after a create.
     fn rename(&mut self, old: &PartKey, new: &PartKey) {
         let mut part = self.parts.remove(old).unwrap_or_default();
         if let Some(job) = self.parts.remove(new).and_then(|other| other.job) {
@@ -823,18 +813,18 @@ impl State {
         }
     }
 
-    /// The write of a Service object ended: the event, if there is one.
+    /// The write of a Service object ended. `in_vain`: whether it changed nothing. Returns the event, if there is one.
     pub(super) fn object_ended(
         &mut self,
         object: &ServiceObject,
         write: ObjectWrite,
-        end: Result<InVain, String>,
+        in_vain: Result<bool, String>,
         at: Instant,
     ) -> Option<ServiceEvent> {
         let id = &object.view.id;
-        // The Service may be gone already.
+        // The Service may be deleted already.
         let entry = self.entry(id);
-        let in_vain = match end {
+        let in_vain = match in_vain {
             Ok(in_vain) => in_vain,
             Err(error) => {
                 let message = format!("Error syncing load balancer: {}: {error}", write.change.failure());

@@ -146,7 +146,7 @@ impl Fixture {
             .collect();
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         self.run(SHARED, &all);
-        assert!(self.record(service).is_settled());
+        assert!(self.record(service).is_served());
     }
 
     fn effects(&self, service: &str) -> &Effects {
@@ -304,20 +304,20 @@ fn a_service_without_parts_is_finished() {
     fixture.change(&view("a", |_| {}));
     let outputs = discover(&mut fixture);
     assert!(matches!(outputs[..], [Output::Object(_)]), "{outputs:?}");
-    assert!(fixture.record("a").is_settled());
+    assert!(fixture.record("a").is_served());
     assert_eq!(fixture.effects("a"), &Effects::default());
     assert_eq!(fixture.state.due(false), None);
-    // What it said about the status is forgotten: whoever serves it now writes there.
+    // The status that was desired is forgotten: another controller writes it now.
     let mut fixture = Fixture::new();
     fixture.served("a");
     fixture.change(&view("a", |view| view.external_ips = vec!["192.0.2.1".into()]));
     discover(&mut fixture);
-    assert!(fixture.record("a").is_settled());
+    assert!(fixture.record("a").is_served());
     assert_eq!(fixture.effects("a"), &Effects::default());
     fixture.change(&view("a", |view| view.deleting = true));
     let outputs = discover(&mut fixture);
     assert!(matches!(outputs[..], [Output::Object(_)]), "{outputs:?}");
-    assert!(fixture.record("a").is_settled());
+    assert!(fixture.record("a").is_served());
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn another_one_under_the_same_name_is_served() {
     fixture.discover();
     fixture.change(&view("a", |view| view.id.uid = "another".into()));
     assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
-    assert!(!fixture.record("a").is_settled());
+    assert!(!fixture.record("a").is_served());
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn an_orphan_is_not_deleted_while_a_new_service_may_take_it_over() {
 }
 
 #[test]
-fn a_service_that_is_gone_without_cleanup_makes_no_pass_but_a_discovery() {
+fn a_service_deleted_without_cleanup_causes_no_pass_but_a_discovery() {
     let mut fixture = Fixture::new();
     fixture.served("a");
     fixture.delete("a");
@@ -522,7 +522,7 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
     fixture.tick(10);
     fixture.change(&view("a", |view| view.ports[0].port = 3));
     assert_eq!(runs(&fixture.state.requeue_known()), [SHARED, "lb/a"]);
-    // What was found out meanwhile about others is not lost.
+    // Answers about others meanwhile are not lost.
     assert_eq!(fixture.discover(), [SHARED, "lb/a", "lb/new"]);
     assert_eq!(fixture.record("a").requeued, None);
 }
@@ -562,37 +562,37 @@ fn a_wait_of_the_provider_is_kept_and_one_of_a_header_raised_to_the_backoff() {
     let mut fixture = Fixture::new();
     fixture.change(&view("a", |_| {}));
     fixture.discover();
-    let mut next = |retry, held: bool| {
+    let mut next = |retry, refused: bool| {
         let error = Error::new(ErrorKind::RateLimited, "slow").with_retry(retry);
         let task = fixture.take("lb/a").unwrap();
-        let ended = if held {
-            let mut held = done("lb/a", &["a"]);
-            held.members[0].state = MemberState::Refused(error);
-            held.members[0].finished = false;
-            held
+        let ended = if refused {
+            let mut refused = done("lb/a", &["a"]);
+            refused.members[0].state = MemberState::Refused(error);
+            refused.members[0].finished = false;
+            refused
         } else {
             report("lb/a", PartState::Failed(error))
         };
         (fixture.conclude(&task, &ended).1, fixture.now)
     };
     let wait = Duration::from_secs(42);
-    for held in [false, true] {
-        let (kept, now) = next(Retry::Fixed(wait), held);
+    for refused in [false, true] {
+        let (kept, now) = next(Retry::Fixed(wait), refused);
         assert_eq!(kept, Next::Until(now + wait));
         for wait in [Duration::ZERO, wait, Duration::MAX] {
-            let (raised, _) = next(Retry::After(wait), held);
+            let (raised, _) = next(Retry::After(wait), refused);
             assert_eq!(raised, Next::Backoff { least: wait });
         }
         // Nobody lives to see it, but nothing panics either.
         assert!(matches!(
-            next(Retry::Fixed(Duration::MAX), held).0,
+            next(Retry::Fixed(Duration::MAX), refused).0,
             Next::Until(_)
         ));
     }
 }
 
 #[test]
-fn a_failure_is_told_once_until_it_is_another_one_or_over() {
+fn a_failure_is_reported_once_until_it_changes_or_ends() {
     let mut fixture = Fixture::new();
     fixture.change(&view("a", |_| {}));
     fixture.discover();
@@ -680,7 +680,7 @@ fn work_is_announced_to_those_for_whom_it_is() {
 }
 
 #[test]
-fn an_empty_set_of_nodes_is_told_once() {
+fn an_empty_set_of_nodes_is_reported_once() {
     let mut fixture = Fixture::new();
     fixture.change(&view("a", |_| {}));
     fixture.discover();
@@ -727,13 +727,13 @@ fn a_part_goes_on_under_its_new_name() {
 }
 
 #[test]
-fn a_note_of_a_part_that_waits_is_told_once_also_after_a_restart() {
+fn an_event_of_a_part_that_waits_is_reported_once_also_after_a_restart() {
     let mut fixture = Fixture::new();
     let ingress = vec![Ingress::default()];
     fixture.change(&view("a", |view| view.ingress = ingress));
     fixture.discover();
     assert!(fixture.record("a").inherited);
-    let mut park = |told: bool| {
+    let mut park = |with_event: bool| {
         let mut parked = done("lb/a", &["a"]);
         parked.state = PartState::Parked {
             until: fixture.now,
@@ -743,7 +743,7 @@ fn a_note_of_a_part_that_waits_is_told_once_also_after_a_restart() {
         parked.pass_steps = 0;
         parked.members[0].state = MemberState::Pending;
         parked.members[0].finished = false;
-        parked.events.extend(told.then(|| ServiceEvent {
+        parked.events.extend(with_event.then(|| ServiceEvent {
             service: parked.members[0].service.clone(),
             reason: "LoadBalancerPending",
             message: "for 5 minutes".to_owned(),

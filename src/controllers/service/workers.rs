@@ -19,14 +19,14 @@ use tracing::{debug, info};
 
 use super::{
     BACKOFF, COMPONENT, ServiceController,
-    state::{Cause, InVain, Name, Next, ObjectTask, ObjectWrite, PartStatus},
+    state::{Cause, Name, Next, ObjectTask, ObjectWrite, PartStatus},
 };
-use crate::controllers::node_object::is_gone;
+use crate::{controllers::node_object::is_not_found, metrics::increment};
 
 /// Publishes events before a pass writes.
 struct Announcer {
     controller: Arc<ServiceController>,
-    /// The part under its name at the begin of the pass.
+    /// The name of the part at the beginning of the pass.
     part: PartKey,
     cause: Cause,
 }
@@ -45,8 +45,8 @@ impl Watcher for Announcer {
 // === Parts ===
 
 impl ServiceController {
-    /// Runs parts until shutdown; a pass that is under way then is finished. A part that waits for the cloud is left to
-    /// the next process.
+    /// Runs parts until shutdown. Then the pass under way is finished, and the next process continues with parts that wait
+    /// for the cloud.
     pub(super) async fn work_on_parts(self: Arc<Self>) {
         while let Some(part) = self.shutdown.run_until_cancelled(self.parts.next()).await {
             self.metrics.running.inc();
@@ -108,13 +108,13 @@ impl ServiceController {
         match (&failure, &report.state) {
             (Some(failure), _) if failure.is_not_leader() => {}
             (Some(failure), _) => {
-                self.metrics.retried(failure.label());
+                increment(&self.metrics.retries, "reason", failure.label());
                 self.events
                     .failed(name.as_str(), failure.label(), &failure.text());
             }
             (None, PartState::Parked { why, .. }) => {
                 debug!(controller = COMPONENT, part = %name, why, "Waiting for the cloud");
-                self.metrics.retried("parked");
+                increment(&self.metrics.retries, "reason", "parked");
             }
             (None, _) => self.events.works(name.as_str()),
         }
@@ -126,7 +126,7 @@ impl ServiceController {
 // === Objects ===
 
 impl ServiceController {
-    /// Writes Service objects until shutdown; a patch that is under way then is finished.
+    /// Writes Service objects until shutdown. Then the patch under way is finished.
     pub(super) async fn work_on_objects(self: Arc<Self>) {
         while let Some(name) = self.shutdown.run_until_cancelled(self.objects.next()).await {
             self.sync_object(&name).await;
@@ -152,7 +152,7 @@ impl ServiceController {
         }
     }
 
-    /// Writes a Service object. Whether nothing is left to do.
+    /// Writes a Service object. Returns whether no retry is needed.
     async fn write(&self, name: &Name, object: &ServiceObject, write: ObjectWrite) -> bool {
         let change = &write.change;
         let view = &object.view;
@@ -162,8 +162,8 @@ impl ServiceController {
             .patch_status(&view.id.name, &PatchParams::default(), &body)
             .await;
         let (label, end) = match &result {
-            Err(error) if is_gone(error) => {
-                self.metrics.wrote("gone");
+            Err(error) if is_not_found(error) => {
+                increment(&self.metrics.writes, "result", "gone");
                 return true;
             }
             Err(error) => {
@@ -181,13 +181,11 @@ impl ServiceController {
                     annotations = ?change.annotations.keys(),
                     "Updated Service"
                 );
-                match reply.meta.resource_version == object.meta.resource_version {
-                    true => ("unchanged", Ok(InVain(true))),
-                    false => ("written", Ok(InVain(false))),
-                }
+                let in_vain = reply.meta.resource_version == object.meta.resource_version;
+                (if in_vain { "unchanged" } else { "written" }, Ok(in_vain))
             }
         };
-        self.metrics.wrote(label);
+        increment(&self.metrics.writes, "result", label);
         let event = self.state.lock().object_ended(object, write, end, Instant::now());
         if let Some(event) = event {
             self.events.publish(&event);

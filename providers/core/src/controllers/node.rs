@@ -13,56 +13,56 @@ use serde_json::Value;
 use super::{Needs, informer::Trimmed, interner::Interner, provided_ip};
 use crate::{AddressType, NodeAddress, NodeView};
 
-/// What we keep of a Node.
+/// A Node as it is stored.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
 pub struct NodeObject {
     /// Name, uid, resourceVersion, creation and deletion time; nothing else.
     pub meta: ObjectMeta,
-    /// What finds the node's machine, labels included.
+    /// The fields that find the node's machine, and the labels.
     pub view: Arc<NodeView>,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
-    /// `status.addresses`; entries of a type that we do not know are left out.
+    /// `status.addresses`, without entries of an unknown type.
     pub addresses: Vec<NodeAddress>,
-    /// The annotation of the kubelet's `--node-ip`, as it stands.
+    /// The annotation of the kubelet's `--node-ip`, unchanged.
     pub provided_node_ip: Option<String>,
     /// The status of the condition `Ready`.
     pub ready: Ready,
-    /// `spec.podCIDRs`, without host bits; what is no network is left out. Empty unless a controller [`Needs`] it.
+    /// `spec.podCIDRs`, without host bits. Entries that are not networks are left out. Empty unless a controller [`Needs`] it.
     pub pod_cidrs: Box<[IpNet]>,
     /// The condition `NetworkUnavailable`.
     pub network: NetworkCondition,
 }
 
-/// Whether a node's kubelet says that it is well.
+/// Whether a node's kubelet reports that it is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ready {
-    /// It is.
+    /// It is ready.
     True,
-    /// It is not.
+    /// It is not ready.
     False,
-    /// Nothing was heard of it, or it has not said anything yet.
+    /// The kubelet is silent, or has not reported yet.
     #[default]
     Unknown,
 }
 
-/// What the condition `NetworkUnavailable` says, as far as routes go.
+/// The condition `NetworkUnavailable`, as far as routes are concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkCondition {
-    /// Nothing.
+    /// The node does not have the condition.
     #[default]
     Absent,
-    /// Not unavailable, since its routes are there.
+    /// Not unavailable, since its routes exist.
     RouteCreated,
     /// Unavailable, since a route is missing.
     NoRouteCreated,
-    /// Something else, or for another reason.
+    /// Another status, or another reason.
     Other,
 }
 
 impl NodeObject {
-    /// What Events about the node refer to.
+    /// The object of Events about the node.
     #[must_use]
     pub fn reference(&self) -> ObjectReference {
         ObjectReference {
@@ -144,7 +144,7 @@ pub struct Taint {
     effect: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     time_added: Option<String>,
-    /// Fields that Kubernetes has not got yet.
+    /// Fields that a later Kubernetes may add.
     #[serde(flatten)]
     further: BTreeMap<String, Value>,
 }
@@ -225,30 +225,6 @@ struct WireCondition {
     reason: String,
 }
 
-/// The status of `Ready`; if it is not there, nothing is known of it.
-fn ready(conditions: Option<&[WireCondition]>) -> Ready {
-    let condition = conditions.and_then(|all| all.iter().find(|condition| condition.kind == "Ready"));
-    match condition.map(|condition| condition.status.as_str()) {
-        Some("True") => Ready::True,
-        Some("False") => Ready::False,
-        _ => Ready::Unknown,
-    }
-}
-
-/// What `NetworkUnavailable` says.
-fn network(conditions: Option<&[WireCondition]>) -> NetworkCondition {
-    let condition = conditions.and_then(|all| {
-        all.iter()
-            .find(|condition| condition.kind == "NetworkUnavailable")
-    });
-    match condition.map(|condition| (condition.status.as_str(), condition.reason.as_str())) {
-        None => NetworkCondition::Absent,
-        Some(("False", "RouteCreated")) => NetworkCondition::RouteCreated,
-        Some(("True", "NoRouteCreated")) => NetworkCondition::NoRouteCreated,
-        Some(_) => NetworkCondition::Other,
-    }
-}
-
 #[derive(Deserialize)]
 struct WireAddress {
     #[serde(rename = "type")]
@@ -280,6 +256,11 @@ impl From<Wire> for NodeObject {
                 .as_ref()
                 .map(|created| created.0.into()),
         };
+        let conditions = status.conditions.unwrap_or_default();
+        let condition = |kind: &str| {
+            let found = conditions.iter().find(|condition| condition.kind == kind);
+            found.map(|condition| (condition.status.as_str(), condition.reason.as_str()))
+        };
         Self {
             meta: ObjectMeta {
                 name: metadata.name,
@@ -291,8 +272,17 @@ impl From<Wire> for NodeObject {
             },
             view: Arc::new(view),
             taints: spec.taints.unwrap_or_default(),
-            ready: ready(status.conditions.as_deref()),
-            network: network(status.conditions.as_deref()),
+            ready: match condition("Ready") {
+                Some(("True", _)) => Ready::True,
+                Some(("False", _)) => Ready::False,
+                _ => Ready::Unknown,
+            },
+            network: match condition("NetworkUnavailable") {
+                None => NetworkCondition::Absent,
+                Some(("False", "RouteCreated")) => NetworkCondition::RouteCreated,
+                Some(("True", "NoRouteCreated")) => NetworkCondition::NoRouteCreated,
+                Some(_) => NetworkCondition::Other,
+            },
             pod_cidrs: spec
                 .pod_cidrs
                 .unwrap_or_default()
@@ -323,7 +313,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn keeps_what_controllers_read_and_nothing_else() {
+    fn keeps_only_fields_that_controllers_read() {
         let node: NodeObject = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
@@ -344,7 +334,10 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(node.view.name, "n1");
-        assert_eq!(node.view.provider_id, None, "an empty providerID is none");
+        assert_eq!(
+            node.view.provider_id, None,
+            "an empty providerID counts as missing"
+        );
         assert_eq!(node.view.labels.get("a"), Some("b"));
         assert_eq!(node.view.provided_ips.len(), 1);
         let created = k8s_openapi::jiff::Timestamp::try_from(node.view.created.unwrap());
@@ -369,6 +362,6 @@ mod tests {
     fn a_bare_node_is_enough() {
         let node: NodeObject = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
         assert!(node.taints.is_empty() && node.addresses.is_empty());
-        assert_eq!(node.ready, Ready::Unknown, "nobody said that it is ready");
+        assert_eq!(node.ready, Ready::Unknown, "the kubelet has not reported");
     }
 }

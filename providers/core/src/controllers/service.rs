@@ -1,7 +1,7 @@
 //! The trimmed Service.
 //!
-//! Most Services of a cluster have nothing to do with a load balancer. The watch cannot filter them out, so they are
-//! received, but they are not stored unless a controller [`Needs`] them.
+//! Most Services of a cluster do not concern a load balancer. The watch cannot filter them out, so they are received, but
+//! they are not stored unless a controller [`Needs`] them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,16 +14,16 @@ use crate::load_balancer::{
     ServiceView, SessionAffinity,
 };
 
-/// Annotations that say nothing about load balancers and are long: what `kubectl apply` saw last.
+/// A long annotation without meaning for load balancers, of `kubectl apply`.
 const LEFT_OUT: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What we keep of a Service.
+/// A Service as it is stored.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
 pub struct ServiceObject {
     /// Namespace, name, uid, resourceVersion; nothing else.
     pub meta: ObjectMeta,
-    /// What decides about its load balancer.
+    /// The fields that decide about its load balancer.
     pub view: Arc<ServiceView>,
 }
 
@@ -188,7 +188,7 @@ struct WireCondition {
     message: Text,
 }
 
-/// An empty string says as much as none.
+/// An empty string counts as missing.
 fn non_empty(text: Option<Text>) -> Option<Arc<str>> {
     text.map(|text| text.0).filter(|text| !text.is_empty())
 }

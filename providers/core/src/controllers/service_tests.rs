@@ -9,7 +9,7 @@ fn read(service: Value) -> ServiceObject {
 }
 
 #[test]
-fn keeps_what_decides_about_a_load_balancer() {
+fn keeps_the_fields_that_decide_about_a_load_balancer() {
     let service = read(json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
@@ -83,7 +83,7 @@ fn a_bare_service_is_enough() {
 }
 
 #[test]
-fn only_services_that_have_to_do_with_load_balancers_are_kept() {
+fn only_services_that_concern_load_balancers_are_kept() {
     let needs = |node_port_services| Needs {
         node_port_services,
         ..Needs::default()

@@ -283,7 +283,8 @@ impl fmt::Display for Blocked {
 }
 
 /// What a step does to the thing that it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Effect {
     /// Creates it.
     Create,

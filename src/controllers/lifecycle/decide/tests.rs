@@ -20,15 +20,15 @@ fn nodes(range: std::ops::Range<usize>, taint: Option<&str>) -> Vec<Arc<NodeObje
         .collect()
 }
 
-fn unmarked(count: usize) -> Vec<Arc<NodeObject>> {
+fn untainted(count: usize) -> Vec<Arc<NodeObject>> {
     nodes(0..count, None)
 }
 
-fn whole(gone: usize, all: usize) -> Whole {
-    Whole {
+fn totals(missing: usize, all: usize) -> Totals {
+    Totals {
         present: true,
         all,
-        gone,
+        missing,
         share: 0.25,
     }
 }
@@ -38,14 +38,14 @@ fn counts(decision: &Decision) -> (usize, usize) {
 }
 
 #[test]
-fn nothing_goes_while_nobody_is_found() {
-    for marked in [None, Some(AUTOSCALER_TAINT)] {
+fn nothing_is_deleted_while_no_node_is_present() {
+    for tainted in [None, Some(AUTOSCALER_TAINT)] {
         for count in [1, 3, 100] {
-            let blind = Whole {
+            let blind = Totals {
                 present: false,
-                ..whole(count, count + 50)
+                ..totals(count, count + 50)
             };
-            let decision = Brake::default().decide(nodes(0..count, marked), &blind, Instant::now());
+            let decision = Brake::default().decide(nodes(0..count, tainted), &blind, Instant::now());
             assert_eq!(counts(&decision), (0, count));
             assert!(
                 decision
@@ -58,9 +58,9 @@ fn nothing_goes_while_nobody_is_found() {
 }
 
 #[test]
-fn more_than_the_share_and_more_than_a_few_go_slowly() {
-    // gone, all: how many of them go at once
-    for (gone, all, go) in [
+fn more_than_the_share_and_more_than_a_few_are_deleted_slowly() {
+    // missing, all: how many of them are deleted at once
+    for (missing, all, deleted) in [
         (1, 1, 1),
         (3, 4, 3),
         (4, 4, 1),
@@ -71,26 +71,30 @@ fn more_than_the_share_and_more_than_a_few_go_slowly() {
         (250, 1000, 250),
         (251, 1000, 1),
     ] {
-        let decision = Brake::default().decide(unmarked(gone), &whole(gone, all), Instant::now());
-        assert_eq!(counts(&decision), (go, gone - go), "{gone} of {all}");
+        let decision = Brake::default().decide(untainted(missing), &totals(missing, all), Instant::now());
+        assert_eq!(
+            counts(&decision),
+            (deleted, missing - deleted),
+            "{missing} of {all}"
+        );
     }
 }
 
 #[test]
-fn nodes_that_only_seem_gone_so_far_count_too() {
-    let decision = Brake::default().decide(unmarked(2), &whole(30, 100), Instant::now());
+fn nodes_that_only_seem_missing_so_far_count_too() {
+    let decision = Brake::default().decide(untainted(2), &totals(30, 100), Instant::now());
     assert_eq!(counts(&decision), (1, 1));
 }
 
 #[test]
-fn what_the_autoscaler_marked_goes_at_once_and_does_not_count() {
-    let marked = nodes(0..30, Some(AUTOSCALER_TAINT));
-    let decision = Brake::default().decide(marked.clone(), &whole(0, 100), Instant::now());
+fn nodes_that_the_autoscaler_tainted_are_deleted_at_once_and_do_not_count() {
+    let tainted = nodes(0..30, Some(AUTOSCALER_TAINT));
+    let decision = Brake::default().decide(tainted.clone(), &totals(0, 100), Instant::now());
     assert_eq!(counts(&decision), (30, 0));
     // Beside others, of which there are too many.
-    let mut all = marked;
+    let mut all = tainted;
     all.extend(nodes(30..70, None));
-    let decision = Brake::default().decide(all, &whole(40, 100), Instant::now());
+    let decision = Brake::default().decide(all, &totals(40, 100), Instant::now());
     assert_eq!(counts(&decision), (31, 39));
 }
 
@@ -99,71 +103,71 @@ fn slowly_means_one_a_minute_and_not_never() {
     let mut brake = Brake::default();
     let start = Instant::now();
     let at = |seconds: u64| start + Duration::from_secs(seconds);
-    let mut left = unmarked(30);
-    let mut gone = Vec::new();
-    // Asked every five seconds, a deletion takes none.
+    let mut left = untainted(30);
+    let mut deleted = Vec::new();
+    // A pass every five seconds; a deletion takes no time.
     for second in (0..1800).step_by(5) {
         let now = at(second);
-        let whole = whole(left.len(), 70 + left.len());
-        let decision = brake.decide(left.clone(), &whole, now);
+        let totals = totals(left.len(), 70 + left.len());
+        let decision = brake.decide(left.clone(), &totals, now);
         for node in decision.delete {
             left.retain(|other| !Arc::ptr_eq(other, &node));
             brake.ended(true, now);
-            gone.push(second);
+            deleted.push(second);
         }
         if left.is_empty() {
             break;
         }
     }
-    assert_eq!(gone.len(), 30, "all are gone in the end: {gone:?}");
-    assert_eq!(gone[..8], [0, 60, 120, 180, 240, 300, 360, 420]);
-    // Once what is left and what went is no more than the share, the rest is let go.
-    assert!(gone[29] < 1200, "{gone:?}");
+    assert_eq!(deleted.len(), 30, "all are deleted in the end: {deleted:?}");
+    assert_eq!(deleted[..8], [0, 60, 120, 180, 240, 300, 360, 420]);
+    // Once those that are left and those that were deleted are no more than the share, the rest is deleted at once.
+    assert!(deleted[29] < 1200, "{deleted:?}");
 }
 
 #[test]
 fn nodes_that_vanish_one_after_another_are_many_too() {
     let mut brake = Brake::default();
     let start = Instant::now();
-    let mut gone = 0;
-    // One more of 40 nodes is proven gone every ten seconds.
+    let mut deleted = 0;
+    // One more of 40 nodes is proven missing every ten seconds.
     for i in 0..30_u64 {
         let now = start + Duration::from_secs(10 * i);
-        let decision = brake.decide(unmarked(1), &whole(1, 40 - gone), now);
+        let decision = brake.decide(untainted(1), &totals(1, 40 - deleted), now);
         for _ in &decision.delete {
             brake.ended(true, now);
-            gone += 1;
+            deleted += 1;
         }
     }
     // Ten are a quarter; the rest of the five minutes gives one a minute.
-    assert!((10..=14).contains(&gone), "{gone}");
+    assert!((10..=14).contains(&deleted), "{deleted}");
 }
 
 #[test]
 fn one_at_a_time_means_that_the_one_under_way_ends_first() {
     let mut brake = Brake::default();
     let start = Instant::now();
-    let many = whole(20, 40);
-    assert_eq!(counts(&brake.decide(unmarked(20), &many, start)), (1, 19));
+    let many = totals(20, 40);
+    assert_eq!(counts(&brake.decide(untainted(20), &many, start)), (1, 19));
     let later = start + Duration::from_secs(300);
     assert_eq!(
-        counts(&brake.decide(unmarked(20), &many, later)),
+        counts(&brake.decide(untainted(20), &many, later)),
         (0, 20),
         "under way"
     );
     brake.ended(false, later);
     assert_eq!(
-        counts(&brake.decide(unmarked(20), &many, later)),
+        counts(&brake.decide(untainted(20), &many, later)),
         (1, 19),
         "in vain: the next"
     );
     brake.ended(true, later);
     assert_eq!(
-        counts(&brake.decide(unmarked(19), &many, later + SLOWLY / 2)),
+        counts(&brake.decide(untainted(19), &many, later + SLOWLY / 2)),
         (0, 19)
     );
     assert_eq!(
-        counts(&brake.decide(unmarked(19), &many, later + SLOWLY)),
+        counts(&brake.decide(untainted(19), &many, later + SLOWLY)),
         (1, 18)
     );
 }
@@ -204,27 +208,27 @@ fn the_last_read_refuses_another_node() {
         (
             "recreated",
             |node| node["metadata"]["uid"] = json!("u2"),
-            Err(Refusal::OtherNode),
+            Err(Refusal::Changed("another node has its name")),
         ),
         (
             "ready",
             |node| node["status"]["conditions"][0]["status"] = json!("True"),
-            Err(Refusal::Ready),
+            Err(Refusal::Changed("it is ready again")),
         ),
         (
             "provider ID edited",
             |node| node["spec"]["providerID"] = json!("aws:///z/i-1"),
-            Err(Refusal::OtherMachine),
+            Err(Refusal::Changed("its provider ID has changed")),
         ),
         (
-            "provider ID gone",
+            "provider ID removed",
             |node| node["spec"]["providerID"] = json!(""),
-            Err(Refusal::OtherMachine),
+            Err(Refusal::Changed("its provider ID has changed")),
         ),
         (
             "being deleted",
             |node| node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:30:00Z"),
-            Err(Refusal::Deleting),
+            Err(Refusal::Changed("it is being deleted")),
         ),
     ];
     for (what, change, expected) in cases {
@@ -233,7 +237,7 @@ fn the_last_read_refuses_another_node() {
 }
 
 #[test]
-fn a_node_without_provider_id_must_still_wait_for_its_initialisation() {
+fn a_node_without_provider_id_must_still_wait_for_its_initialization() {
     let tainted = |node: &mut serde_json::Value| {
         node["spec"] = json!({"taints": [
             {"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"},
@@ -245,12 +249,12 @@ fn a_node_without_provider_id_must_still_wait_for_its_initialisation() {
     assert_eq!(check(&decided, &node(tainted), late, GRACE), Ok(()));
     assert_eq!(
         check(&decided, &node(bare), late, GRACE),
-        Err(Refusal::OtherMachine)
+        Err(Refusal::Changed("its provider ID has changed"))
     );
     assert_eq!(
         check(&decided, &node(|_| {}), late, GRACE),
-        Err(Refusal::OtherMachine),
-        "initialised meanwhile"
+        Err(Refusal::Changed("its provider ID has changed")),
+        "initialized meanwhile"
     );
 }
 
@@ -268,7 +272,7 @@ fn age_is_by_the_clock_of_the_api_server() {
             Err(Refusal::Young(Duration::from_secs(1))),
         ),
         ("2026-01-01T00:02:00Z", Ok(())),
-        // Nobody's clock should say so; it makes no node old.
+        // A clock that is wrong makes no node old.
         ("2025-12-31T23:00:00Z", Err(Refusal::Young(GRACE))),
     ] {
         assert_eq!(

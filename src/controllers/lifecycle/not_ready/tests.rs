@@ -28,6 +28,26 @@ fn node_with(name: &str, uid: &str, id: &str, ready: &str, taints: &[&str]) -> A
     Arc::new(serde_json::from_value(node).unwrap())
 }
 
+fn answers(findings: Vec<Finding>, present: bool, began: Instant, ended: Instant) -> Answers {
+    Answers {
+        findings,
+        present,
+        failure: None,
+        began,
+        ended,
+        generation: Some(0),
+    }
+}
+
+/// The answers of a pass about one node, whose machine is absent.
+fn absent(node: &NodeObject, began: Instant, ended: Instant) -> Answers {
+    let finding = Finding {
+        view: Arc::clone(&node.view),
+        answer: Answer::Absent,
+    };
+    answers(vec![finding], true, began, ended)
+}
+
 /// Nodes on a clock of their own, whose passes take no time.
 struct Play {
     nodes: NotReadyNodes,
@@ -50,8 +70,8 @@ impl Play {
         self.nodes.observe(node, managed, self.now);
     }
 
-    /// Goes to when somebody is due and gives all that are asked about this answer. Returns when that was, who was asked
-    /// about, and who is proven gone.
+    /// Advances to when a node is due and gives all that are asked about this answer. Returns when that was, which were asked
+    /// about, and which are proven missing.
     fn pass(&mut self, answer: Answer) -> (f64, Vec<String>, Vec<String>) {
         self.pass_with(|_| answer, true)
     }
@@ -67,12 +87,9 @@ impl Play {
             view: Arc::clone(&node.view),
             answer: answer(&node.view.name),
         };
-        let findings: Vec<_> = asked.iter().map(finding).collect();
-        let times = Times {
-            began: self.now,
-            ended: self.now,
-        };
-        let proven = self.nodes.record(&findings, times, present);
+        let findings = asked.iter().map(finding).collect();
+        let answers = answers(findings, present, self.now, self.now);
+        let proven = self.nodes.record(&answers);
         let names = |nodes: &[Arc<NodeObject>]| nodes.iter().map(|node| node.view.name.clone()).collect();
         let at = (self.now - self.start).as_secs_f64();
         ((at * 10.0).round() / 10.0, names(&asked), names(&proven))
@@ -146,7 +163,7 @@ fn absence_is_confirmed_once_and_not_earlier() {
 }
 
 #[test]
-fn an_answer_between_two_absent_ones_breaks_the_row() {
+fn an_answer_between_two_absent_ones_begins_the_time_again() {
     for between in [Answer::On, Answer::Failed, Answer::Unmanaged] {
         let mut play = Play::new();
         play.observe(&node("a", "False"));
@@ -165,15 +182,8 @@ fn the_time_between_two_answers_counts_from_the_end_of_the_first() {
     play.observe(&node("a", "False"));
     play.now += seconds(1.0);
     let asked = play.nodes.take_due(play.now);
-    let findings = [Finding {
-        view: asked[0].view.clone(),
-        answer: Answer::Absent,
-    }];
-    let times = Times {
-        began: play.now,
-        ended: play.now + seconds(30.0),
-    };
-    assert!(play.nodes.record(&findings, times, true).is_empty());
+    let answers = absent(&asked[0], play.now, play.now + seconds(30.0));
+    assert!(play.nodes.record(&answers).is_empty());
     assert_eq!(play.due(), 41.0);
 }
 
@@ -196,15 +206,8 @@ fn answers_about_another_machine_or_another_node_of_the_name_do_not_count() {
         play.now = play.nodes.next_due().unwrap();
         let asked = play.nodes.take_due(play.now);
         play.observe(&changed);
-        let findings = [Finding {
-            view: asked[0].view.clone(),
-            answer: Answer::Absent,
-        }];
-        let times = Times {
-            began: play.now,
-            ended: play.now,
-        };
-        assert!(play.nodes.record(&findings, times, true).is_empty());
+        let answers = absent(&asked[0], play.now, play.now);
+        assert!(play.nodes.record(&answers).is_empty());
         assert!(play.nodes.next_due().is_some(), "it is asked about again");
     }
 }
@@ -218,15 +221,8 @@ fn a_node_that_became_ready_during_a_pass_is_forgotten() {
     let asked = play.nodes.take_due(play.now);
     play.observe(&node("a", "True"));
     play.observe(&node("a", "False"));
-    let findings = [Finding {
-        view: asked[0].view.clone(),
-        answer: Answer::Absent,
-    }];
-    let times = Times {
-        began: play.now,
-        ended: play.now,
-    };
-    assert!(play.nodes.record(&findings, times, true).is_empty());
+    let answers = absent(&asked[0], play.now, play.now);
+    assert!(play.nodes.record(&answers).is_empty());
     assert!(play.pass(Answer::Absent).2.is_empty(), "the row begins again");
 }
 
@@ -286,7 +282,7 @@ fn those_whose_wait_is_half_over_join() {
 #[test]
 fn a_name_that_is_nowhere_proves_something_only_after_ten_minutes_beside_others() {
     let nameless = node_with("a", "u1", "", "False", &[UNINITIALIZED_TAINT]);
-    // How long it takes if the pass at one moment has nobody to compare with, or another answer.
+    // How long it takes if the pass at one moment has no node for comparison, or another answer.
     let run = |odd: f64, answer: Answer, present: bool| {
         let mut play = Play::new();
         play.observe(&nameless);
@@ -345,7 +341,7 @@ fn only_those_blocked_for_a_reason_are_asked_about_when_their_turn_comes() {
 }
 
 #[test]
-fn nodes_of_others_are_nobodys_business() {
+fn foreign_nodes_are_ignored() {
     let mut play = Play::new();
     for node in [
         node_with("foreign", "u1", "aws:///z/i-1", "False", &[]),

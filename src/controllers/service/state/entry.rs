@@ -1,4 +1,4 @@
-//! What is known of a Service, and what follows for it from a discovery or a failure.
+//! The state of a Service, and the consequences of a discovery or a failure for it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,10 +15,10 @@ use super::{
         events::{Failure, Reported},
         object::ServiceAction,
     },
-    Cause, InVain, Job, Output, name,
+    Cause, Job, Output, name,
 };
 
-/// What is known of a Service.
+/// The state of a Service.
 #[derive(Debug)]
 pub(super) struct ServiceEntry {
     pub(super) view: Arc<ServiceView>,
@@ -34,25 +34,26 @@ pub(super) struct ServiceEntry {
     pub(super) requeued: Option<Job>,
     /// Whether passes know of it. A new one has to wait for its finalizers.
     pub(super) included: bool,
-    /// When all that it asked for was done the last time.
+    /// How it was served the last time.
     pub(super) served: Option<Served>,
     /// Another process served it before this one started.
     pub(super) inherited: bool,
-    /// What was last reported about it.
+    /// The events that were last reported about it.
     pub(super) reported: Reported,
-    /// What was last written to the object.
+    /// The last write of the object.
     pub(super) written: Option<Written>,
-    /// It is not served and nothing is under way for it: when it is compared again, and how often that was so in a row.
+    /// If it is not served and no work is under way for it: when it is compared again.
     pub(super) again: Option<Instant>,
+    /// How many times in a row that was so.
     pub(super) lost: u32,
 }
 
 /// A Service that was served.
 #[derive(Debug)]
 pub(super) struct Served {
-    /// Its form then.
+    /// Its form at that time.
     pub(super) view: Arc<ServiceView>,
-    /// The content of the object that its load balancer asked for.
+    /// The desired content of the object, from its load balancer.
     pub(super) effects: Effects,
 }
 
@@ -63,11 +64,12 @@ pub(super) struct Written {
     pub(super) version: Option<String>,
     pub(super) change: ServiceAction,
     pub(super) at: Instant,
-    pub(super) in_vain: InVain,
+    /// Whether the API server's answer shows no change.
+    pub(super) in_vain: bool,
 }
 
 impl ServiceEntry {
-    /// A Service that is seen for the first time. `inherited`: another process served it.
+    /// A Service that is observed for the first time. `inherited`: another process served it.
     pub(super) fn new(
         (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
         dirty: Job,
@@ -91,8 +93,8 @@ impl ServiceEntry {
         }
     }
 
-    /// Whether everything that it asks for is done.
-    pub(super) fn is_settled(&self) -> bool {
+    /// Whether its load balancer is as desired.
+    pub(super) fn is_served(&self) -> bool {
         self.served
             .as_ref()
             .is_some_and(|served| served.view.asks_the_same(&self.view))
@@ -109,7 +111,7 @@ impl ServiceEntry {
 
     /// Whether it has changed and its parts are to be discovered.
     pub(super) fn waits_for_discovery(&self) -> bool {
-        self.included && self.is_ours() && self.dirty.is_some() && !self.is_settled()
+        self.included && self.is_ours() && self.dirty.is_some() && !self.is_served()
     }
 
     /// Whether it lacks a finalizer of ours. Nothing in the cloud is created for it before it has all of them.
@@ -121,7 +123,7 @@ impl ServiceEntry {
     pub(super) fn shown_state(&self) -> &'static str {
         match self.claim {
             Claim::Ours if !self.view.wants_load_balancer() => "leaving",
-            Claim::Ours if self.is_settled() => "served",
+            Claim::Ours if self.is_served() => "served",
             Claim::Ours => "pending",
             Claim::Elsewhere | Claim::NotOurs => "foreign",
         }
@@ -135,15 +137,15 @@ impl ServiceEntry {
         cause: Cause,
         nodes: &NodeSet,
     ) -> Option<Output> {
-        let only_nodes = cause == Cause::Nodes && self.is_settled();
+        let only_nodes = cause == Cause::Nodes && self.is_served();
         let event = failure.event(&self.view, only_nodes.then_some(nodes));
-        // A Service that asks for something impossible is refused by each of its parts.
+        // An invalid Service is refused by each of its parts.
         let is_new = self.reported.fail(part, &failure.report(event.reason));
         is_new.then_some(Output::Event(event))
     }
 
-    /// Takes over the parts that were discovered. Returns what follows if that is all there is to do.
-    pub(super) fn take_parts(
+    /// Applies the parts that were discovered. Returns the output if no part has work.
+    pub(super) fn apply_parts(
         &mut self,
         view: &Arc<ServiceView>,
         parts: ServiceParts,
@@ -154,7 +156,7 @@ impl ServiceEntry {
         let (joins, leaves) = (&self.joins, &self.leaves);
         self.reported
             .retain(|part| joins.contains(part) || leaves.contains(part));
-        // If it has changed meanwhile, the next discovery is for it.
+        // If it has changed meanwhile, the next discovery handles the change.
         let job = if self.view.asks_the_same(view) {
             self.requeued = None;
             self.dirty.take()
@@ -170,11 +172,10 @@ impl ServiceEntry {
                     .or_insert(job);
             }
         }
-        if self.parts().next().is_some() || !self.is_ours() || self.is_settled() {
+        if self.parts().next().is_some() || !self.is_ours() || self.is_served() {
             return None;
         }
-        // There is nothing of it, and nothing is to be done for it.
-        // If it wants a load balancer, its status is not ours any more.
+        // It has no parts and needs none. If it wants a load balancer, another controller writes its status.
         let last = self.served.take().filter(|_| !view.wants_load_balancer());
         self.served = Some(Served {
             view: Arc::clone(view),

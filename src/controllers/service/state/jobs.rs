@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::super::events::Failure;
 
-/// Changes within this time share one discovery: what is read for one Service may serve the next.
+/// Changes within this time share one discovery: answers that are read for one Service may serve the next.
 pub(super) const BURST: Duration = Duration::from_secs(2);
 
-/// For passes that only follow a change in the cluster, what is remembered of the cloud is good for this long. Whatever
-/// we write is forgotten anyway, and before a create the engine always reads again.
+/// For passes that only follow a change in the cluster, remembered answers of the cloud are used for this long. Objects that
+/// are written are read again anyway, and before a create the engine always reads.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
 
 /// Why a part is to be run. If there are several reasons, the greatest counts.
@@ -22,7 +22,7 @@ pub(super) const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
 pub(in crate::controllers::service) enum Cause {
     /// The nodes have changed.
     Nodes,
-    /// It is time to compare the cloud with how it was left.
+    /// It is time to compare the cloud with its last known state.
     Drift,
     /// A Service has changed, or is new to this process.
     Service,
@@ -32,13 +32,13 @@ pub(in crate::controllers::service) enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controllers::service) struct Job {
     pub(in crate::controllers::service) cause: Cause,
-    /// Answers must not be older; `None` for those that are remembered.
+    /// The earliest time of answers; `None` permits remembered answers.
     pub(super) after: Option<Instant>,
     pub(super) priority: Priority,
 }
 
 impl Job {
-    /// One that follows a change in the cluster, with remembered answers.
+    /// A job that follows a change in the cluster, with remembered answers.
     pub(super) fn now(cause: Cause) -> Self {
         Self {
             cause,
@@ -55,7 +55,7 @@ impl Job {
         }
     }
 
-    /// One in the background, with new answers.
+    /// A job in the background, with new answers.
     pub(super) fn drift(at: Instant) -> Self {
         Self {
             cause: Cause::Drift,
@@ -64,7 +64,7 @@ impl Job {
         }
     }
 
-    /// One job for both.
+    /// Combines both jobs.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             cause: self.cause.max(other.cause),
@@ -73,7 +73,7 @@ impl Job {
         }
     }
 
-    /// Adds it to those that wait.
+    /// Adds it to the jobs that wait.
     pub(super) fn add_to(self, jobs: &mut Option<Self>) {
         *jobs = Some(jobs.map_or(self, |before| before.and(self)));
     }
@@ -86,7 +86,7 @@ impl Job {
     }
 }
 
-/// The moment from which answers are new enough, the same one for all changes of a burst.
+/// The earliest time of answers, the same for all changes of a burst.
 #[derive(Debug, Default)]
 pub(super) struct Moment(Option<Instant>);
 
@@ -104,7 +104,7 @@ impl Moment {
 pub(in crate::controllers::service) enum Next {
     /// After a change.
     Done,
-    /// Then. No failure, or the provider said when.
+    /// At this time, without a failure or because the provider gave the time.
     Until(Instant),
     /// With growing waits, none of them shorter than the one that the cloud asks for.
     Backoff { least: Duration },
@@ -113,7 +113,7 @@ pub(in crate::controllers::service) enum Next {
 /// How the last pass over a part ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::controllers::service) enum PartStatus {
-    /// There was none.
+    /// There was no pass.
     #[default]
     New,
     Done,
@@ -146,12 +146,12 @@ impl PartStatus {
         }
     }
 
-    /// Whether it is tried again though nothing has changed.
+    /// Whether it is tried again although nothing has changed.
     pub(in crate::controllers::service) fn is_trouble(self) -> bool {
         matches!(self, Self::Refused | Self::Blocked | Self::Failed)
     }
 
-    /// How the pass ended, and why if it has to be tried again.
+    /// How the pass ended, and the reason if it has to be tried again.
     pub(in crate::controllers::service) fn of(report: &PartReport) -> (Self, Option<Failure<'_>>) {
         let refused = report.members.iter().find_map(|member| match &member.state {
             MemberState::Refused(error) => Some(Failure::Error(error)),

@@ -1,50 +1,36 @@
-//! The state for people: metrics and the status page.
-
-use std::collections::HashMap;
+//! The state on the status page and in metrics.
 
 use ccm_core::load_balancer::{OrphanPart, PartKey};
 use tokio::time::Instant;
 
 use super::{Name, PartStatus, ServiceEntry, State};
 use crate::{
-    controllers::service::orphans,
+    controllers::service::{metrics::ServiceMetrics, orphans},
+    metrics::{set_all, tally},
     server::status::{OrphanRow, PartRow, ServiceRow},
 };
 
-/// The state in numbers.
-#[derive(Debug, Default)]
-pub(in crate::controllers::service) struct Counts {
-    pub(in crate::controllers::service) services: HashMap<&'static str, usize>,
-    /// Services that fail, by the kind of failure. Kinds that ended are zero.
-    pub(in crate::controllers::service) failing: HashMap<&'static str, usize>,
-    pub(in crate::controllers::service) parts: HashMap<&'static str, usize>,
-    /// Orphans that may be deleted, and others.
-    pub(in crate::controllers::service) orphans: (usize, usize),
-}
-
 impl State {
-    /// The state in numbers.
-    pub(in crate::controllers::service) fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            services: ["served", "pending", "leaving", "foreign"]
-                .map(|state| (state, 0))
-                .into(),
-            parts: PartStatus::ALL.map(|status| (status.as_str(), 0)).into(),
-            failing: self.kinds.iter().map(|kind| (*kind, 0)).collect(),
-            ..Counts::default()
-        };
-        for entry in self.services.values() {
-            *counts.services.entry(entry.shown_state()).or_default() += 1;
-            if let Some(kind) = entry.reported.failure_kind() {
-                *counts.failing.entry(kind).or_default() += 1;
-            }
-        }
-        for part in self.parts.values() {
-            *counts.parts.entry(part.status.as_str()).or_default() += 1;
-        }
-        let deletable = self.orphans.all().filter(|(orphan, _)| orphan.deletable).count();
-        counts.orphans = (deletable, self.orphans.all().count() - deletable);
-        counts
+    /// Shows the state in metrics. `queue`: how many parts are ready, and how many wait.
+    pub(in crate::controllers::service) fn show(&self, metrics: &ServiceMetrics, queue: (usize, usize)) {
+        let states = self.services.values().map(ServiceEntry::shown_state);
+        let states = tally(["served", "pending", "leaving", "foreign"], states);
+        set_all(&metrics.services, "state", states);
+        let entries = self.services.values();
+        let failing = entries.filter_map(|entry| entry.reported.failure_kind());
+        // Kinds that ended are zero.
+        let failing = tally(self.kinds.iter().copied(), failing);
+        set_all(&metrics.failing, "reason", failing);
+        let parts = self.parts.values().map(|part| part.status.as_str());
+        let parts = tally(PartStatus::ALL.map(PartStatus::as_str), parts);
+        set_all(&metrics.parts, "state", parts);
+        let queue = [("ready", queue.0), ("waiting", queue.1)];
+        set_all(&metrics.queue, "state", queue);
+        let orphans = self.orphans.all().map(|(orphan, _)| match orphan.deletable {
+            true => "true",
+            false => "false",
+        });
+        set_all(&metrics.orphans, "deletable", tally(["true", "false"], orphans));
     }
 
     /// The Services by name.
@@ -83,7 +69,7 @@ impl State {
         }
     }
 
-    /// What belongs to Services that do not exist.
+    /// The orphans.
     pub(in crate::controllers::service) fn orphan_rows(&self) -> Vec<OrphanRow> {
         let row = |(orphan, since): (&OrphanPart, Instant)| OrphanRow {
             name: orphan.what.clone(),
