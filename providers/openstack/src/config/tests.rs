@@ -1,4 +1,4 @@
-//! Files as users have them, good and bad.
+//! Valid and invalid config files.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub(super) fn good(text: &str) -> Settings {
     load_text(text).unwrap().0
 }
 
-/// The error lines, each without the file's name.
+/// The errors, without the file's name.
 pub(super) fn errors(text: &str) -> Vec<String> {
     let error = load_text(text).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -127,7 +127,7 @@ fn every_way_to_authenticate_is_understood() {
             json!({"project": {"id": "t"}}),
         ),
         (
-            // A user-id needs no domain, and the default is not for it.
+            // A user-id needs no domain, and the default domain does not apply to it.
             "user-id = u\npassword = p\ntenant-name = t\ndomain-id = d",
             json!({"user": {"id": "u", "password": "p"}}),
             json!({"project": {"name": "t", "domain": {"id": "d"}}}),
@@ -196,18 +196,15 @@ fn everything_wrong_is_said_at_once_with_its_line() {
     );
     let expect = [
         ("1:", "[Global] auth-url: missing"),
-        ("2:", "[Global] username: a name says nothing without its domain"),
-        (
-            "4:",
-            "[Global] tenant-name: a name says nothing without its domain",
-        ),
+        ("2:", "[Global] username: a name needs its domain"),
+        ("4:", "[Global] tenant-name: a name needs its domain"),
         (
             "5:",
             "[Global] os-endpoint-type: invalid availability \"outside\"; write public, internal or admin",
         ),
         ("6:", "[Global] ca-file: could not read \"/does/not/exist\""),
         ("8:", "[Metadata] search-order: invalid element \"disk\""),
-        ("9:", "[Metadata] request-timeout: a timeout can not be negative"),
+        ("9:", "[Metadata] request-timeout: a timeout cannot be negative"),
         ("11:", "monitor-delay"),
     ];
     assert_eq!(lines.len(), expect.len(), "{lines:#?}");
@@ -252,7 +249,7 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
         (
             "username = u\npassword = p\ndomain-id = d",
             "3:",
-            "username: a name says nothing without its domain",
+            "username: a name needs its domain",
         ),
         (
             "application-credential-id = a\napplication-credential-secret = s\npassword = p",
@@ -267,7 +264,7 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
         (
             "application-credential-name = a\napplication-credential-secret = s",
             "3:",
-            "name says nothing without its user",
+            "name needs its user",
         ),
         (
             "token = t\napplication-credential-id = a\napplication-credential-secret = s",
@@ -316,7 +313,7 @@ fn what_is_only_suspicious_is_a_warning() {
         "tls-insecure: \"yes\" has no effect",
         "cert-file: not used without key-file",
         "regoin",
-        "\"10/8\" is no CIDR",
+        "\"10/8\" is not a CIDR",
         "Router",
     ] {
         assert!(
@@ -435,7 +432,7 @@ fn what_is_wrong_with_clouds_yaml_is_said_without_its_secrets() {
     };
     let text = case(None, "[Global]\nuse-clouds\n");
     assert!(
-        text.contains("cloud.conf:2:") && text.contains("there is no clouds.yaml in"),
+        text.contains("cloud.conf:2:") && text.contains("clouds.yaml not found in"),
         "{text}"
     );
     let text = case(Some(CLOUDS), "[Global]\nuse-clouds\n");

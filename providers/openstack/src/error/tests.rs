@@ -1,4 +1,4 @@
-//! The table of recorded faults, and the ways in which a connection fails.
+//! Recorded faults, and connection failures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use ccm_core::{Outcome, client::rest::Failure, plan::WriteConflict};
@@ -22,7 +22,7 @@ struct Case {
     after: Option<u64>,
     #[serde(default = "get")]
     method: String,
-    /// That it may not be tried again.
+    /// Whether a retry is forbidden.
     #[serde(default)]
     retry: Option<String>,
     #[serde(default)]

@@ -5,7 +5,7 @@ use ccm_core::{Error, ErrorKind, Result};
 /// The scheme, which is also the provider's name.
 pub(crate) const SCHEME: &str = "openstack";
 
-/// What a provider ID says.
+/// A parsed provider ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProviderId<'a> {
     /// A server of this cloud, perhaps in another region of it.
@@ -19,12 +19,12 @@ pub(crate) enum ProviderId<'a> {
     Foreign,
 }
 
-/// Reads a provider ID. One without a scheme (`/<server>`, `<region>/<server>`) is read as if it had ours, since old
-/// kubelets wrote such.
+/// Parses a provider ID. One without a scheme (`/<server>`, `<region>/<server>`) counts as ours, since old kubelets
+/// wrote such IDs.
 ///
 /// # Errors
 ///
-/// If the ID has our scheme, or none, and is not of our form.
+/// If the ID has our scheme or none, and another form.
 pub(crate) fn parse(text: &str) -> Result<ProviderId<'_>> {
     let rest = match text.split_once("://") {
         Some((SCHEME, rest)) => rest,
@@ -32,8 +32,8 @@ pub(crate) fn parse(text: &str) -> Result<ProviderId<'_>> {
         None => text,
     };
     match rest.split_once('/') {
-        // The id becomes a part of a URL's path. Nova's own are UUIDs; everything that could change the meaning of the
-        // path is refused here rather than escaped.
+        // The ID becomes part of a URL's path. Nova's own IDs are UUIDs. Characters that could change the meaning of
+        // the path are refused, not escaped.
         Some((region, id))
             if !id.is_empty()
                 && id

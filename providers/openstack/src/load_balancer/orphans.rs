@@ -1,4 +1,4 @@
-//! Orphans: what this cluster created for Services that do not exist.
+//! Orphans: objects that this cluster created for Services that do not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,9 +35,9 @@ impl ServiceTags<'_> {
     }
 }
 
-/// Load balancers with this cluster's ownership tag and without a Service, listeners of missing Services on load balancers
-/// that other Services use, security groups of missing Services, and floating IPs with this cluster's ownership tag and
-/// without a port and a Service: those of failed creations, and those that a deleted Service kept.
+/// Finds the orphans. They are load balancers with this cluster's ownership tag and without a Service, listeners of
+/// missing Services on shared load balancers, and security groups of missing Services. Floating IPs with this cluster's
+/// ownership tag and without a port and a Service are orphans, too: creations failed, or a deleted Service kept them.
 pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
     let mut tags = ServiceTags {
         snapshot,

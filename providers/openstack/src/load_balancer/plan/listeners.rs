@@ -24,24 +24,24 @@ use crate::load_balancer::{
 
 /// The header that members read the client's address from.
 const FORWARDED_FOR: &str = "X-Forwarded-For";
-/// How a pool keeps clients with their member by the client's address.
+/// The session persistence of a pool by the client's address.
 const BY_ADDRESS: &str = "SOURCE_IP";
 
-/// The Service that a listener is for, and whether it leaves.
+/// The Service of a listener, and whether it is leaving.
 type Holder<'a> = (&'a Owner, bool);
 
-/// Whether the listener is the Service's.
+/// Whether the listener belongs to the Service.
 fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
     let tags = kinds::tags(listener);
     if tags.iter().any(|tag| names::is_service_tag(tag)) {
         return site.tagged(&tags, owner);
     }
-    // Made before there were tags; what has another name was made by a person.
+    // The listener may have been created by an Octavia without tags. A user's listener has another name.
     site.owned_by(owner) && listener.text("name").starts_with("listener_")
 }
 
-/// The Service that the listener is for, or, if the listener has no tags and the right protocol already, the one that may
-/// have it on its own load balancer. `None`: it is left unchanged.
+/// The Service of the listener. A listener without Service tags and with the right protocol belongs to the owner of the
+/// load balancer. `None`: it is left unchanged.
 fn holder<'a>(
     site: &Site<'a>,
     admitted: &[&'a ActiveService],
@@ -69,8 +69,8 @@ fn has_protocol(object: &Object<Kind>, protocol: &str) -> bool {
     object.text("protocol") == protocol
 }
 
-/// The steps for everything below the load balancer. `refused`: Services that keep what they have from before, which
-/// follows the nodes.
+/// Plans everything below the load balancer. `refused`: Services that keep their objects; only their members follow the
+/// nodes.
 pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&ActiveService]) -> BalancerPlan {
     let listeners = site.objects.of(Kind::Listener);
     let holders: BTreeMap<_, _> = listeners
@@ -177,15 +177,15 @@ fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Obje
     marked.collect()
 }
 
-/// Whether a pool without a listener was a Service's: somebody deleted the listener, and Octavia leaves its pool. The
-/// listener comes back with a pool of its own. A person's pools may well be without a listener.
+/// Whether a pool without a listener belonged to a Service. If a listener was deleted by another client, Octavia keeps
+/// its pool, and the new listener gets a new pool. Pools of users may be without a listener.
 fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<Kind>) -> bool {
     let owners = owners(site.desired).map(|owner| owner.tag.as_str());
     let mut owners = owners.chain([site.name]);
     owners.any(|owner| is_pool_of(pool.text("name"), owner))
 }
 
-/// Whether it is called as pools for ports are.
+/// Whether the name is that of a pool for a port of the owner.
 fn is_pool_of(name: &str, owner: &str) -> bool {
     let rest = name.strip_prefix("pool_").and_then(|rest| rest.split_once('_'));
     rest.is_some_and(|(index, of)| {
@@ -193,7 +193,7 @@ fn is_pool_of(name: &str, owner: &str) -> bool {
     })
 }
 
-/// The listener that a Service wants is somebody else's.
+/// The desired listener of a Service belongs to another user of the load balancer.
 fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
     let listener = site.objects.get(Kind::Listener, key);
     let tags = listener
@@ -201,7 +201,7 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
         .flat_map(|listener| kinds::texts(listener, "tags"));
     let tags: Vec<_> = tags.filter(|tag| names::is_service_tag(tag)).collect();
     let have = if tags.is_empty() {
-        "somebody else's".to_owned()
+        "another user's".to_owned()
     } else {
         format!("that of {}", tags.join(", "))
     };
@@ -235,8 +235,8 @@ pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) ->
     std::iter::once(balancer).chain(listeners).collect()
 }
 
-/// A new listener, its pool and its health monitor. They are called after the Service that they are for, on another's load
-/// balancer too.
+/// A new listener, its pool and its health monitor. They have the name of their Service, also on the load balancer of
+/// another one.
 fn new_listener(
     desired: &DesiredBalancer,
     active: &ActiveService,
@@ -263,7 +263,7 @@ fn new_listener(
     if let Some(ranges) = &port.ranges {
         listener = listener.with("allowed_cidrs", ranges.texts());
     }
-    // Whoever asks for a method that Octavia does not know gets what it makes by default.
+    // The default replaces a method that Octavia does not know.
     let is_known = METHODS.contains(&port.method.as_str());
     let mut pool = below(Kind::Pool, port.listener_key, "")
         .with("protocol", port.pool_protocol)
@@ -318,7 +318,7 @@ fn headers(mut have: Map<String, Value>, port: &DesiredListener) -> Map<String, 
     have
 }
 
-/// What may stay of a listener stays.
+/// Adapts the desired listener to the observed one, so that allowed differences stay.
 fn keep_listener(
     site: &Site<'_>,
     active: &ActiveService,
@@ -348,7 +348,7 @@ fn keep_listener(
     }
 }
 
-/// What may stay of a pool stays.
+/// Adapts the desired pool to the observed one, so that allowed differences stay.
 fn keep_pool(
     site: &Site<'_>,
     active: &ActiveService,
@@ -362,7 +362,7 @@ fn keep_pool(
     }
     let persistence = have.attributes.get("session_persistence");
     let is_sticky = persistence.is_some_and(|have| have["type"] == BY_ADDRESS);
-    // Another kind is what a person chose.
+    // A user chose another type.
     if is_sticky == port.sticky {
         want.attributes.remove("session_persistence");
     }
@@ -390,8 +390,8 @@ fn set_tags(object: &mut Object<Kind>, tags: Option<Vec<String>>) {
     }
 }
 
-/// The tags of a listener or pool with those that its Service requests, and without those that it requests no more. `None`
-/// if they stay as they are.
+/// The tags of a listener or pool, with those that its Service requests and without those that it no longer requests.
+/// `None` if they do not change.
 fn retagged(
     site: &Site<'_>,
     active: &ActiveService,
@@ -413,8 +413,8 @@ fn retagged(
     Some(tags)
 }
 
-/// The members of a Service that keeps what it has. Where new ones are and how they are checked is as with those that are
-/// there.
+/// The members of a Service that keeps its state. New members have the subnet and the monitor port of the existing
+/// ones.
 fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
     let known = by_identity(have);
     let first = have.first();
@@ -436,7 +436,7 @@ fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
     members.collect()
 }
 
-/// Whether these ranges let in everybody of a family, which is the same as none.
+/// Whether these ranges allow all clients of a family, which is the same as no ranges.
 fn everybody(ranges: &[String]) -> bool {
     let whole = |family| match family {
         IpFamily::V4 => "0.0.0.0/0",

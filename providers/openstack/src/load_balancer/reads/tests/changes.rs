@@ -1,4 +1,4 @@
-//! Changes of load balancers: what becomes of the listings, and of answers that are no yes.
+//! Changes of load balancers: their effect on the listings, also of failed and unanswered writes.
 
 use super::*;
 
@@ -222,7 +222,7 @@ async fn small_changes_are_folded_into_the_listings() {
     assert_eq!(cleared.session_persistence, None);
     world.settled(&created.id).await;
 
-    // One by one, for providers that can do no better.
+    // Single calls, for providers without lists.
     let one = world
         .writes()
         .create_member(&created.id, &pool, &member("10.0.0.110"))
@@ -311,7 +311,7 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
     );
 }
 
-/// The pools without the ids of their members, which are in no answer to a write.
+/// The pools without the IDs of their members, which no answer to a write contains.
 pub(super) fn fields(pools: &[Arc<Pool>]) -> BTreeMap<String, Pool> {
     let pools = pools.iter().map(|pool| Pool {
         members: Box::default(),

@@ -1,4 +1,4 @@
-//! Shared listings of load balancers and what is below them, and how many requests they take.
+//! Shared listings of load balancers and the objects below them, and their requests.
 
 use super::*;
 
@@ -32,7 +32,7 @@ async fn one_listing_of_each_kind_serves_all_load_balancers() {
         ("loadbalancer_member_list", 7),
     ]);
     assert_eq!(fresh.calls(), expected, "members once, cold");
-    // A second look, also one that wants to know how it is now, needs no members.
+    // A second read needs no members, even an uncached one.
     for id in &ids {
         fresh.addresses(&fresh.children(id, lately()).await).await;
     }
@@ -100,7 +100,7 @@ async fn what_we_made_is_known_without_reading_it_again() {
         "the creation and a look whether it is done"
     );
 
-    // And it is what a listing says.
+    // The listing shows the same.
     let fresh = world.children(&created.id, now()).await;
     assert_eq!(children.listeners, fresh.listeners);
     assert_eq!(children.pools, fresh.pools);
@@ -175,7 +175,7 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
         Some(&2),
         "with the one while it was made"
     );
-    // Made by somebody else since the listing was read.
+    // Another client created it after the listing was read.
     world.reads.load_balancers(None, now()).await.unwrap();
     let (api, metrics) = connect(&world.sim.cloud_conf()).await;
     let elsewhere = Reads::new(api.clone(), &metrics);
@@ -296,7 +296,7 @@ async fn a_page_that_is_too_large_is_read_in_parts() {
         let mut found: Vec<_> = pools.into_iter().map(|pool| pool.id).collect();
         found.sort();
         assert_eq!(found, ids);
-        // A thousand, 125, 15, and then one by one until a page is empty; also the next time.
+        // Page sizes of 1000, 125, 15, and then one until a page is empty; the next time, too.
         assert_eq!(world.calls(), counts(&[("loadbalancer_pool_list", requests)]));
     }
 }

@@ -1,4 +1,4 @@
-//! Floating addresses, security groups, ports, networks and secrets.
+//! Floating IPs, security groups, ports, networks and secrets.
 
 use super::*;
 
@@ -55,7 +55,7 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
         .unwrap();
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();
     assert!(listing.by_id(&floating.id).is_none());
-    // A second one for an address that has one.
+    // A second floating IP for an address that has one.
     world
         .writes()
         .create_floating_ip(&created.vip_port_id, &body)
@@ -164,7 +164,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
     let change = groups;
     let changed = world.writes().set_port_groups(port, &change).await.unwrap();
     assert!(changed.security_groups.contains(&group));
-    // What changes nothing may pass, whatever the revision.
+    // A write without changes succeeds, whatever the revision.
     let other = vec![group.clone()];
     let error = world.writes().set_port_groups(port, &other).await.unwrap_err();
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
