@@ -1,4 +1,4 @@
-//! The engine with a cloud that uses all of it: pages by tokens, fingerprints or entity tags, deletions that take time.
+//! The engine with a cloud that uses all of it: pages by tokens, fingerprints or entity tags, slow deletions.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::Method;
 use super::*;
 use crate::quota::{Quota, RetryAfter};
 
-/// A small description. The answer of `things_bad` cannot be given.
+/// A small description. The answer of `things_bad` violates it.
 static DESCRIPTION: LazyLock<std::result::Result<Description, String>> = LazyLock::new(|| {
     let thing = json!({"$ref": "#/components/schemas/thing"});
     let content = |schema: &Value| json!({"content": {"application/json": {"schema": schema}}});
@@ -125,7 +125,7 @@ impl Rules for ThingRules {
     }
 }
 
-/// A cloud with its control, spoken to without HTTP.
+/// A cloud with its control, called without HTTP.
 struct Session {
     control: Control,
     _server: Server,

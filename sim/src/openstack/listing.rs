@@ -1,5 +1,4 @@
-//! Listings as Neutron and Octavia have them: filters, pages and the choice of fields, over the documents that the
-//! service shows.
+//! Listings of Neutron and Octavia: filters, pages and the choice of fields, over the documents of the service.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +7,7 @@ use crate::http::Request;
 /// An object as the service shows it.
 pub(super) type Document = Map<String, Value>;
 
-/// Parameters that the services have and no client sends.
+/// Parameters that the simulator does not have.
 const UNSENT: [&str; 8] = [
     "sort",
     "sort_key",
@@ -20,7 +19,7 @@ const UNSENT: [&str; 8] = [
     "not-tags-any",
 ];
 
-/// Whether a listing asks for something that the simulator does not have.
+/// Whether a listing uses parameters that the simulator does not have.
 pub(super) fn is_unsupported(request: &Request) -> bool {
     UNSENT.iter().any(|name| request.last(name).is_some())
 }
@@ -29,7 +28,7 @@ pub(super) fn is_unsupported(request: &Request) -> bool {
 pub(super) struct Query<'a> {
     /// Filters by attribute; the values of one attribute are alternatives.
     pub(super) filters: Vec<(&'a str, Vec<&'a str>)>,
-    /// The fields that are shown; all without a choice. Unknown ones select nothing.
+    /// The requested fields; empty: all. Unknown ones select nothing.
     fields: Vec<&'a str>,
     pub(super) limit: Option<&'a str>,
     pub(super) marker: Option<&'a str>,
@@ -56,7 +55,7 @@ impl<'a> Query<'a> {
         query
     }
 
-    /// Whether a document passes all filters.
+    /// Whether a document matches all filters.
     pub(super) fn matches(&self, document: &Document) -> bool {
         self.filters.iter().all(|(name, wanted)| {
             let matches = |have: &Value| wanted.iter().any(|wanted| equals(have, wanted));
@@ -67,7 +66,7 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// The fields of a document that are shown.
+    /// The requested fields of a document.
     pub(super) fn choose(&self, mut document: Document) -> Document {
         if !self.fields.is_empty() {
             document.retain(|name, _| self.fields.contains(&name.as_str()));
@@ -91,7 +90,7 @@ fn equals(have: &Value, wanted: &str) -> bool {
     }
 }
 
-/// Whether a text of a query stands for true.
+/// Whether a text of a query means true.
 pub(super) fn is_true(text: &str) -> bool {
     matches!(
         text.to_lowercase().as_str(),

@@ -1,4 +1,4 @@
-//! Floating addresses: made, led to ports and away from them, and given back.
+//! Floating IPs: creation, attachment, detachment and deletion.
 
 use std::net::IpAddr;
 
@@ -94,7 +94,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         .insert_floating(&id, network_id, fixed, description, &birth);
     if let Some(port) = port {
         lead(edit, &id, network_id, &port, &fields)?;
-        // It was one change.
+        // It counts as one change.
         if let Some(floating) = edit.region.network.floating.get_mut(&id) {
             std::sync::Arc::make_mut(floating).revision = 0;
         }
@@ -153,7 +153,7 @@ fn port_to_lead_to(edit: &Edit<'_>, id: &str) -> Result<std::sync::Arc<Port>, Fa
         .ok_or_else(|| listing::not_found::<Port>(id))
 }
 
-/// The fixed address to which it is to lead.
+/// The requested fixed address.
 fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
     let wish = body::text(fields, "fixed_ip_address").and_then(|text| text.parse().ok());
     match wish {

@@ -1,4 +1,4 @@
-//! Load balancers, made alone or with everything below them, changed and deleted.
+//! Creation of load balancers, alone or with everything below them, and their change and deletion.
 
 use serde_json::{Map, Value, json};
 
@@ -52,7 +52,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     Ok(id)
 }
 
-/// The load balancer and everything that is to be made with it.
+/// Builds the load balancer and everything that is created with it.
 fn build(
     edit: &Edit<'_>,
     fields: &Map<String, Value>,
@@ -100,7 +100,7 @@ fn build(
     Ok(objects)
 }
 
-/// Pools first, by name, then the listeners that lead to them.
+/// Builds pools by name, then the listeners that use them.
 fn below(
     edit: &Edit<'_>,
     fields: &Map<String, Value>,
@@ -121,7 +121,7 @@ fn below(
                 "Pools must be named when creating a fully populated loadbalancer.",
             ));
         };
-        // Every pool has these two, said or not.
+        // Every pool has these two, given or not.
         let said = pool
             .keys()
             .filter(|key| !matches!(key.as_str(), "admin_state_up" | "tls_enabled"))
@@ -192,7 +192,7 @@ fn below(
     Ok(())
 }
 
-/// The provider, after a look at what else depends on it.
+/// The provider, after checks of related fields.
 fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Fault> {
     let flavor = text(fields, "flavor_id");
     if let Some(flavor) = flavor {

@@ -21,7 +21,7 @@ pub(super) fn show(api: &Api<'_>, kind: Kind, id: &str) -> Result<Reply, Fault> 
     Ok(Reply::json(StatusCode::OK, &json!({ singular: shown })))
 }
 
-/// `GET /v2.0/lbaas/<plural>`, or the same of what is directly below an object.
+/// `GET /v2.0/lbaas/<plural>`, or the listing of objects directly below another.
 pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Reply, Fault> {
     let mut query = Query::new(api.request);
     let limit = limit(api, query.limit)?;

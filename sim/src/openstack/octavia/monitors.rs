@@ -8,7 +8,7 @@ use super::types::{self, Use};
 use super::view::attributes;
 use crate::openstack::region::{Kind, Object, Provisioning};
 
-/// What stands for an attribute of a monitor that speaks HTTP.
+/// The defaults of a monitor of type HTTP.
 const HTTP: &[(&str, &str)] = &[
     ("http_method", "GET"),
     ("url_path", "/"),
@@ -19,7 +19,7 @@ fn speaks_http(kind: &str) -> bool {
     matches!(kind, "HTTP" | "HTTPS")
 }
 
-/// A health monitor that is to be made.
+/// Builds a new health monitor.
 pub(super) fn prepare(
     edit: &Edit<'_>,
     owner: &Owner,
@@ -70,7 +70,7 @@ fn check_domain(fields: &Map<String, Value>, known: Option<&Object>) -> Result<(
     }
 }
 
-/// Whether a monitor of this type can watch over a pool of a protocol.
+/// Checks that a monitor of this type can check a pool of a protocol.
 pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &str) -> Result<(), Fault> {
     let datagrams = matches!(protocol, "UDP" | "SCTP");
     if !datagrams {
@@ -106,7 +106,7 @@ pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &
     }
 }
 
-/// What a provider does not have.
+/// Checks the features of a provider.
 pub(super) fn check_provider(owner: &Owner, kind: &str) -> Result<(), Fault> {
     if owner.provider == "ovn" && !matches!(kind, "TCP" | "UDP-CONNECT") {
         let message = format!(

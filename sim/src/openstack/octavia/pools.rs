@@ -18,7 +18,7 @@ fn persistence(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
     fields.get("session_persistence").and_then(Value::as_object)
 }
 
-/// Whether a pool of a protocol can remember clients in the way that is asked for.
+/// Checks the session persistence of a pool of a protocol.
 fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
     let Some(wanted) = persistence(fields) else {
         return Ok(());
@@ -65,7 +65,7 @@ fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool
     Ok(())
 }
 
-/// What a provider does not have.
+/// Checks the features of a provider.
 fn check_provider(
     owner: &Owner,
     protocol: &str,
@@ -80,7 +80,7 @@ fn check_provider(
         ("ovn", Some(algorithm)) if algorithm != "SOURCE_IP_PORT" => {
             unsupported(format!("OVN provider does not support {algorithm} algorithm"))
         }
-        // Made with its load balancer, nobody asks.
+        // Octavia does not check this for pools that are created with their load balancer.
         ("amphora" | "octavia", Some("SOURCE_IP_PORT")) if !part_of_more => {
             unsupported("Amphora provider does not support SOURCE_IP_PORT algorithm.".to_owned())
         }
@@ -95,7 +95,7 @@ fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Objec
     edit.new_object(Kind::Pool, owner, &owner.id, attrs)
 }
 
-/// A pool that is to be made together with its load balancer, followed by its monitor and its members.
+/// Builds a new pool that is created with its load balancer, followed by its monitor and its members.
 pub(super) fn prepare_whole(
     edit: &Edit<'_>,
     owner: &Owner,
@@ -134,7 +134,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let listener = match (text(&fields, "loadbalancer_id"), listener_id) {
         (Some(_), _) => None,
         (None, Some(id)) => Some(edit.find(Kind::Listener, id).map_err(|fault| {
-            // Octavia stumbles over a listener that there is not.
+            // Octavia fails unexpectedly if the listener does not exist.
             match fault.status.as_u16() {
                 404 => Fault::server("'NoneType' object has no attribute 'load_balancer_id'"),
                 _ => fault,

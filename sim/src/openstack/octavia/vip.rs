@@ -1,4 +1,4 @@
-//! The virtual address of a load balancer: where it is to be, and the port that has it.
+//! The virtual address of a load balancer: its subnet and its port.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use super::Fault;
 use super::edit::{Edit, Owner, list, text};
 use crate::openstack::region::{FixedIp, NewPort, Port, Subnet};
 
-/// Who owns what Octavia makes for itself; no project that a client knows.
+/// The owner of Octavia's own objects; a project that no client knows.
 const SERVICE_PROJECT: &str = "0c7a51a0c7a51a0c7a51a0c7a51a0c7a";
 
-/// Where the virtual address is to be.
+/// The requested location of the virtual address.
 pub(super) struct Vip {
     pub(super) network_id: String,
     pub(super) subnet_id: String,
     pub(super) address: Option<IpAddr>,
-    /// The port that the client gives, or none.
+    /// The port of the client, or none.
     pub(super) port_id: Option<String>,
 }
 
-/// The port with the virtual addresses, and the security group that Octavia made for it.
+/// The port with the virtual addresses, and the security group that Octavia created for it.
 pub(super) struct Plugged {
     pub(super) port_id: String,
     pub(super) group: String,
     pub(super) addresses: Vec<FixedIp>,
 }
 
-/// A port with the virtual addresses: the client's, or a new one.
+/// Returns a port with the virtual addresses: the client's, or a new one.
 pub(super) fn plug(
     edit: &mut Edit<'_>,
     owner: &Owner,
@@ -90,11 +90,11 @@ pub(super) fn plug(
     })
 }
 
-/// Takes back what was made for a load balancer that is not made after all.
+/// Deletes the port and the security group of a load balancer whose creation failed.
 pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
     let network = &mut edit.region.network;
     if vip.port_id.is_none() {
-        // It was made a moment ago.
+        // It was created a moment ago.
         let _present = network.remove_port(&plugged.port_id);
     } else {
         network.change_port(&plugged.port_id, |port| port.security_groups.clear());
@@ -102,7 +102,7 @@ pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
     network.remove_group(&plugged.group);
 }
 
-/// Why there is no address for it.
+/// The fault if no address can be allocated.
 fn cannot_plug(edit: &Edit<'_>, vip: &Vip, subnet: &str, address: Option<IpAddr>) -> Fault {
     let Some(address) = address else {
         let network = &vip.network_id;
@@ -136,7 +136,7 @@ fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
     })
 }
 
-/// Where the virtual address is to be: on a port, in a network, or in a subnet.
+/// The requested location of the virtual address: a port, a network, or a subnet.
 pub(super) fn wanted(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
     let (port, network, wanted) = (
         text(fields, "vip_port_id"),
