@@ -1,4 +1,4 @@
-//! The simulated DigitalOcean from the outside: plain HTTP in, answers and effects out.
+//! The simulated DigitalOcean over plain HTTP: answers and effects.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -168,7 +168,7 @@ async fn a_load_balancer_is_created_changed_and_deleted() {
     assert_eq!(changed["droplet_ids"], json!([droplets[0]]));
     assert_eq!(changed["enable_proxy_protocol"], true);
     assert_eq!(changed["ip"], active["load_balancer"]["ip"]);
-    // What is left out gets its default again.
+    // Omitted fields get their defaults again.
     let body = balancer("web", &droplets);
     let changed = session.send(Method::PUT, &path, &body).await.json;
     assert_eq!(changed["load_balancer"]["enable_proxy_protocol"], false);

@@ -198,7 +198,9 @@ impl Routes for RouterRoutes {
             (false, false) => None,
             (false, true) => Some("an allowed address pair on the node's port"),
             (true, false) => Some("the same route on each router"),
-            (true, true) => Some("the same route on each router and an allowed address pair on the node's port"),
+            (true, true) => {
+                Some("the same route on each router and an allowed address pair on the node's port")
+            }
         }
     }
 

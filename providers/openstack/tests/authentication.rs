@@ -1,4 +1,4 @@
-//! Getting in, staying in, and being told why not.
+//! Authentication: success, renewal, and reasons of failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -40,7 +40,7 @@ fn without(conf: &str, keys: &[&str]) -> String {
         .collect()
 }
 
-/// A token, got as any client would.
+/// A token, requested like by any client.
 async fn token(sim: &OpenStack) -> String {
     let body = serde_json::json!({"auth": {
         "identity": {"methods": ["password"], "password": {"user":
@@ -51,7 +51,7 @@ async fn token(sim: &OpenStack) -> String {
     reply.headers()["x-subject-token"].to_str().unwrap().to_owned()
 }
 
-/// Answers every request with this text, whatever it is.
+/// A server that answers every request with this text.
 async fn other_server(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -114,7 +114,7 @@ async fn every_kind_of_credentials_gets_in() {
             .unwrap_or_else(|error| panic!("{conf}\n{error:?}"));
         present(c.ask(by_id("node-1", &id)).await);
     }
-    // Kept until here, since the clouds above lead to it.
+    // Dropped only here, since the clouds above use it.
     drop(sim);
 }
 
@@ -325,7 +325,7 @@ async fn tokens_are_renewed_before_they_expire() {
     let c = Connected::with(config, "").await;
     let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     let queries = [existence(by_id("node-1", &id))];
-    // Each question is a call; the gate paces them.
+    // Each query is a call; the gate limits their rate.
     while c.count("token_create") == 0 {
         present(c.describe(&queries, Freshness::now()).await.pop().unwrap());
     }

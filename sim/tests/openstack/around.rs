@@ -1,4 +1,4 @@
-//! What is around load balancers: certificates, floating addresses, ports, and what a cloud may lack.
+//! Objects around load balancers: certificates, floating IPs, ports; and clouds without some features.
 
 use ccm_sim::openstack::{NetworkSpec, SecretSpec};
 use reqwest::Method;

@@ -1,4 +1,4 @@
-//! Octavia: states and their timing, refusals, and what happens outside.
+//! Octavia: states and their timing, refusals, and changes by other clients.
 
 mod listings;
 
@@ -74,7 +74,7 @@ impl Session {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A cloud in which changes take an hour, and tokens outlive them.
+/// A cloud in which changes take an hour, and tokens live longer.
 async fn slow() -> Session {
     let mut config = Config {
         token_lifetime: 100 * HOUR,

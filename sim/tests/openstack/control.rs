@@ -1,4 +1,4 @@
-//! The control API over HTTP, the call log, and the things around.
+//! The control API over HTTP, the call log, and related parts.
 
 use ccm_sim::openstack::{AppCredentialSpec, Config, OpenStack, ServerSpec};
 use reqwest::Method;

@@ -52,7 +52,7 @@ async fn a_login_answers_a_token_and_a_catalogue_of_all_regions_and_interfaces()
                 text(&endpoint["region"]),
                 text(&endpoint["interface"]),
             ));
-            // Where the client finds something below it.
+            // The path of an object below it.
             let below = match service["type"].as_str().unwrap() {
                 "compute" => "/flavors/2",
                 "key-manager" => "/v1/secrets/none",

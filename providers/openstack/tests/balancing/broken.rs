@@ -1,4 +1,4 @@
-//! Load balancers that are broken, and clouds without any.
+//! Broken load balancers, and clouds without Octavia.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn one_of_ours_that_never_became_active_is_made_again() {
     assert_ne!(stage.address("web"), "");
 }
 
-/// What a load balancer is created with, and whether the cluster knows its tag.
+/// The attributes of a new load balancer, and whether it has the cluster's tag.
 const CREATIONS: [(&str, bool); 4] = [
     ("", false),
     ("provider-requires-serial-api-calls = true", true),
@@ -75,7 +75,7 @@ async fn a_failed_creation_is_repeated_whatever_is_known_and_however_it_is_sent(
         assert_eq!(counts, (2, 1), "{config} {known}");
         assert_ne!(stage.address("web"), "");
 
-        // One that worked once is not created by this process any more.
+        // A load balancer that worked once does not count as one of failed creation.
         let id = &balancers[0].loadbalancer.id;
         stage.sim.set_provisioning_status(id, "ERROR").unwrap();
         stage.services = vec![service("web", &[80, 443])];
@@ -187,7 +187,7 @@ async fn failover_is_asked_for_where_the_config_says_so() {
     stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
     stage.restart().await;
     stage.settle().await;
-    // Octavia allows it to administrators only.
+    // Octavia allows it only to administrators.
     let failures = failures(&stage).join("\n");
     assert!(failures.contains("403"), "{failures}");
     stage.become_admin();
@@ -228,7 +228,7 @@ async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
     assert!(stage.services.is_empty() && stage.balancers().is_empty());
 }
 
-/// Runs every part as often as it asks for, for so long. Returns what members were told, each thing once.
+/// Runs all due parts for a time. Returns the distinct Events of members.
 async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<ServiceEvent> {
     let end = Instant::now() + time;
     let mut notes = Vec::new();
@@ -278,7 +278,7 @@ async fn one_that_somebody_leaves_pending_is_polled_alone_ever_less_and_reported
     assert_eq!(counts["loadbalancer_list"], 1, "{counts:?}");
     assert!((30..=60).contains(&counts["loadbalancer_get"]), "{counts:?}");
     assert_eq!(stage.cost().0, 0, "nothing is sent meanwhile");
-    // It ends, and is seen within a minute.
+    // The change ends, which is observed within a minute.
     stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
     let began = Instant::now();
     stage.settle().await;
@@ -304,7 +304,7 @@ async fn many_that_somebody_leaves_pending_share_their_polls() {
     assert_eq!(notes.len(), MANY);
     let counts = stage.sim.call_counts();
     let polls = counts["loadbalancer_list"] + counts.get("loadbalancer_get").copied().unwrap_or_default();
-    // Not one for each of them; real time passes, too.
+    // Not one poll for each load balancer; real time passes, too.
     assert!(polls < 5 * MANY as u64, "{counts:?}");
 }
 
@@ -354,9 +354,9 @@ async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
         assert_eq!(stays.listeners, was.listeners, "{what}");
         assert_eq!(stage.address("stays"), address, "{what}");
         assert_eq!(stage.services.len(), 2, "{what}");
-        // The group of the one that stays is on the new node, too.
+        // The new node has the security group of the other Service, too.
         assert_eq!(stage.sim.call_counts()["port_update"], 3, "{what}");
-        // It can be read again, which is seen within ten minutes.
+        // The version can be read again, which is noticed within ten minutes.
         stage.sim.clear_faults();
         pass(Duration::from_secs(600)).await;
         stage.settle().await;

@@ -78,7 +78,7 @@ fn patch(name: &str, web: &BalancerState) -> Option<(String, Value)> {
     Some((object.id.clone(), change))
 }
 
-/// Deletes or detaches what an edit names.
+/// Deletes or detaches the object that an edit names.
 fn remove(name: &str, sim: &Control, web: &BalancerState) -> Result<(), BoxError> {
     let floating = || sim.floating_ips().remove(0).address;
     let object = match name {

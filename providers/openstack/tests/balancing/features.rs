@@ -1,4 +1,4 @@
-//! What Services can ask for, one after the other, and what becomes of it.
+//! The features that Services can request, and their effects.
 
 use ccm_core::load_balancer::{IpFamily, IpMode, Policy, Protocol, ServiceView};
 use ccm_sim::openstack::{BalancerState, ObjectState, SecretSpec, Settings};
@@ -18,7 +18,7 @@ pub(crate) fn web(ports: &[u16], annotations: &[(&str, &str)]) -> ServiceView {
     web
 }
 
-/// A cloud with other ways, and a cluster of two nodes on it.
+/// A cloud with other settings, and a cluster of two nodes on it.
 pub(crate) async fn cloud(more: &str, change: impl FnOnce(&mut Settings)) -> Stage {
     let mut stage = Stage::new(2, more).await;
     stage.sim.configure(change);
@@ -35,7 +35,7 @@ pub(crate) async fn served(stage: &mut Stage, web: ServiceView) -> BalancerState
     balancer
 }
 
-/// What is there is what is wanted, also for a new process.
+/// The observed state is as desired, also for a new process.
 pub(crate) async fn quiet(stage: &mut Stage) {
     stage.restart().await;
     stage.sim.clear_calls();
@@ -51,7 +51,7 @@ pub(crate) fn notes(stage: &Stage) -> Vec<&'static str> {
         .collect()
 }
 
-/// One attribute of each.
+/// One attribute of each object.
 fn all<'a>(objects: &'a [ObjectState], attribute: &str) -> Vec<&'a Value> {
     objects
         .iter()
@@ -94,7 +94,7 @@ async fn protocols_of_listeners_pools_and_monitors() {
             ["TERMINATED_HTTPS", "HTTP", "TCP"],
         ),
     ];
-    // Each follows from the one before, and from nothing.
+    // Each combination follows the one before, or starts without a load balancer.
     for anew in [false, true] {
         for (protocol, annotations, expected) in &cases {
             if anew {
@@ -249,7 +249,7 @@ async fn monitors_come_change_and_go() {
             ["delay", "timeout", "max_retries", "max_retries_down"].map(|key| monitor[key].as_i64().unwrap());
         assert_eq!(found, expected);
     }
-    // Nodes are asked where only some of them have endpoints.
+    // Nodes are only asked if only some of them have endpoints.
     let web = stage.service("web");
     (web.external_policy, web.health_check_node_port) = (Policy::Local, 32000);
     stage.settle().await;
@@ -261,7 +261,7 @@ async fn monitors_come_change_and_go() {
     assert_eq!(found, ["HTTP", "/healthz", "GET", "200"]);
     assert_eq!(all(&balancer.members, "monitor_port"), [&json!(32000); 2]);
     quiet(&mut stage).await;
-    // A name that somebody gave it stays: names are written once.
+    // A user's name stays: names are written only once.
     let name = json!({"name": "mine"});
     let id = &balancer.healthmonitors[0].id;
     stage.sim.patch_object(id, name.as_object().unwrap()).unwrap();
@@ -342,7 +342,7 @@ async fn the_provider_ovn_only_passes_packets_on() {
         let balancer = served(&mut stage, wanted).await;
         assert_eq!(balancer.loadbalancer.attributes["provider"], json!("ovn"));
         assert_eq!(all(&balancer.healthmonitors, "type"), [&json!("TCP")]);
-        // Security groups do it there.
+        // There, security groups restrict clients.
         let ignored = notes(&stage).contains(&"LoadBalancerSourceRangesIgnored");
         assert_eq!(ignored, !managed);
         for (key, value) in [
@@ -459,7 +459,7 @@ async fn a_method_that_octavia_does_not_know() {
         [&json!("LEAST_CONNECTIONS")]
     );
     assert_eq!(balancer.members.len(), 3);
-    // What is not there yet is not made with something else.
+    // A missing pool is not created with another method.
     let mut other = service("other", &[80]);
     annotate(&mut other, &note("lb-method"), Some("FASTEST"));
     stage.services.push(other);

@@ -1,4 +1,4 @@
-//! Where floating addresses come from.
+//! The sources of floating IPs.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -13,12 +13,12 @@ use crate::{
     stage::{ADDRESS, Stage, annotate, service},
 };
 
-/// Subnets of the external network `public`, whose own one is 203.0.113.0/24: name, range, tags.
+/// Subnets of the external network `public`, which also has 203.0.113.0/24: name, range, tags.
 const SUBNETS: [(&str, &str, &[&str]); 4] = [
     ("red-1", "198.51.100.0/26", &["dmz"]),
     ("red-2", "198.51.100.64/26", &["dmz", "fast"]),
     ("blue", "198.51.100.128/26", &["fast"]),
-    // Room for one address beside the gateway's.
+    // It has one address in addition to the gateway's.
     ("tiny-1", "198.51.100.192/30", &[]),
 ];
 const FAILED: &str = "LoadBalancerExternalNetworkSearchFailed";
@@ -34,14 +34,14 @@ fn subnet(stage: &Stage, network: &str, (name, range, tags): (&str, &str, &[&str
     stage.sim.create_subnet(network, &subnet).unwrap()
 }
 
-/// A cloud with these subnets; their ids by name.
+/// A cloud with these subnets; their IDs by name.
 async fn stage() -> (Stage, BTreeMap<&'static str, String>) {
     let stage = cloud("", |_| {}).await;
     let ids = SUBNETS.map(|one| (one.0, subnet(&stage, "public", one)));
     (stage, ids.into())
 }
 
-/// Another external network that the nodes' one is connected to; its id and its subnet's.
+/// Another external network that is connected with the nodes' network; its ID and its subnet's.
 fn other_network(stage: &Stage) -> (String, String) {
     let network = NetworkSpec {
         name: "elsewhere".to_owned(),
@@ -61,7 +61,7 @@ fn other_network(stage: &Stage) -> (String, String) {
     (network, subnet)
 }
 
-/// In which of the subnets an address is.
+/// The subnet that contains an address.
 fn place(address: &str) -> &'static str {
     let address: IpAddr = address.parse().unwrap();
     let within = |range: &str| range.parse::<ipnet::IpNet>().unwrap().contains(&address);
@@ -78,7 +78,7 @@ fn place(address: &str) -> &'static str {
     )
 }
 
-/// Makes a Service with these annotations, and says where its address is from. It is gone afterwards.
+/// Serves a Service with these annotations, returns the subnet of its address, and deletes it.
 async fn serve(stage: &mut Stage, annotations: &[(&str, &str)]) -> &'static str {
     stage.services = vec![asking(annotations)];
     stage.settle().await;
@@ -125,7 +125,7 @@ async fn subnets_by_id_name_and_tags() {
             ],
             "red-1",
         ),
-        // An id says more than a name.
+        // An ID precedes a name.
         (
             vec![
                 ("floating-subnet", "red-1"),
@@ -185,7 +185,7 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
             "{}",
             stage.address("web")
         );
-        // What is attached stays, whatever is asked for later.
+        // An attached floating IP stays, whatever is requested later.
         let address = stage.address("web");
         annotate(stage.service("web"), &note("floating-network-id"), None);
         annotate(stage.service("web"), &note("floating-subnet-id"), None);
@@ -215,7 +215,7 @@ async fn the_first_subnet_that_has_an_address_left_is_taken() {
     let mut addresses = ["web", "api"].map(|name| stage.address(name));
     addresses.sort();
     assert_eq!(addresses, ["198.51.100.194", "198.51.100.198"]);
-    // All are full: the cause is said, and nothing else is tried.
+    // All are full: the cause is reported, and no other subnet is tried.
     let complaints = stage.complaints().join("\n");
     assert!(complaints.contains("No more IP addresses"), "{complaints}");
     assert_eq!(stage.address("late"), "");
@@ -250,7 +250,7 @@ async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
     }
 }
 
-/// Neutron shows no network to take floating addresses from.
+/// Hides all networks that floating IPs could come from.
 fn hide_networks(stage: &Stage) {
     let nothing = Action::Status {
         code: 200,
@@ -292,7 +292,7 @@ async fn an_address_outlives_the_sight_of_its_network() {
     assert_eq!(notes(&stage), [FAILED], "it is not made an internal one");
     assert_eq!(stage.address("web"), address);
     assert_eq!(stage.service("web").annotation(ADDRESS), Some(address.as_str()));
-    // Whoever asks for no floating address does not miss a network.
+    // A Service without a floating IP needs no external network.
     stage.service("web").deleting = true;
     stage.settle().await;
     let mut inside = service("inside", &[80]);

@@ -1,4 +1,4 @@
-//! What a Service asks for and cannot have, and credentials that see nothing.
+//! Requests of Services that are refused, and credentials without permissions.
 
 use ccm_core::load_balancer::ServiceView;
 use ccm_sim::openstack::AppCredentialSpec;
@@ -30,7 +30,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
         stage.settle_in_trouble().await;
     }
     assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
-    // Octavia does not even tell whether another project has it.
+    // Octavia hides whether the load balancer exists in another project.
     let complaints = stage.complaints().join("\n");
     assert!(
         complaints.contains("403") && complaints.contains("as="),
@@ -50,7 +50,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
     }
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
 
-    // With the right ones everything goes on.
+    // With the right credentials, everything works again.
     stage.restart().await;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -146,7 +146,7 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
         let mut stage = Stage::served().await;
         let id = stage.balancers()[0].loadbalancer.id.clone();
         annotate(stage.service("web"), &format!("{PREFIX}{key}"), Some(value));
-        // What it asks for besides waits, too.
+        // Its other requests wait, too.
         stage.service("web").ports = service("web", &[80, 444]).ports;
         stage.join();
         stage.settle().await;
@@ -180,7 +180,7 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
             "{key}"
         );
     }
-    // One that never had a load balancer gets none, and goes.
+    // A Service that never had a load balancer gets none, and is deleted.
     let mut stage = Stage::new(1, MANAGED).await;
     let mut web = service("web", &[80]);
     annotate(

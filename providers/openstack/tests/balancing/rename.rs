@@ -1,4 +1,4 @@
-//! The cluster gets another name.
+//! The cluster's name changes.
 
 use ccm_core::load_balancer::ClusterTag;
 use ccm_sim::{Action, Fault};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::{ID, Stage, annotate, service};
 
-/// As the Go cloud controller leaves it: without our mark.
+/// Like after the Go cloud controller: without our ownership tag.
 fn unmark(stage: &Stage) {
     for balancer in stage.balancers() {
         let tags = balancer.loadbalancer.attributes["tags"]
@@ -76,7 +76,7 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
         assert_eq!(names(&stage), expected);
         let mark = balancer.loadbalancer.attributes["tags"].to_string();
         assert!(mark.contains(ClusterTag::PREFIX), "{mark}");
-        // A monitor, a pool and a listener for each port, and itself; nothing else is touched.
+        // A monitor, a pool and a listener for each port, and the load balancer; nothing else is changed.
         let (writes, _) = stage.cost();
         assert_eq!(writes, 7 + usize::from(unmarked), "{:?}", stage.sim.call_counts());
 
@@ -90,7 +90,7 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
     }
 }
 
-/// Wherever the renaming ends, and whether the cluster is called as before again or a third way.
+/// The renaming stops anywhere, and the cluster's name changes back or to a third one.
 #[tokio::test]
 async fn a_renaming_that_was_broken_off_is_taken_back() {
     for (written, last) in (0..7).flat_map(|written| [(written, "kubernetes"), (written, "third")]) {
@@ -142,7 +142,7 @@ async fn people_are_told_of_the_new_name() {
     stage.cluster = "other".to_owned();
     stage.restart().await;
     let mut told = Vec::new();
-    // The first passes find the former name; what is said later is about the new one.
+    // The first passes observe the former name; later Events use the new one.
     for _ in 0..2 {
         stage.pass_once().await;
         told.extend(notes(&stage));
@@ -225,7 +225,7 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
     unmark(&stage);
     let before = names(&stage);
     let id = stage.balancers()[0].loadbalancer.id.clone();
-    // The same Service of another cluster, which names it, but was never served by it.
+    // The same Service of another cluster, which names the load balancer but never used it.
     stage.services.clear();
     let mut web = service("web", &[80]);
     annotate(&mut web, ID, Some(&id));

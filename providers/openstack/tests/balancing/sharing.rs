@@ -29,14 +29,14 @@ fn tags(stage: &Stage, id: &str) -> Vec<String> {
     serde_json::from_value(balancer.loadbalancer.attributes["tags"].clone()).unwrap()
 }
 
-/// A Service that names its load balancer.
+/// Adds a Service that names its load balancer.
 fn push(stage: &mut Stage, name: &str, ports: &[u16], balancer: &str) {
     let mut service = service(name, ports);
     annotate(&mut service, ID, Some(balancer));
     stage.services.push(service);
 }
 
-/// A cluster and a load balancer of a person, with a public address.
+/// A cluster, and a user's load balancer with a public address.
 pub(crate) async fn with_a_users() -> (Stage, String) {
     with_a_users_under(CONFIG).await
 }
@@ -82,7 +82,7 @@ async fn two_that_come_at_once_are_both_served_and_one_port_has_one_winner() {
     let served = |stage: &Stage| ["three", "four"].map(|name| !stage.address(name).is_empty());
     let first = served(&stage);
     assert_eq!(first.iter().filter(|served| **served).count(), 1, "{complaints}");
-    // The winner goes, and the other one comes into its place.
+    // The first Service leaves, and the other one gets its port.
     stage.service(if first[0] { "three" } else { "four" }).deleting = true;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -113,7 +113,7 @@ async fn a_taken_port_is_refused_and_stays_with_its_service() {
     );
     assert_eq!(stage.address("api"), "");
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
-    // A restart knows no more than the cloud.
+    // A new process only knows the cloud.
     stage.restart().await;
     stage.settle().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
@@ -135,7 +135,7 @@ async fn one_leaves_while_the_other_is_updated() {
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(listeners(&stage, &id), [80, 81, 82, 443]);
 
-    // The port that the one leaves is the one that the other wants.
+    // One Service leaves the port that the other one requests.
     stage.service("api").deleting = true;
     stage.service("web").ports = service("web", &[80, 81]).ports;
     stage.settle().await;
@@ -254,7 +254,7 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     push(&mut stage, "web", &[80, 443], &id);
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
-    // A port that is the person's is not the Service's.
+    // A user's port does not become the Service's.
     stage.service("web").ports = service("web", &[443, 9999]).ports;
     annotate(
         stage.service("web"),
@@ -271,7 +271,7 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(listeners(&stage, &id), [443, 9999]);
-    // Gone from the cloud behind our back, and the Service moves away and comes back.
+    // The load balancer is deleted by another client, and the Service leaves it and returns.
     let ours = stage.balancers().remove(0).listeners;
     let ours = ours
         .iter()
@@ -293,7 +293,7 @@ async fn a_persons_security_group_and_its_rules_survive_everything() {
     let group = hands
         .make_in_network("security-groups", "security_group", json!({"name": "mine"}))
         .await;
-    // Just what the Service would need too.
+    // The Service needs exactly this rule, too.
     let rule = json!({
         "security_group_id": group, "direction": "ingress", "ethertype": "IPv4", "protocol": "tcp",
         "port_range_min": 30000, "port_range_max": 32767, "remote_ip_prefix": "10.0.0.0/8",
@@ -335,7 +335,7 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
     stage.settle().await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let other = "kube_service_elsewhere_shop_api";
-    // Added while our listing is young, and so is the question whether the load balancer may go.
+    // The tag is added while the cached listing is fresh, and so is the decision whether to delete the load balancer.
     let mut all = tags(&stage, &balancer.id);
     all.push(other.to_owned());
     let patch = json!({"tags": all});

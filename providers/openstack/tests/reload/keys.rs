@@ -1,4 +1,4 @@
-//! What each key and file does to a running provider.
+//! The effect of each key and file on a running provider.
 
 use std::{path::Path, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 async fn nothing_changed_costs_nothing() {
     let r = Running::new().await;
     assert_eq!(r.cloud.reload().await.unwrap(), Reload::default());
-    // Written otherwise, but the same.
+    // Another spelling of the same config.
     let conf = format!(
         "# a comment\n{}[Metadata]\nrequest-timeout = 1m\n",
         r.sim.cloud_conf()
@@ -91,7 +91,7 @@ async fn keys_that_can_not_be_changed_live_are_named_until_they_are_as_before() 
     assert_eq!(reload.applied, Vec::<String>::new());
     assert_eq!(reload.restart_needed, waiting);
     assert_eq!(r.cloud.generation(), 1, "nothing was swapped");
-    // Still waiting when something else changes; what is in force goes on.
+    // It still waits when another value changes; the current config stays.
     r.sim.set_password(None, "another").unwrap();
     let reload = r
         .change(&changed.replace("correct-horse", "another"))
@@ -166,7 +166,7 @@ async fn clouds_yaml_is_watched_and_taken_over() {
         cloud.reload().await.unwrap_err().kind(),
         ErrorKind::Unauthenticated
     );
-    // In its own file beside it, which was not there before.
+    // In a separate file beside it that did not exist before.
     write(
         "secure.yaml",
         "clouds:\n  main:\n    auth:\n      password: another\n",
