@@ -298,8 +298,8 @@ fn update(call: &mut Call<'_>, collection: &str) -> Outcome {
     }
     check(call, collection, &fields, Some(&found))?;
     for name in ["type", "network", "network_stack", "vpc_uuid"] {
-        let wanted = fields.get(name).filter(|wanted| !wanted.is_null());
-        if wanted.is_some_and(|wanted| Some(wanted) != found.fields.get(name)) {
+        let requested = fields.get(name).filter(|requested| !requested.is_null());
+        if requested.is_some_and(|requested| Some(requested) != found.fields.get(name)) {
             return invalid(format!("{name} cannot be changed"));
         }
     }

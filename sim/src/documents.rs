@@ -180,8 +180,8 @@ impl Call<'_> {
         let matches = match self.cloud.rules.revisions() {
             Revisions::Unchecked => true,
             Revisions::EntityTag(_) => {
-                let wanted = self.request.header("if-match");
-                wanted.is_none_or(|wanted| wanted == "*" || wanted == revision)
+                let requested = self.request.header("if-match");
+                requested.is_none_or(|requested| requested == "*" || requested == revision)
             }
             Revisions::Fingerprint(field) => {
                 self.body.is_null() || self.body.get(field).and_then(Value::as_str) == Some(&revision)
@@ -242,7 +242,7 @@ impl Call<'_> {
                     .into_iter()
                     .chain([("next", page + 1, page < last), ("last", last, page < last)]);
                 let links: Map<String, Value> = others
-                    .filter(|(.., is_there)| *is_there)
+                    .filter(|(.., exists)| *exists)
                     .map(|(name, page, _)| (name.to_owned(), json!(self.link(page, size))))
                     .collect();
                 json!({

@@ -310,12 +310,12 @@ mod tests {
         });
     }
 
-    fn judge(faults: &Faults) -> crate::rules::Verdict<ArmedFault> {
-        faults.judge(|armed| armed.fault.matches("compute", "GET", "/servers", "server_list"))
+    fn decide(faults: &Faults) -> crate::rules::Verdict<ArmedFault> {
+        faults.decide(|armed| armed.fault.matches("compute", "GET", "/servers", "server_list"))
     }
 
     fn fired(faults: &Faults, requests: usize) -> Vec<bool> {
-        (0..requests).map(|_| judge(faults).rule.is_some()).collect()
+        (0..requests).map(|_| decide(faults).rule.is_some()).collect()
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
         add(&faults, Fault::new(Action::Drop));
         add(&faults, Fault::new(Action::Timeout));
         add(&faults, delay(5));
-        let verdict = judge(&faults);
+        let verdict = decide(&faults);
         assert_eq!(
             (verdict.delay, verdict.rule.map(|(_, armed)| armed.fault.action)),
             (Duration::from_millis(15), Some(Action::Drop))

@@ -251,9 +251,9 @@ impl Cloud for OpenStackCloud {
     fn target(&self, request: &Request) -> Target {
         let segments = segments(&request.path);
         let mut rest = segments.as_slice();
-        let mut take = |wanted: &dyn Fn(&str) -> bool| {
+        let mut take = |requested: &dyn Fn(&str) -> bool| {
             let (first, others) = rest.split_first()?;
-            if !wanted(first) {
+            if !requested(first) {
                 return None;
             }
             rest = others;

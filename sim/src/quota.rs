@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_it_is_told_about_coming_back() {
+    fn retry_after_is_as_configured() {
         for (retry_after, want) in [(RetryAfter::Seconds(7), Some(7)), (RetryAfter::Absent, None)] {
             let quotas = Quotas::default();
             quotas.set("compute", Some(quota(0.0, 1, retry_after)), Duration::ZERO);

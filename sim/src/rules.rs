@@ -118,7 +118,7 @@ impl<R: Rule> Rules<R> {
     }
 
     /// Decides the effect on a request.
-    pub fn judge(&self, matches: impl Fn(&R) -> bool) -> Verdict<R> {
+    pub fn decide(&self, matches: impl Fn(&R) -> bool) -> Verdict<R> {
         let (mut delay, mut carried_out) = (Duration::ZERO, None);
         for (state, rng) in &mut self.rules.lock().1 {
             let own_delay = state.rule.delay();
@@ -159,8 +159,8 @@ impl<R: Rule> Rules<R> {
     /// Holds a request until the rule is removed.
     pub async fn hold(&self, id: u64, request: impl Into<String>) {
         self.reach(id, request);
-        let gone = self.until(|rules| rules.iter().all(|(state, _)| state.id != id).then_some(()));
-        self.held.during(gone).await;
+        let deleted = self.until(|rules| rules.iter().all(|(state, _)| state.id != id).then_some(()));
+        self.held.during(deleted).await;
     }
 
     /// Waits until no request is held. Held requests of a disconnected client are dropped, not carried out.

@@ -172,7 +172,7 @@ async fn serve(
     }
     let target = cloud.target(&request);
     let mut entry = Entry::open(&request, &target, traffic, line);
-    let verdict = traffic.faults.judge(|armed| {
+    let verdict = traffic.faults.decide(|armed| {
         let method = request.method.as_str();
         armed
             .fault
@@ -240,7 +240,7 @@ async fn serve(
             at: Moment::AfterReply,
         }) => {
             let (head, body) = entry.close(handle(), None).into_parts();
-            let (body, sent) = body.told(line);
+            let (body, sent) = body.with_notification(line);
             let (traffic, op) = (Arc::clone(traffic), target.op);
             tokio::spawn(async move {
                 if sent.await {

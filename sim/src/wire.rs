@@ -167,7 +167,10 @@ impl WireBody {
 
     /// The body, and a future that resolves when the whole answer was passed to the system: `true`, or `false` if the
     /// connection ended before.
-    pub fn told(mut self, line: &Arc<Line>) -> (Self, impl Future<Output = bool> + Send + use<>) {
+    pub fn with_notification(
+        mut self,
+        line: &Arc<Line>,
+    ) -> (Self, impl Future<Output = bool> + Send + use<>) {
         let (sender, dropped) = oneshot::channel();
         let mut flushes = line.flushes.subscribe();
         self.sent = Some((Arc::clone(line), sender));

@@ -123,7 +123,7 @@ async fn a_droplet_is_shown_as_the_control_api_changes_it() {
 }
 
 #[tokio::test]
-async fn what_violates_the_description_is_not_shown() {
+async fn an_invalid_answer_is_not_sent() {
     let session = Session::start().await;
     let id = session.cloud.create_droplet("node-1");
     let wrong = Map::from_iter([("status".to_owned(), json!("sleeping"))]);
@@ -206,7 +206,7 @@ async fn a_creation_may_end_in_an_error() {
 
 #[tokio::test]
 #[should_panic(expected = "GET /v2/nothing: The description has no such operation.")]
-async fn a_violation_that_nobody_has_taken_fails_the_test() {
+async fn an_unread_violation_fails_the_test() {
     let session = Session::start().await;
     assert_eq!(session.get("/v2/nothing").await.status, 404);
 }

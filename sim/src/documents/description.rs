@@ -150,9 +150,11 @@ impl Description {
         if let Some((_, name)) = given.keys().find(|(place, _)| *place == "query") {
             return Err(format!("parameter {name} is not described"));
         }
-        let wanted = schemas.follow(format!("{}/requestBody", operation.pointer));
-        match schemas.json(&wanted) {
-            Some(schema) if !body.is_null() || *schemas.at(&format!("{wanted}/required")) == json!(true) => {
+        let requested = schemas.follow(format!("{}/requestBody", operation.pointer));
+        match schemas.json(&requested) {
+            Some(schema)
+                if !body.is_null() || *schemas.at(&format!("{requested}/required")) == json!(true) =>
+            {
                 schemas.check(&schema, body, "body")
             }
             _ => Ok(()),

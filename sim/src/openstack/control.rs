@@ -218,8 +218,8 @@ impl Control {
     ///
     /// # Errors
     /// If the credential does not exist.
-    pub fn delete_app_credential(&self, wanted: &str) -> Result<()> {
-        self.cloud.identity.write().delete_app_credential(wanted)
+    pub fn delete_app_credential(&self, requested: &str) -> Result<()> {
+        self.cloud.identity.write().delete_app_credential(requested)
     }
 
     /// Lets a trustee act as the trustor in a project and returns the trust's id.

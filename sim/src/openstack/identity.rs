@@ -97,12 +97,12 @@ impl Identity {
     }
 
     /// A project's id, by id or name; the default project if none is named.
-    pub(crate) fn project(&self, wanted: Option<&str>) -> Result<String> {
-        let Some(wanted) = wanted else {
+    pub(crate) fn project(&self, requested: Option<&str>) -> Result<String> {
+        let Some(requested) = requested else {
             return Ok(self.default_project.clone());
         };
-        self.find_project(wanted, wanted)
-            .ok_or_else(|| Error::unknown("project", wanted))
+        self.find_project(requested, requested)
+            .ok_or_else(|| Error::unknown("project", requested))
     }
 
     pub(crate) fn find_project(&self, id: &str, name: &str) -> Option<String> {
@@ -119,13 +119,13 @@ impl Identity {
     }
 
     /// A user, by id or name; the default user if none is named.
-    pub(crate) fn user(&self, wanted: Option<&str>) -> Result<&User> {
-        let wanted = wanted.unwrap_or(&self.default_user);
-        let by_name = || self.users.values().find(|user| user.name == wanted);
+    pub(crate) fn user(&self, requested: Option<&str>) -> Result<&User> {
+        let requested = requested.unwrap_or(&self.default_user);
+        let by_name = || self.users.values().find(|user| user.name == requested);
         self.users
-            .get(wanted)
+            .get(requested)
             .or_else(by_name)
-            .ok_or_else(|| Error::unknown("user", wanted))
+            .ok_or_else(|| Error::unknown("user", requested))
     }
 
     /// The creator of objects in a project: the default user or else another member.
@@ -204,14 +204,18 @@ impl Identity {
     }
 
     /// Deletes an application credential, by ID or name, with its tokens.
-    pub(crate) fn delete_app_credential(&mut self, wanted: &str) -> Result<()> {
-        let by_name = || self.app_credentials.values().find(|known| known.name == wanted);
+    pub(crate) fn delete_app_credential(&mut self, requested: &str) -> Result<()> {
+        let by_name = || {
+            self.app_credentials
+                .values()
+                .find(|known| known.name == requested)
+        };
         let found = self
             .app_credentials
-            .get(wanted)
+            .get(requested)
             .or_else(by_name)
             .map(|known| known.id.clone());
-        let id = found.ok_or_else(|| Error::unknown("application credential", wanted))?;
+        let id = found.ok_or_else(|| Error::unknown("application credential", requested))?;
         self.app_credentials.remove(&id);
         self.revoke(|_, token| token.app_credential.as_ref() == Some(&id));
         Ok(())

@@ -57,8 +57,8 @@ impl<'a> Query<'a> {
 
     /// Whether a document matches all filters.
     pub(super) fn matches(&self, document: &Document) -> bool {
-        self.filters.iter().all(|(name, wanted)| {
-            let matches = |have: &Value| wanted.iter().any(|wanted| equals(have, wanted));
+        self.filters.iter().all(|(name, requested)| {
+            let matches = |have: &Value| requested.iter().any(|requested| equals(have, requested));
             match document.get(*name) {
                 Some(Value::Array(list)) => list.iter().any(matches),
                 have => matches(have.unwrap_or(&Value::Null)),
@@ -76,17 +76,17 @@ impl<'a> Query<'a> {
 }
 
 /// Whether an attribute has the value of a filter. The databases ignore case.
-fn equals(have: &Value, wanted: &str) -> bool {
+fn equals(have: &Value, requested: &str) -> bool {
     match have {
-        Value::String(have) => have.eq_ignore_ascii_case(wanted),
-        Value::Bool(have) => is_true(wanted) == *have,
-        Value::Null => wanted.is_empty(),
+        Value::String(have) => have.eq_ignore_ascii_case(requested),
+        Value::Bool(have) => is_true(requested) == *have,
+        Value::Null => requested.is_empty(),
         // A part of a port's address, by its name.
-        Value::Object(parts) => wanted.split_once('=').is_some_and(|(name, wanted)| {
+        Value::Object(parts) => requested.split_once('=').is_some_and(|(name, requested)| {
             let part = parts.get(name);
-            part.is_some_and(|have| equals(have, wanted))
+            part.is_some_and(|have| equals(have, requested))
         }),
-        other => serde_json::from_str::<Value>(wanted).is_ok_and(|wanted| wanted == *other),
+        other => serde_json::from_str::<Value>(requested).is_ok_and(|requested| requested == *other),
     }
 }
 

@@ -116,10 +116,10 @@ impl Edit<'_> {
 
     /// Checks the revision in the header `If-Match`.
     fn check_revision(&self, revision: u64) -> Result<(), Fault> {
-        let Some(wanted) = self.request.header("if-match") else {
+        let Some(requested) = self.request.header("if-match") else {
             return Ok(());
         };
-        let number = wanted
+        let number = requested
             .strip_prefix("revision_number=")
             .and_then(|number| number.parse::<u64>().ok());
         match number {

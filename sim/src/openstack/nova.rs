@@ -242,7 +242,7 @@ enum NameFilter {
 impl NameFilter {
     fn matches(&self, name: &str) -> bool {
         match self {
-            Self::Exactly(wanted) => name.to_lowercase() == *wanted,
+            Self::Exactly(requested) => name.to_lowercase() == *requested,
             Self::Pattern(pattern) => pattern.is_match(name),
         }
     }
@@ -382,10 +382,10 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
             .header("x-openstack-nova-api-version")
             .map(|version| version.trim().to_owned())
     };
-    let Some(wanted) = standard.or_else(legacy) else {
+    let Some(requested) = standard.or_else(legacy) else {
         return Ok(1);
     };
-    if wanted == "latest" {
+    if requested == "latest" {
         return Ok(max);
     }
     let number = |text: &str| -> Option<u32> {
@@ -394,18 +394,20 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
             .then(|| text.parse().ok())
             .flatten()
     };
-    let parsed = wanted
+    let parsed = requested
         .split_once('.')
         .and_then(|(major, minor)| number(major).zip(number(minor)));
     let Some((major, minor)) = parsed else {
-        let message =
-            format!("API Version String {wanted} is of invalid format. Must be of format MajorNum.MinorNum.");
+        let message = format!(
+            "API Version String {requested} is of invalid format. Must be of format MajorNum.MinorNum."
+        );
         return Err((Fault::bad_request(message), None));
     };
     if major != 2 || minor < 1 || minor > max {
-        let message =
-            format!("Version {wanted} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}.");
-        return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(wanted)));
+        let message = format!(
+            "Version {requested} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}."
+        );
+        return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(requested)));
     }
     Ok(minor)
 }

@@ -191,18 +191,18 @@ fn ids(target: &Target) -> (&str, &str) {
 }
 
 /// Checks that the pool in the path exists.
-fn check_way(state: &Balancing, target: &Target) -> Result<(), Fault> {
+fn check_pool_in_path(state: &Balancing, target: &Target) -> Result<(), Fault> {
     let (id, _) = ids(target);
     let through = target.op.starts_with("loadbalancer_member");
     if through && state.get(Kind::Pool, id).is_none() {
-        return Err(Fault::no_way(id));
+        return Err(Fault::missing_pool(id));
     }
     Ok(())
 }
 
 fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     let (id, _) = ids(target);
-    check_way(api.state(), target)?;
+    check_pool_in_path(api.state(), target)?;
     match target.op {
         "loadbalancer_list" => listing::list(api, Kind::LoadBalancer, None),
         "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id),
@@ -258,7 +258,7 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
 
 fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault> {
     let (id, below) = ids(target);
-    check_way(&edit.region.balancing, target)?;
+    check_pool_in_path(&edit.region.balancing, target)?;
     let is_known = |name: &str| match name {
         "cascade" => target.op == "loadbalancer_delete",
         "additive_only" => target.op == "loadbalancer_members_update" && edit.minor() >= 11,

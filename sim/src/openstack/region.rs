@@ -82,17 +82,17 @@ impl Region {
     }
 
     /// A flavor by id or name, or the first one.
-    pub(crate) fn flavor(&self, wanted: Option<&str>) -> Result<Arc<Flavor>> {
-        let found = match wanted {
+    pub(crate) fn flavor(&self, requested: Option<&str>) -> Result<Arc<Flavor>> {
+        let found = match requested {
             None => self.flavors.values().next(),
-            Some(wanted) => self
+            Some(requested) => self
                 .flavors
-                .get(wanted)
-                .or_else(|| self.flavors.values().find(|flavor| flavor.name == wanted)),
+                .get(requested)
+                .or_else(|| self.flavors.values().find(|flavor| flavor.name == requested)),
         };
         found
             .cloned()
-            .ok_or_else(|| Error::unknown("flavor", wanted.unwrap_or_default()))
+            .ok_or_else(|| Error::unknown("flavor", requested.unwrap_or_default()))
     }
 
     /// Creates a server with its ports and returns its ID.

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::client::{Session, http_client};
 
 #[tokio::test]
-async fn things_are_made_changed_and_deleted_over_http() {
+async fn objects_are_created_changed_and_deleted_over_http() {
     let session = Session::start().await;
     let made = session
         .sim(

@@ -24,7 +24,7 @@ async fn outcome(session: &Session, path: &str) -> Result<u16, reqwest::Error> {
 }
 
 #[tokio::test]
-async fn a_quota_answers_429_and_says_when_to_come_back() {
+async fn a_quota_answers_429_with_retry_after() {
     let session = Session::start().await;
     let quota = Quota {
         per_second: 0.1,
@@ -134,7 +134,7 @@ async fn connections_end_without_an_answer() {
 }
 
 #[tokio::test]
-async fn commit_then_drop_does_what_was_asked_and_drop_does_not() {
+async fn commit_then_drop_handles_the_request_and_drop_does_not() {
     let session = Session::start().await;
     for (action, still_valid) in [(Action::Drop, 200), (Action::CommitThenDrop, 401)] {
         session.cloud.add_fault(Fault::on("token_delete", action).once());
@@ -249,7 +249,7 @@ async fn a_request_is_held_before_it_is_handled_or_after() {
 }
 
 #[tokio::test]
-async fn a_reply_is_told_of_when_it_has_gone_out() {
+async fn a_sent_reply_is_notified() {
     let session = Session::start().await;
     let action = Action::Hold {
         at: Moment::AfterReply,
@@ -269,7 +269,7 @@ async fn a_reply_is_told_of_when_it_has_gone_out() {
 }
 
 #[tokio::test]
-async fn a_partial_listing_looks_like_a_whole_one() {
+async fn a_partial_listing_has_the_form_of_a_whole_one() {
     let session = Session::start().await;
     session
         .cloud

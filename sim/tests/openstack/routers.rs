@@ -84,7 +84,7 @@ async fn routes_are_added_and_removed_and_the_answer_has_all_of_them() {
 }
 
 #[tokio::test]
-async fn the_whole_set_is_judged_whatever_of_it_is_new() {
+async fn the_whole_resulting_set_is_checked() {
     let ground = Ground::lay().await;
     let good = ("10.244.1.0/24", "10.0.0.7");
     for (bad, reason) in [

@@ -118,7 +118,7 @@ impl Control {
             if object.kind == Kind::LoadBalancer {
                 region.balancing.forget_pending(&object.id);
             }
-            region.balancing.mark(&object.id, status, now);
+            region.balancing.set_status(&object.id, status, now);
         })
     }
 

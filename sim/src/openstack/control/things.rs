@@ -34,15 +34,15 @@ impl Control {
         }
         let birth = self.birth(spec.project.as_deref())?;
         self.change_region(spec.region.as_deref(), |region, ids| {
-            let mut made = Vec::with_capacity(count.min(100_000));
+            let mut created = Vec::with_capacity(count.min(100_000));
             for number in 0..count {
                 let spec = ServerSpec {
                     name: numbered(&spec.name, number),
                     ..spec.clone()
                 };
-                made.push(region.create_server(&spec, &birth, ids)?);
+                created.push(region.create_server(&spec, &birth, ids)?);
             }
-            Ok(made)
+            Ok(created)
         })
     }
 
@@ -240,15 +240,15 @@ impl Control {
     ///
     /// # Errors
     /// If the flavor exists in no region.
-    pub fn delete_flavor(&self, wanted: &str) -> Result<()> {
+    pub fn delete_flavor(&self, requested: &str) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {
-            if let Ok(flavor) = region.flavor(Some(wanted)) {
+            if let Ok(flavor) = region.flavor(Some(requested)) {
                 region.flavors.remove(&flavor.id);
                 return Ok(());
             }
         }
-        Err(Error::unknown("flavor", wanted))
+        Err(Error::unknown("flavor", requested))
     }
 
     /// Stops a cell of every region, or starts it again.

@@ -101,8 +101,8 @@ fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
 }
 
 /// The page size, if the listing is paged.
-fn limit(api: &Api<'_>, wanted: Option<&str>) -> Result<Option<usize>, Fault> {
-    let wanted = match wanted {
+fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<Option<usize>, Fault> {
+    let requested = match requested {
         None => 0,
         Some(text) => text.trim().parse::<usize>().map_err(|_| {
             let message =
@@ -111,7 +111,7 @@ fn limit(api: &Api<'_>, wanted: Option<&str>) -> Result<Option<usize>, Fault> {
         })?,
     };
     let max = api.cloud.settings.read().network_max_limit;
-    let limit = if wanted == 0 { max } else { Some(wanted) };
+    let limit = if requested == 0 { max } else { Some(requested) };
     Ok(limit.map(|limit| limit.min(max.unwrap_or(usize::MAX))))
 }
 

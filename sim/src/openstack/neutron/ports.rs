@@ -163,15 +163,15 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let known = edit.find::<Port>(id)?;
     edit.check_revision(known.revision)?;
     // The existing groups of the port may belong to another project, like those of load balancers.
-    let mut wanted = fields.clone();
-    if let Some(list) = wanted.get_mut("security_groups").and_then(Value::as_array_mut) {
+    let mut requested = fields.clone();
+    if let Some(list) = requested.get_mut("security_groups").and_then(Value::as_array_mut) {
         list.retain(|group| {
             !known
                 .security_groups
                 .iter()
                 .any(|have| Some(have.as_str()) == group.as_str())
         });
-        groups(edit, &wanted)?;
+        groups(edit, &requested)?;
     }
     let groups: Option<Vec<String>> = fields.get("security_groups").map(|list| {
         let mut groups: Vec<String> = Vec::new();

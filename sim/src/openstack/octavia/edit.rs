@@ -159,9 +159,9 @@ impl Edit<'_> {
         let now = self.now();
         let later = self.after(self.ways().update_time);
         let state = &mut self.region.balancing;
-        state.mark(balancer, Provisioning::PendingUpdate, now);
+        state.set_status(balancer, Provisioning::PendingUpdate, now);
         for id in concerned {
-            state.mark(id, Provisioning::PendingUpdate, now);
+            state.set_status(id, Provisioning::PendingUpdate, now);
         }
         state.take_effect(balancer, later);
     }
@@ -178,9 +178,11 @@ impl Edit<'_> {
     }
 
     /// Deletes an object when the current change takes effect.
-    pub(super) fn mark_deleted(&mut self, id: &str) {
+    pub(super) fn delete_later(&mut self, id: &str) {
         let now = self.now();
-        self.region.balancing.mark(id, Provisioning::PendingDelete, now);
+        self.region
+            .balancing
+            .set_status(id, Provisioning::PendingDelete, now);
     }
 
     /// Merges attributes into those of an object.
@@ -208,13 +210,13 @@ impl Edit<'_> {
 
     /// Checks that the key manager has the references of the certificates.
     pub(super) fn check_certificates(&self, references: &[&str]) -> Result<(), Fault> {
-        let is_there = |reference: &&&str| {
+        let exists = |reference: &&&str| {
             let id = reference.rsplit('/').next().unwrap_or_default();
             self.settings.key_manager && self.region.secrets.contains_key(id)
         };
         let bad: Vec<&str> = references
             .iter()
-            .filter(|reference| !is_there(reference))
+            .filter(|reference| !exists(reference))
             .copied()
             .collect();
         if bad.is_empty() {

@@ -84,7 +84,7 @@ impl Fault {
     }
 
     /// The pool in a member's path does not exist.
-    pub(super) fn no_way(id: &str) -> Self {
+    pub(super) fn missing_pool(id: &str) -> Self {
         Self {
             framework: Some("Bad Request"),
             ..Self::not_found(title(Kind::Pool), id)

@@ -340,7 +340,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let listener = edit.find(Kind::Listener, id)?;
     edit.check_mutable(&listener.balancer)?;
     edit.lock(&listener.balancer, &[]);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }
 

@@ -89,9 +89,9 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     Ok(Reply::json(StatusCode::OK, &document))
 }
 
-fn limit(api: &Api<'_>, wanted: Option<&str>) -> Result<usize, Fault> {
+fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<usize, Fault> {
     let max = api.cloud.settings.read().load_balancing.max_limit;
-    let Some(text) = wanted else {
+    let Some(text) = requested else {
         return Ok(max);
     };
     let limit = text.trim().parse::<usize>().ok().filter(|limit| *limit > 0);

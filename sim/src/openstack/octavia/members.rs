@@ -148,21 +148,21 @@ pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
     let (pool, _) = pool_of(edit, &member.parent)?;
     edit.check_pool(&pool)?;
     edit.lock_pool(&pool);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }
 
 /// `PUT /v2.0/lbaas/pools/{id}/members`: replaces all members, unless the query says that it only adds.
 pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let additive = edit.request.last("additive_only").is_some_and(is_true);
-    let wanted = schema::parse(
+    let requested = schema::parse(
         &edit.request.body,
         "members_",
         "members",
         types::members(),
         edit.minor(),
     )?;
-    let wanted: Vec<Map<String, Value>> = match wanted {
+    let requested: Vec<Map<String, Value>> = match requested {
         Value::Array(list) => list
             .into_iter()
             .filter_map(|member| match member {
@@ -184,7 +184,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let mut fresh: Vec<&Map<String, Value>> = Vec::new();
     let mut changed: Vec<(String, Attrs)> = Vec::new();
     let mut seen = HashSet::new();
-    for fields in &wanted {
+    for fields in &requested {
         let place = place_in(fields);
         let Some(known) = old_ids.get(&place) else {
             check_address(fields)?;
@@ -201,25 +201,25 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         complete_change(&mut attrs);
         changed.push(((*known).clone(), attrs));
     }
-    let gone: Vec<String> = old
+    let deleted: Vec<String> = old
         .iter()
         .filter(|(place, _)| !seen.contains(place))
         .map(|(_, id)| id.clone())
         .collect();
-    if fresh.is_empty() && changed.is_empty() && gone.is_empty() {
+    if fresh.is_empty() && changed.is_empty() && deleted.is_empty() {
         return Ok(());
     }
-    let freed = if additive { 0 } else { gone.len() };
+    let freed = if additive { 0 } else { deleted.len() };
     if fresh.len() > freed {
         edit.check_quota(Kind::Member, &owner.project_id, fresh.len() - freed)?;
     }
     let mut known = HashSet::new();
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for fields in fresh {
         check_subnet(edit, fields)?;
-        made.push(prepare(edit, &owner, id, fields, &mut known)?);
+        created.push(prepare(edit, &owner, id, fields, &mut known)?);
     }
-    let addresses: Vec<&str> = wanted
+    let addresses: Vec<&str> = requested
         .iter()
         .filter_map(|fields| text(fields, "address"))
         .collect();
@@ -227,16 +227,16 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.lock_pool(&pool);
     let now = edit.now();
     let state = &mut edit.region.balancing;
-    for member in made {
+    for member in created {
         state.insert(member);
     }
     for (member, attrs) in changed {
         state.change(&member, |member| member.attrs.extend(attrs));
-        state.mark(&member, Provisioning::PendingUpdate, now);
+        state.set_status(&member, Provisioning::PendingUpdate, now);
     }
     if !additive {
-        for member in gone {
-            state.mark(&member, Provisioning::PendingDelete, now);
+        for member in deleted {
+            state.set_status(&member, Provisioning::PendingDelete, now);
         }
     }
     Ok(())

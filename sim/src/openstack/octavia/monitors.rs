@@ -34,11 +34,11 @@ pub(super) fn prepare(
     let kind = text(fields, "type").unwrap_or_default();
     let mut attrs = take(fields, attributes(Kind::Monitor));
     for (name, default) in HTTP {
-        let said = text(fields, name).is_some_and(|value| !value.is_empty());
-        if !speaks_http(kind) && said {
+        let given = text(fields, name).is_some_and(|value| !value.is_empty());
+        if !speaks_http(kind) && given {
             return Err(Fault::option(name, format!("health monitors of type {kind}")));
         }
-        if speaks_http(kind) && !said {
+        if speaks_http(kind) && !given {
             attrs.insert(name, json!(default));
         }
     }
@@ -178,7 +178,9 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.lock_pool(&pool);
     edit.put(id, attrs);
     let now = edit.now();
-    edit.region.balancing.mark(id, Provisioning::PendingUpdate, now);
+    edit.region
+        .balancing
+        .set_status(id, Provisioning::PendingUpdate, now);
     Ok(())
 }
 
@@ -188,6 +190,6 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let pool = edit.find(Kind::Pool, &monitor.parent)?;
     edit.check_pool(&pool)?;
     edit.lock_pool(&pool);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }

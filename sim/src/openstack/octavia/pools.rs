@@ -20,23 +20,23 @@ fn persistence(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
 
 /// Checks the session persistence of a pool of a protocol.
 fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
-    let Some(wanted) = persistence(fields) else {
+    let Some(requested) = persistence(fields) else {
         return Ok(());
     };
-    let kind = text(wanted, "type").unwrap_or_default();
-    let said = |name: &str| {
-        wanted
+    let kind = text(requested, "type").unwrap_or_default();
+    let is_given = |name: &str| {
+        requested
             .get(name)
             .is_some_and(|value| !value.is_null() && value != &json!(0) && value != &json!(""))
     };
     if is_datagram(protocol) {
-        if kind == "SOURCE_IP" && said("cookie_name") {
+        if kind == "SOURCE_IP" && is_given("cookie_name") {
             return Err(Fault::validation(
                 "session_persistence SOURCE_IP type for UDP and SCTP protocols only accepts: type, \
                  persistence_timeout, persistence_granularity.",
             ));
         }
-        if said("cookie_name") {
+        if is_given("cookie_name") {
             return Err(Fault::validation(
                 "Cookie names are not supported for UDP/SCTP pools.",
             ));
@@ -46,18 +46,18 @@ fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool
                 "Session persistence of type {kind} is not supported for UDP/SCTP protocol pools."
             )));
         }
-    } else if said("persistence_timeout") || said("persistence_granularity") {
+    } else if is_given("persistence_timeout") || is_given("persistence_granularity") {
         let pools = if creating { "UDP and SCTP" } else { "UDP" };
         return Err(Fault::validation(format!(
             "persistence_timeout and persistence_granularity is only for {pools} protocol pools."
         )));
     }
-    if said("cookie_name") && kind != "APP_COOKIE" {
+    if is_given("cookie_name") && kind != "APP_COOKIE" {
         return Err(Fault::validation(
             "Field \"cookie_name\" can only be specified with session persistence of type \"APP_COOKIE\".",
         ));
     }
-    if kind == "APP_COOKIE" && !said("cookie_name") {
+    if kind == "APP_COOKIE" && !is_given("cookie_name") {
         return Err(Fault::validation(
             "Field \"cookie_name\" must be specified when using the \"APP_COOKIE\" session persistence type.",
         ));
@@ -112,12 +112,12 @@ pub(super) fn prepare_whole(
         monitors::check_provider(owner, monitor.text("type"))?;
         parts.push(monitor);
     }
-    let wanted = list(fields, "members");
-    if !wanted.is_empty() {
-        edit.check_quota(Kind::Member, &owner.project_id, wanted.len())?;
+    let requested = list(fields, "members");
+    if !requested.is_empty() {
+        edit.check_quota(Kind::Member, &owner.project_id, requested.len())?;
     }
     let mut known = HashSet::new();
-    for member in wanted.iter().filter_map(Value::as_object) {
+    for member in requested.iter().filter_map(Value::as_object) {
         members::check_address(member)?;
         let member = members::prepare(edit, owner, &pool.id, member, &mut known)?;
         parts.push(member);
@@ -185,13 +185,13 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let mut fields = edit.fields("pool_", "pool", types::pool(Use::Update, edit.minor()))?;
     let pool = edit.find(Kind::Pool, id)?;
     let known = pool.get("session_persistence").get("type").cloned();
-    if let Some(wanted) = fields
+    if let Some(requested) = fields
         .get_mut("session_persistence")
         .and_then(Value::as_object_mut)
-        && wanted.get("type").is_none_or(Value::is_null)
+        && requested.get("type").is_none_or(Value::is_null)
         && let Some(known) = known
     {
-        wanted.insert("type".to_owned(), known);
+        requested.insert("type".to_owned(), known);
     }
     let protocol = pool.text("protocol").to_owned();
     check_persistence(&fields, &protocol, false)?;
@@ -218,6 +218,6 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let pool = edit.find(Kind::Pool, id)?;
     edit.check_mutable(&pool.balancer)?;
     edit.lock_pool(&pool);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }

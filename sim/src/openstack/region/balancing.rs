@@ -97,10 +97,10 @@ fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
         &[Kind::Listener],
         &[Kind::LoadBalancer],
     ];
-    let is_there = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
+    let exists = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
     levels
         .iter()
-        .find(is_there)
+        .find(exists)
         .map(|kinds| kinds.to_vec())
         .unwrap_or_default()
 }
@@ -176,7 +176,7 @@ impl Balancing {
     }
 
     /// Sets the state of an object. The database stores the time of every change except the creation.
-    pub(crate) fn mark(&mut self, id: &str, status: Provisioning, at: Timestamp) {
+    pub(crate) fn set_status(&mut self, id: &str, status: Provisioning, at: Timestamp) {
         self.change(id, |object| {
             object.provisioning = status;
             object.updated = Some(crate::clock::seconds(at));
@@ -252,14 +252,14 @@ impl Balancing {
 
     /// Applies the due changes. Returns the deleted load balancers.
     pub(crate) fn settle(&mut self, now: Timestamp, heartbeats: bool) -> Vec<Arc<Object>> {
-        let mut gone = Vec::new();
+        let mut deleted = Vec::new();
         while self.is_due(now) {
             let Some(((at, balancer), fails)) = self.pending.pop_first() else {
                 break;
             };
-            gone.extend(self.settle_one(&balancer, at, fails, heartbeats));
+            deleted.extend(self.settle_one(&balancer, at, fails, heartbeats));
         }
-        gone
+        deleted
     }
 
     fn settle_one(
@@ -276,7 +276,7 @@ impl Balancing {
         }
         if fails && found.provisioning != Provisioning::PendingUpdate {
             // Objects that were to be created with it stay as they are.
-            self.mark(balancer, Provisioning::Error, at);
+            self.set_status(balancer, Provisioning::Error, at);
             return None;
         }
         let pending: Vec<Arc<Object>> = self
@@ -290,11 +290,11 @@ impl Balancing {
         let broken = if fails { innermost(&pending) } else { Vec::new() };
         for object in &pending {
             if broken.contains(&object.kind) {
-                self.mark(&object.id, Provisioning::Error, at);
+                self.set_status(&object.id, Provisioning::Error, at);
             } else if object.provisioning == Provisioning::PendingDelete {
                 self.remove(&object.id);
             } else {
-                self.mark(&object.id, Provisioning::Active, at);
+                self.set_status(&object.id, Provisioning::Active, at);
             }
         }
         self.operate(balancer, heartbeats);

@@ -192,12 +192,12 @@ impl NetworkState {
     }
 
     /// A network by ID or name, or the oldest internal one.
-    pub(crate) fn network(&self, wanted: Option<&str>) -> Result<Arc<Network>> {
-        let found = match wanted {
-            Some(wanted) => self
+    pub(crate) fn network(&self, requested: Option<&str>) -> Result<Arc<Network>> {
+        let found = match requested {
+            Some(requested) => self
                 .networks
-                .get(wanted)
-                .or_else(|| self.networks.values().find(|net| net.name == wanted)),
+                .get(requested)
+                .or_else(|| self.networks.values().find(|net| net.name == requested)),
             None => self
                 .networks
                 .values()
@@ -206,7 +206,7 @@ impl NetworkState {
         };
         found
             .cloned()
-            .ok_or_else(|| Error::unknown("network", wanted.unwrap_or_default()))
+            .ok_or_else(|| Error::unknown("network", requested.unwrap_or_default()))
     }
 
     pub(crate) fn create_port(

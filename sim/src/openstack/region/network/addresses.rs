@@ -78,8 +78,13 @@ impl NetworkState {
     }
 
     /// Claims an address of a subnet for a port or floating IP: the requested one, or the next.
-    pub(crate) fn claim_in(&mut self, subnet: &str, wish: Option<IpAddr>, user: &str) -> Result<FixedIp> {
-        let fixed = match wish {
+    pub(crate) fn claim_in(
+        &mut self,
+        subnet: &str,
+        requested: Option<IpAddr>,
+        user: &str,
+    ) -> Result<FixedIp> {
+        let fixed = match requested {
             Some(address) => {
                 let known = self
                     .subnets
