@@ -147,31 +147,31 @@ impl RouterRoutes {
     /// The desired routes that exist and whose address pairs are missing or unknown.
     async fn unfinished(
         &self,
-        wanted: &[DesiredRoute],
+        desired: &[DesiredRoute],
         routes: &[CloudRoute],
         priority: Priority,
     ) -> Vec<usize> {
-        let there: HashSet<_> = routes
+        let observed: HashSet<_> = routes
             .iter()
             .map(|route| (route.destination.trunc(), route.next_hop.as_str()))
             .collect();
-        self.pairs.keep(&there);
-        let unknown: Vec<usize> = (0..wanted.len())
+        self.pairs.keep(&observed);
+        let unknown: Vec<usize> = (0..desired.len())
             .filter(|i| {
-                wanted.get(*i).is_some_and(|route| {
-                    there.contains(&(route.destination, route.next_hop.as_str()))
+                desired.get(*i).is_some_and(|route| {
+                    observed.contains(&(route.destination, route.next_hop.as_str()))
                         && !self.pairs.is_known(route)
                 })
             })
             .collect();
-        let look: Vec<_> = unknown.iter().filter_map(|i| wanted.get(*i)).collect();
+        let to_read: Vec<_> = unknown.iter().filter_map(|i| desired.get(*i)).collect();
         let api = self.api();
-        let lacking = match self.pairs.lacking(&api, &look, priority).await {
+        let lacking = match self.pairs.lacking(&api, &to_read, priority).await {
             Ok(lacking) => lacking,
             Err(error) => {
                 // The routes themselves are observed; an error of its pair is in the result of each route.
                 debug!(error = %error.report(), "Could not read the address pairs of the nodes' ports");
-                vec![true; look.len()]
+                vec![true; to_read.len()]
             }
         };
         let both = unknown.into_iter().zip(lacking);
@@ -204,13 +204,13 @@ impl Routes for RouterRoutes {
         }
     }
 
-    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed> {
+    async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         let features = self.features(priority).await?;
         let api = self.api();
         let seen = self.tables(&api, features, priority).read().await?;
-        let mut unfinished = seen.incomplete(wanted);
+        let mut unfinished = seen.incomplete(desired);
         if features.pairs && self.address_pairs {
-            unfinished.extend(self.unfinished(wanted, &seen.routes, priority).await);
+            unfinished.extend(self.unfinished(desired, &seen.routes, priority).await);
             unfinished.sort_unstable();
             unfinished.dedup();
         }
@@ -245,44 +245,44 @@ impl Routes for RouterRoutes {
             changes.delete.iter().map(|_| Ok(())).collect()
         };
         let mut deleted = before;
-        let gone: Vec<usize> = places(&deleted);
-        let raw: Vec<RawRoute> = gone
+        let to_delete: Vec<usize> = places(&deleted);
+        let raw: Vec<RawRoute> = to_delete
             .iter()
             .filter_map(|i| changes.delete.get(*i))
             .map(RawRoute::of_handle)
             .collect();
-        fill(&mut deleted, &gone, tables.remove(&raw).await);
+        fill(&mut deleted, &to_delete, tables.remove(&raw).await);
 
         let mut created: Vec<Result<()>> = changes
             .create
             .iter()
-            .map(|route| held_back(route, changes, &deleted))
+            .map(|route| fail_if_blocked(route, changes, &deleted))
             .collect();
-        let come: Vec<usize> = places(&created);
-        let raw: Vec<RawRoute> = come
+        let to_create: Vec<usize> = places(&created);
+        let raw: Vec<RawRoute> = to_create
             .iter()
             .filter_map(|i| changes.create.get(*i))
-            .map(RawRoute::of_wanted)
+            .map(RawRoute::of_desired)
             .collect();
-        fill(&mut created, &come, tables.add(&raw).await);
+        fill(&mut created, &to_create, tables.add(&raw).await);
 
         let mut finished: Vec<Result<()>> = if self.routers.len() > 1 {
             // It is not known which router lacks the route; for the others, adding it has no effect.
-            let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_wanted).collect();
+            let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_desired).collect();
             tables.add(&raw).await
         } else {
             changes.finish.iter().map(|_| Ok(())).collect()
         };
         if with_pairs {
-            let (come, complete) = (places(&created), places(&finished));
-            let lacking: Vec<_> = come
+            let (to_create, complete) = (places(&created), places(&finished));
+            let lacking: Vec<_> = to_create
                 .iter()
                 .filter_map(|i| changes.create.get(*i))
                 .chain(complete.iter().filter_map(|i| changes.finish.get(*i)))
                 .collect();
             let mut results = self.pairs.add(&api, &lacking, priority).await;
-            let of_finished = results.split_off(come.len().min(results.len()));
-            fill(&mut created, &come, results);
+            let of_finished = results.split_off(to_create.len().min(results.len()));
+            fill(&mut created, &to_create, results);
             fill(&mut finished, &complete, of_finished);
         }
         Applied {
@@ -329,7 +329,7 @@ fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
 }
 
 /// Fails a route while another route to its destination could not be deleted: it would get only a part of the packets.
-fn held_back(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
+fn fail_if_blocked(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
     let mut old = changes.delete.iter().zip(deleted);
     let failed = old.find_map(|(old, result)| {
         let same = old.destination.trunc() == route.destination;

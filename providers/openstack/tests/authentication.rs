@@ -171,7 +171,7 @@ async fn wrong_credentials_are_named_without_the_secret() {
 }
 
 #[tokio::test]
-async fn a_wrong_region_or_endpoint_type_is_told_what_there_is() {
+async fn a_wrong_region_or_endpoint_type_is_reported_with_the_alternatives() {
     let config = Config {
         regions: vec!["RegionOne".into(), "RegionTwo".into()],
         ..Config::default()
@@ -182,7 +182,9 @@ async fn a_wrong_region_or_endpoint_type_is_told_what_there_is() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(
-        error.to_string().contains("regions there: RegionOne, RegionTwo"),
+        error
+            .to_string()
+            .contains("available regions: RegionOne, RegionTwo"),
         "{error}"
     );
     // Without a project there is no catalogue.
@@ -231,7 +233,7 @@ async fn the_region_and_endpoint_type_decide_where_calls_go() {
 }
 
 #[tokio::test]
-async fn what_is_not_keystone_is_called_so() {
+async fn a_server_that_is_not_keystone_is_reported() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 13\r\nConnection: close\r\n\r\n<html></html>",
         "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -304,7 +306,7 @@ async fn a_token_that_is_refused_again_is_an_error_and_no_loop() {
 }
 
 #[tokio::test]
-async fn a_changed_password_is_told_and_does_not_lock_the_user_out() {
+async fn a_changed_password_is_reported_and_does_not_lock_the_user_out() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(20, &ServerSpec::named("node-{i}")).unwrap();
     c.sim.set_password(None, "another").unwrap();
@@ -374,7 +376,7 @@ async fn a_keystone_that_is_down_does_not_matter_while_the_token_is_good() {
 }
 
 #[tokio::test]
-async fn a_project_without_rights_is_told_apart_from_wrong_credentials() {
+async fn a_project_without_rights_is_distinguished_from_wrong_credentials() {
     let c = Connected::new().await;
     let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     c.sim.add_fault(Fault::on("server_get", Action::status(403)));

@@ -192,7 +192,7 @@ async fn existence_reads_neither_ports_nor_flavors() {
 }
 
 #[tokio::test]
-async fn a_flavor_whose_name_is_no_label_gives_its_id() {
+async fn a_flavor_whose_name_is_not_a_label_value_is_shown_by_its_id() {
     let c = Connected::new().await;
     let huge = FlavorSpec {
         id: Some("f-1".into()),
@@ -212,7 +212,7 @@ async fn a_flavor_whose_name_is_no_label_gives_its_id() {
 }
 
 #[tokio::test]
-async fn an_old_nova_is_asked_for_each_flavor_once() {
+async fn each_flavor_of_an_old_nova_is_read_once() {
     let c = Connected::new().await;
     c.sim.configure(|settings| settings.max_microversion = 38);
     c.sim

@@ -184,7 +184,7 @@ async fn subports_of_trunks_bring_their_addresses() {
 }
 
 #[tokio::test]
-async fn addresses_stand_in_the_order_of_neutrons_list_whichever_port_is_older() {
+async fn addresses_have_the_order_of_neutrons_list_whichever_port_is_older() {
     let c = Connected::new().await;
     let server = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     let older = c.sim.server_ports(&server).remove(0);
@@ -217,7 +217,7 @@ async fn a_failed_list_of_ports_fails_only_its_servers() {
 }
 
 #[tokio::test]
-async fn what_passes_by_is_tried_again() {
+async fn a_temporary_failure_is_retried() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(3, &ServerSpec::named("node-{i}")).unwrap();
     let slow_down = Action::Status {

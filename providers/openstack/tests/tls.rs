@@ -140,7 +140,7 @@ async fn a_client_certificate_is_shown() {
 }
 
 #[tokio::test]
-async fn rotated_files_are_taken_over_while_running() {
+async fn rotated_files_are_applied_at_run_time() {
     let sim = OpenStack::start(Config::default()).await.unwrap();
     let (authority, stranger, clients) = (authority(), self::authority(), self::authority());
     let conf = behind(&sim, &authority, Some(&clients)).await;

@@ -50,7 +50,7 @@ impl CloudCheck<'_> {
             }
         }
         if let Some(can) = can {
-            self.offers(can).await;
+            self.octavia_options(can).await;
         }
         if (network || can.is_some()) && self.seen.report.findings.len() == before {
             self.seen.report.pass("config", "everything that it names exists");
@@ -352,7 +352,7 @@ impl CloudCheck<'_> {
                     self.seen.note(Severity::Error, key, message, fix);
                 }
             }
-            // Who may not see the list may still use what is on it.
+            // The provider may be usable even if the list of providers is hidden.
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = "Whether Octavia has the provider of lb-provider: its list may not be read.";

@@ -79,7 +79,7 @@ pub(super) fn authentication_failure(keys: ConfigSource<'_>, error: &Error) -> F
 impl CloudCheck<'_> {
     /// Checks Nova: servers.
     pub(super) async fn compute(&mut self) {
-        if !self.is_there(Service::Compute).await {
+        if !self.has_service(Service::Compute).await {
             return;
         }
         let page = |version| {
@@ -98,16 +98,16 @@ impl CloudCheck<'_> {
                         );
                         self.seen.report.pass("Nova", seen);
                     }
-                    Err(error) => self.may_not(Service::Compute, "servers", &error),
+                    Err(error) => self.report_unreadable(Service::Compute, "servers", &error),
                 }
             }
-            Err(error) => self.may_not(Service::Compute, "servers", &error),
+            Err(error) => self.report_unreadable(Service::Compute, "servers", &error),
         }
     }
 
     /// Checks Neutron. Returns whether it can be read further.
     pub(super) async fn network(&mut self) -> bool {
-        if !self.is_there(Service::Network).await {
+        if !self.has_service(Service::Network).await {
             return false;
         }
         let load_balancing = &self.settings.load_balancing.conf;
@@ -121,7 +121,7 @@ impl CloudCheck<'_> {
         if !self.settings.routes.routers.is_empty() {
             all.push(&EXTENSIONS);
         }
-        self.may_read(Service::Network, &all, "").await
+        self.read_all(Service::Network, &all, "").await
     }
 
     /// Checks Octavia, if load balancers are switched on. Returns its version if it can be read further.
@@ -132,30 +132,30 @@ impl CloudCheck<'_> {
                 .pass("Octavia", "not needed: load balancers are switched off");
             return None;
         }
-        if !self.is_there(Service::LoadBalancer).await {
+        if !self.has_service(Service::LoadBalancer).await {
             return None;
         }
         let version = match in_time(self.reads.version(Priority::User)).await {
             Ok(version) => version,
             Err(error) => {
-                self.may_not(Service::LoadBalancer, "its versions", &error);
+                self.report_unreadable(Service::LoadBalancer, "its versions", &error);
                 return None;
             }
         };
         let all: Vec<_> = LOAD_BALANCING.iter().collect();
         let seen = format!("API version 2.{}; ", version.0);
-        self.may_read(Service::LoadBalancer, &all, &seen)
+        self.read_all(Service::LoadBalancer, &all, &seen)
             .await
             .then_some(version)
     }
 
     /// Whether the catalogue has the service. Reports a missing one.
-    async fn is_there(&mut self, service: Service) -> bool {
+    async fn has_service(&mut self, service: Service) -> bool {
         let reason = match in_time(self.api.missing(service)).await {
             Ok(None) => return true,
             Ok(Some(reason)) => reason,
             Err(error) => {
-                self.may_not(service, "the catalogue", &error);
+                self.report_unreadable(service, "the catalogue", &error);
                 return false;
             }
         };
@@ -178,7 +178,7 @@ impl CloudCheck<'_> {
     }
 
     /// Reads one object of each kind. Returns false if the service does not answer.
-    async fn may_read(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
+    async fn read_all(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
         let mut readable = Vec::new();
         for (what, op, path) in all {
             let get = Call {
@@ -193,7 +193,7 @@ impl CloudCheck<'_> {
             match in_time(self.api.get::<AnyDocument>(&get, Priority::User)).await {
                 Ok(AnyDocument {}) => readable.push(*what),
                 Err(error) => {
-                    self.may_not(service, what, &error);
+                    self.report_unreadable(service, what, &error);
                     if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
                         return false;
                     }
@@ -207,7 +207,7 @@ impl CloudCheck<'_> {
         true
     }
 
-    fn may_not(&mut self, service: Service, what: &str, error: &Error) {
+    fn report_unreadable(&mut self, service: Service, what: &str, error: &Error) {
         let message = format!("{what} cannot be read: {}", error.report());
         let finding = Finding::new(Severity::of(error.kind()), title(service), message);
         self.seen.report.findings.push(finding.fix(remedy(error.kind())));

@@ -34,9 +34,9 @@ pub(super) fn findings(
     let (spec, invalid) = BalancerSpec::examine(service, settings, Some(can));
     let mut all: Vec<_> = invalid.iter().map(|invalid| refused(settings, invalid)).collect();
     all.extend(spec.ignored.iter().map(|ignored| TABLE.ignored(ignored)));
-    all.extend(later(settings, service, &spec));
+    all.extend(refused_on_creation(settings, service, &spec));
     all.extend(TABLE.unknown(&service.annotations));
-    all.extend(noted(settings, can, service, spec));
+    all.extend(event_warnings(settings, can, service, spec));
     all
 }
 
@@ -50,7 +50,11 @@ fn refused(settings: &LoadBalancing, invalid: &InvalidField) -> ServiceFinding {
 }
 
 /// The problems that are refused only when the load balancer is created.
-fn later(settings: &LoadBalancing, service: &ServiceView, spec: &BalancerSpec) -> Vec<ServiceFinding> {
+fn refused_on_creation(
+    settings: &LoadBalancing,
+    service: &ServiceView,
+    spec: &BalancerSpec,
+) -> Vec<ServiceFinding> {
     let mut all = Vec::new();
     // A value that comes from the config is a problem of the config.
     let own = |key| service.annotation(key).is_some();
@@ -86,7 +90,7 @@ fn later(settings: &LoadBalancing, service: &ServiceView, spec: &BalancerSpec) -
 }
 
 /// The Warnings that Events would report once the Service is served.
-fn noted(
+fn event_warnings(
     settings: &LoadBalancing,
     can: Capabilities,
     service: &ServiceView,
@@ -101,7 +105,7 @@ fn noted(
         can,
         ..Inputs::default()
     };
-    let notes = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
+    let warnings = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
     let place = |reason| match reason {
         "LoadBalancerSourceRangesIgnored" if service.source_ranges.is_some() => {
             Field::Spec("loadBalancerSourceRanges")
@@ -116,10 +120,10 @@ fn noted(
         "LoadBalancerFloatingIPSkipped" => Field::Spec("ipFamilies"),
         _ => Field::Whole,
     };
-    let each = notes.into_iter().map(|note| ServiceFinding {
+    let each = warnings.into_iter().map(|warning| ServiceFinding {
         severity: Severity::Warning,
-        field: place(note.reason),
-        message: note.message,
+        field: place(warning.reason),
+        message: warning.message,
         fix: String::new(),
     });
     each.collect()

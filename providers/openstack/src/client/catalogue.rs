@@ -146,7 +146,7 @@ impl Catalogue {
                     .map(String::as_str),
             );
             format!(
-                "region {region:?} is not in the catalogue, regions there: {}",
+                "region {region:?} is not in the catalogue, available regions: {}",
                 regions.unwrap_or_default()
             )
         } else {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_there_is_when_nothing_fits() {
+    fn an_error_lists_the_alternatives() {
         use Service::{Compute, Network};
         let wrong = |service, interface, region| {
             catalogue()
@@ -294,7 +294,7 @@ mod tests {
         };
         let text = wrong(Compute, Interface::Public, Some("Three"));
         assert!(
-            text.contains("\"Three\" is not in the catalogue, regions there: One, One-id, Two, Two-id"),
+            text.contains("\"Three\" is not in the catalogue, available regions: One, One-id, Two, Two-id"),
             "{text}"
         );
         let text = wrong(Network, Interface::Admin, Some("One"));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_versions_stands_above_the_version() {
+    fn the_list_of_versions_is_above_the_version() {
         for (url, above) in [
             ("http://octavia:9876/v2.0/", "http://octavia:9876/"),
             ("http://cloud/load-balancer/v2.0/", "http://cloud/load-balancer/"),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_endpoint_that_is_no_http_address() {
+    fn an_endpoint_that_is_not_an_http_url_is_refused() {
         for url in ["", "nova", "ftp://nova/v2.1", "http://"] {
             let catalogue: Catalogue = serde_json::from_value(
                 json!([{"type": "compute", "endpoints": [{"interface": "public", "region": null, "url": url}]}]),

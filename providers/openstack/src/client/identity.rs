@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_show_neither_in_debug_nor_in_display() {
+    fn secrets_are_in_neither_debug_nor_display() {
         for identity in [
             Identity::Password {
                 user: user(),

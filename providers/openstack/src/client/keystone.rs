@@ -264,7 +264,7 @@ impl Keystone {
         if !matches!(reply.status, StatusCode::OK | StatusCode::CREATED) {
             return Err(self.refused(&reply));
         }
-        let parsed = answer::parse(&reply, given).map_err(|what| self.no_keystone(&what))?;
+        let parsed = answer::parse(&reply, given).map_err(|what| self.not_keystone(&what))?;
         let mut left = parsed.time_left(&reply.headers, Timestamp::now());
         if left < Duration::from_secs(1) {
             // Keystone issues no expired tokens, so the clocks disagree. A refusal will show the expiry.
@@ -299,7 +299,7 @@ impl Keystone {
             if !matches!(reply.status, StatusCode::OK | StatusCode::MULTIPLE_CHOICES) {
                 return Err(self.refused(&reply));
             }
-            answer::choose_version(auth_url, &reply.body).map_err(|what| self.no_keystone(&what))?
+            answer::choose_version(auth_url, &reply.body).map_err(|what| self.not_keystone(&what))?
         };
         self.state.lock().api = Some(api.clone());
         Ok(api)
@@ -348,7 +348,7 @@ impl Keystone {
         let fault = Fault::parse(&reply.body);
         if !fault.is_openstack {
             let status = reply.status;
-            return self.no_keystone(&if status.is_redirection() {
+            return self.not_keystone(&if status.is_redirection() {
                 "the answer is a redirect to another host".to_owned()
             } else {
                 format!("the answer is {} {}", status.as_u16(), fault.message)
@@ -368,7 +368,7 @@ impl Keystone {
     }
 
     /// The error for an answer that cannot be Keystone's.
-    fn no_keystone(&self, what: &str) -> Error {
+    fn not_keystone(&self, what: &str) -> Error {
         self.about(Error::new(
             ErrorKind::InvalidConfig,
             format!("no OpenStack Identity service answers at auth-url: {what}"),

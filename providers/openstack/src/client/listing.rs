@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_its_list_is_no_page() {
+    fn a_page_without_its_list_is_an_error() {
         for text in [r#"{}"#, r#"{"apples": null}"#, "[]", r#"{"pears": []}"#] {
             assert!(serde_json::from_str::<Collection<Apple>>(text).is_err(), "{text}");
         }

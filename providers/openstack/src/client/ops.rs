@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_a_call_does() {
+    fn names_match_the_calls() {
         for op in Op::ALL {
             let name = op.name();
             let reads = ["_list", "_get"].iter().any(|end| name.ends_with(end));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_stands_for_two_calls_of_one_service() {
+    fn names_are_unique_in_a_service() {
         let mut seen = std::collections::HashSet::new();
         for op in Op::ALL {
             assert!(seen.insert((op.name(), op.bucket())), "{}", op.name());

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_quotas_change_live_and_all_else_with_a_restart() {
+    fn credentials_and_quotas_change_live_and_everything_else_with_a_restart() {
         let none: [Vec<String>; 2] = [vec![], vec![]];
         let old = global("token = t\nregion = One");
         // The same config, with another spelling.

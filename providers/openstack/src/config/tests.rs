@@ -180,7 +180,7 @@ fn every_way_to_authenticate_is_understood() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_with_its_line() {
+fn all_problems_are_reported_at_once_with_their_lines() {
     let lines = errors(
         "[Global]\n\
          username = ccm\n\
@@ -302,7 +302,7 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
 }
 
 #[test]
-fn what_is_only_suspicious_is_a_warning() {
+fn suspicious_values_are_warnings() {
     let (_, warnings) = load_text(&global(
         "token = t\npassword = p\ntenant-id = x\ntls-insecure = yes\ncert-file = c\nregoin = r\n[Networking]\naddress-sort-order = 10/8\n[Router]\nrouter-id = r",
     ))
@@ -324,7 +324,7 @@ fn what_is_only_suspicious_is_a_warning() {
 }
 
 #[test]
-fn no_file_and_an_unreadable_file_are_told_apart() {
+fn a_missing_and_an_unreadable_file_are_distinguished() {
     let none = load(None, &Environment::default()).map(|_| ()).unwrap_err();
     assert!(
         none.to_string()
@@ -420,7 +420,7 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
 }
 
 #[test]
-fn what_is_wrong_with_clouds_yaml_is_said_without_its_secrets() {
+fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
     let case = |clouds: Option<&str>, conf: &str| {
         let mut list = vec![("cloud.conf", conf)];
         list.extend(clouds.map(|clouds| ("clouds.yaml", clouds)));

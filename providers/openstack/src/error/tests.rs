@@ -100,7 +100,7 @@ fn recorded_faults_become_the_right_errors() {
 }
 
 #[test]
-fn what_another_server_answers_is_permanent_and_what_breaks_off_is_not() {
+fn answers_of_other_servers_are_permanent_and_broken_connections_are_not() {
     let refusal = |status, body: &str| {
         let answer = Answer {
             status: StatusCode::from_u16(status).unwrap(),

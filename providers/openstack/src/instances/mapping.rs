@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn label_values_are_told_from_others() {
+    fn label_values_are_recognized() {
         for (text, valid) in [
             ("m1.small", true),
             ("1", true),

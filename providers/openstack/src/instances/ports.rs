@@ -21,7 +21,7 @@ use crate::client::Api;
 /// The most IDs of one request: a URL with 150 stays below 8 KiB, the lowest limit of servers in front of Neutron.
 const IDS: usize = 150;
 /// How long the name of a network is cached.
-const NAMES_KEPT: Duration = Duration::from_secs(300);
+const NAMES_MAX_AGE: Duration = Duration::from_secs(300);
 /// The most cached names. When there are more, all are dropped.
 const NAMES_MAX: usize = 10_000;
 
@@ -167,7 +167,7 @@ impl Ports {
     ) -> Result<HashMap<String, Arc<str>>> {
         let (mut names, missing) = {
             let kept = self.names.lock();
-            let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_KEPT);
+            let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_MAX_AGE);
             let names: HashMap<String, Arc<str>> = ids
                 .iter()
                 .filter_map(|id| Some(((*id).to_owned(), Arc::clone(&fresh(id)?.0))))

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_ids_of_other_clouds_alone() {
+    fn ids_of_other_clouds_are_ignored() {
         for text in [
             "other-provider:///7b9cf879",
             "aws:///eu-west-1a/i-0123",
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(region in "[A-Za-z0-9_.-]{0,12}", id in "[a-f0-9-]{1,36}") {
+        fn rendered_ids_are_parsed_again(region in "[A-Za-z0-9_.-]{0,12}", id in "[a-f0-9-]{1,36}") {
             let text = render(&region, &id);
             prop_assert_eq!(parse(&text).unwrap(), ProviderId::Server { region: &region, id: &id });
         }

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_as_good_as_missing() {
+    fn null_counts_as_missing() {
         let server: Server = serde_json::from_str(
             r#"{"id": "a", "name": null, "flavor": null, "addresses": null, "metadata": null, "accessIPv4": null,
                 "OS-EXT-AZ:availability_zone": null}"#,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_its_list_is_no_page() {
+    fn a_page_without_its_list_is_an_error() {
         assert!(serde_json::from_str::<ServerPage>("{}").is_err());
         assert!(serde_json::from_str::<OneServer>("{}").is_err());
     }

@@ -109,9 +109,9 @@ impl<C: Clients> Calls<C> {
             Key::Balancer(id) => reads.load_balancer(id, read).await?.into_iter().collect(),
             Key::New(name) => {
                 let listing = reads.load_balancers(None, read).await?;
-                let there = listing.by_key(name);
-                let there = there.filter(|balancer| balancer.provisioning_status.is_there());
-                there.cloned().collect::<Vec<_>>()
+                let remaining = listing.by_key(name);
+                let remaining = remaining.filter(|balancer| balancer.provisioning_status.remains());
+                remaining.cloned().collect::<Vec<_>>()
             }
             _ => Vec::new(),
         };

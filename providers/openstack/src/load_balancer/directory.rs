@@ -123,7 +123,7 @@ impl Directory {
     }
 
     /// The IDs of load balancers that have the Service's name as their name or as a tag.
-    pub(super) fn marked_by(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
+    pub(super) fn tagged_for(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
         let tag = names::load_balancer(&cluster.name, service);
         let legacy = names::legacy_load_balancer(service);
         let former = |id: &&String| {
@@ -207,10 +207,10 @@ impl DirectoryCache {
                 && Arc::ptr_eq(&known.2, floating)
         });
         if !known {
-            let there = balancers
+            let remaining = balancers
                 .all()
-                .filter(|balancer| balancer.provisioning_status.is_there());
-            let entries = there.map(|balancer| {
+                .filter(|balancer| balancer.provisioning_status.remains());
+            let entries = remaining.map(|balancer| {
                 let entry = Entry {
                     name: balancer.name.clone(),
                     tags: balancer.tags.clone(),
@@ -270,25 +270,25 @@ mod tests {
     }
 
     #[test]
-    fn whatever_bears_the_name_of_a_service_is_found() {
-        let mark = ClusterTag::of("me").to_string();
+    fn load_balancers_with_the_name_of_a_service_are_found() {
+        let own_tag = ClusterTag::of("me").to_string();
         let directory = directory(&[
             ("named", "kube_service_c_shop_web", &[]),
             ("tagged", "mine", &["kept", "kube_service_c_shop_web"]),
             ("legacy", "a8e9b1234", &[]),
-            ("former", "kube_service_old_c_shop_web", &[&mark]),
+            ("former", "kube_service_old_c_shop_web", &[&own_tag]),
             (
                 "used under the former name",
                 "mine",
-                &["kube_service_old_shop_web", &mark],
+                &["kube_service_old_shop_web", &own_tag],
             ),
             ("another cluster's", "kube_service_d_shop_web", &[]),
-            ("another Service's", "kube_service_c_shop_web2", &[&mark]),
-            ("another namespace's", "kube_service_c_store_web", &[&mark]),
+            ("another Service's", "kube_service_c_shop_web2", &[&own_tag]),
+            ("another namespace's", "kube_service_c_store_web", &[&own_tag]),
             // Tags do not identify a Service of another cluster.
             ("person's", "mine", &["a8e9b1234"]),
         ]);
-        let found: Vec<_> = directory.marked_by(&web(), &cluster("c")).into_iter().collect();
+        let found: Vec<_> = directory.tagged_for(&web(), &cluster("c")).into_iter().collect();
         assert_eq!(
             found,
             [
@@ -302,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_too_long_are_found_as_well() {
-        let mark = ClusterTag::of("me").to_string();
+    fn cut_names_are_found_as_well() {
+        let own_tag = ClusterTag::of("me").to_string();
         for length in 225..260 {
             let (old, new) = ("x".repeat(length), "y".repeat(length));
             let name = names::load_balancer(&old, &web());
-            let directory = directory(&[("a", &name, &[&mark]), ("b", "mine", &[])]);
-            let found = directory.marked_by(&web(), &cluster(&new));
+            let directory = directory(&[("a", &name, &[&own_tag]), ("b", "mine", &[])]);
+            let found = directory.tagged_for(&web(), &cluster(&new));
             // If the namespace is cut off completely, or right after it, the Service cannot be determined.
             let known = length < 241 && length != 236;
             assert_eq!(names::is_tag_of(&name, &web()), known, "{length}: {name}");
@@ -319,12 +319,12 @@ mod tests {
             };
             let key = directory.balancer_of(&view, &cluster(&new));
             assert_eq!(matches!(key, Key::Balancer(_)), known, "{length}: {key:?}");
-            assert_eq!(directory.marked_by(&web(), &cluster(&old)).len(), 1, "{length}");
+            assert_eq!(directory.tagged_for(&web(), &cluster(&old)).len(), 1, "{length}");
         }
     }
 
     #[test]
-    fn a_name_that_several_have_is_nobodys() {
+    fn an_ambiguous_name_selects_no_load_balancer() {
         let directory = directory(&[
             ("a", "kube_service_c_shop_web", &[]),
             ("b", "kube_service_c_shop_web", &[]),
@@ -341,6 +341,6 @@ mod tests {
             directory.balancer_of(&view, &cluster("c")),
             Key::Balancer("b".to_owned())
         );
-        assert_eq!(directory.marked_by(&web(), &cluster("c")).len(), 2);
+        assert_eq!(directory.tagged_for(&web(), &cluster("c")).len(), 2);
     }
 }

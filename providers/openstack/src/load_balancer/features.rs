@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_counts_wherever_it_stands() {
+    fn the_newest_version_counts_in_any_order() {
         let list =
             r#"{"versions": [{"id": "v1"}, {"id": "v2.27", "status": "CURRENT"}, {"id": "v2.9"}, {}]}"#;
         assert_eq!(newest(list), Some(27));

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_id_comes_out_as_it_went_in() {
+    fn every_id_keeps_its_spelling() {
         let uuid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
         assert!(matches!(MemberId::from(uuid), MemberId::Uuid(_)));
         for text in [

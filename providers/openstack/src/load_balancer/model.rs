@@ -124,7 +124,7 @@ impl PartModel for Model {
         if self.settings.conf.manage_security_groups {
             named.extend([Key::Group(group.clone()), Key::NodePorts]);
         }
-        let balancers = directory.marked_by(&service.id, cluster).into_iter();
+        let balancers = directory.tagged_for(&service.id, cluster).into_iter();
         let mut tagged: Vec<_> = balancers.map(|id| Key::Balancer(id.clone())).collect();
         if directory.has_group(&group) {
             tagged.extend([Key::Group(group), Key::NodePorts]);
@@ -185,8 +185,8 @@ impl PartModel for Model {
             }
             let listener_keys = listener_keys.into_iter();
             taken.extend(listener_keys.map(|listener_key| (listener_key, service.id.clone())));
-            let notes = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
-            review.events.extend(notes);
+            let warnings = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
+            review.events.extend(warnings);
         }
         review
     }
@@ -204,15 +204,21 @@ impl PartModel for Model {
         }
         match key {
             Key::Balancer(id) => {
-                let knew = |member: &PartMember| {
+                let was_known = |member: &PartMember| {
                     member.service.annotation(annotations::LOAD_BALANCER_ID) == Some(id)
                         || member.service.status_addresses().next().is_some()
                 };
-                members.iter().any(knew).then(|| format!("load balancer {id}"))
+                members
+                    .iter()
+                    .any(was_known)
+                    .then(|| format!("load balancer {id}"))
             }
             Key::New(name) => {
-                let knew = |member: &PartMember| !member.service.ingress.is_empty();
-                members.iter().any(knew).then(|| format!("load balancer {name}"))
+                let was_known = |member: &PartMember| !member.service.ingress.is_empty();
+                members
+                    .iter()
+                    .any(was_known)
+                    .then(|| format!("load balancer {name}"))
             }
             _ => None,
         }

@@ -6,7 +6,7 @@ use ccm_core::load_balancer::{ClusterTag, ServiceId, default_name, truncated};
 /// The prefix of our tags and of the names of load balancers that were created for Services.
 pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
 /// A part of the description of every floating IP that was created for a Service.
-pub(crate) const FLOATING_IP_MARK: &str = "Floating IP for Kubernetes external service";
+pub(crate) const FLOATING_IP_DESCRIPTION: &str = "Floating IP for Kubernetes external service";
 /// The text between the Service and the cluster in descriptions.
 const FROM_CLUSTER: &str = " from cluster ";
 /// The longest name or description that Octavia and Neutron accept.
@@ -71,13 +71,13 @@ pub(crate) fn floating_ip_description(
 
 /// The part of the description of a Service's floating IP that does not depend on the cluster.
 pub(crate) fn floating_ip_subject(service: &ServiceId) -> String {
-    format!("{FLOATING_IP_MARK} {service}")
+    format!("{FLOATING_IP_DESCRIPTION} {service}")
 }
 
 /// The [subject](floating_ip_subject) of a floating IP that was created for a Service.
 pub(crate) fn subject_of_floating_ip(description: &str) -> Option<&str> {
     let (subject, _) = description.split_once(FROM_CLUSTER)?;
-    subject.starts_with(FLOATING_IP_MARK).then_some(subject)
+    subject.starts_with(FLOATING_IP_DESCRIPTION).then_some(subject)
 }
 
 /// The ownership tag in the description of a floating IP.

@@ -102,7 +102,7 @@ pub(crate) fn may_be_known(
 }
 
 /// Whether no listener or pool of the load balancer was ever active.
-pub(crate) fn never_began(objects: &Objects<Kind>) -> bool {
+pub(crate) fn was_never_active(objects: &Objects<Kind>) -> bool {
     let below = objects.all.iter().filter(|object| object.parent.is_some());
     let mut states = below.filter(|object| matches!(object.kind, Kind::Listener | Kind::Pool));
     objects.of(Kind::Listener).next().is_some() && states.all(|object| status(object) == "PENDING_CREATE")

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_speak_proxy_or_what_is_left_of_the_listeners_protocol() {
+    fn pools_use_proxy_or_the_rest_of_the_listeners_protocol() {
         for (listener, proxy, expected) in [
             ("TCP", Proxy::Off, "TCP"),
             ("TCP", Proxy::V1, "PROXY"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_asked_only_where_octavia_can() {
+    fn nodes_are_checked_only_if_octavia_supports_it() {
         let of = |minor, provider| Capabilities::of(Version(minor), provider);
         for (port, health, capabilities, kind, at) in [
             (Protocol::Tcp, None, of(30, "amphora"), "TCP", None),

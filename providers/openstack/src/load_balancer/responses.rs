@@ -202,7 +202,7 @@ impl Provisioning {
     }
 
     /// Whether the object exists and is not being deleted.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn remains(&self) -> bool {
         !matches!(self, Self::Deleted | Self::PendingDelete)
     }
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_as_good_as_missing_and_what_is_new_is_left_out() {
+    fn null_counts_as_missing_and_new_fields_are_ignored() {
         tolerant::<LoadBalancer>(&[
             "name",
             "description",
@@ -314,16 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_read_and_unknown_ones_are_not_taken_for_known_ones() {
+    fn statuses_are_parsed_and_unknown_ones_stay_unknown() {
         let read = |text: &str| {
             let record: LoadBalancer =
                 serde_json::from_value(json!({"id": "x", "provisioning_status": text})).unwrap();
             record.provisioning_status
         };
         assert_eq!(read("ACTIVE"), Provisioning::Active);
-        assert!(read("PENDING_UPDATE").is_pending() && read("PENDING_UPDATE").is_there());
-        assert!(read("PENDING_DELETE").is_pending() && !read("PENDING_DELETE").is_there());
-        assert!(!read("DELETED").is_there());
+        assert!(read("PENDING_UPDATE").is_pending() && read("PENDING_UPDATE").remains());
+        assert!(read("PENDING_DELETE").is_pending() && !read("PENDING_DELETE").remains());
+        assert!(!read("DELETED").remains());
         assert_eq!(read("FUZZY"), Provisioning::Unknown);
     }
 }

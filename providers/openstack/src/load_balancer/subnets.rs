@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_has_to_find_the_whole_name_first() {
+    fn a_regular_expression_must_match_the_whole_name_first() {
         for (pattern, name, fits) in [
             ("~pub-[0-9]+", "pub-42", true),
             ("~pub", "pub-42", false),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_can_not_be_read_are_refused() {
+    fn invalid_patterns_are_refused() {
         for pattern in ["~(", "pub[1", "{a,b", "pub[]", "!~["] {
             let error = SubnetFilter::parse(pattern, "").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidSpec);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_or_could_be_mistaken_for_ours_is_reported_and_the_rest_counts() {
+    fn invalid_and_reserved_tags_are_reported_and_the_others_count() {
         let long = "x".repeat(256);
         let fits = "ü".repeat(255);
         let list = format!(

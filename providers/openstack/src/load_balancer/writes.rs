@@ -110,7 +110,7 @@ impl<'a> Writes<'a> {
     /// Updates a load balancer's own fields.
     pub(crate) async fn update_load_balancer(&self, id: &str, body: &impl Serialize) -> Result<LoadBalancer> {
         let result = self.send(Op::LoadBalancerUpdate, Method::PUT, id, body).await;
-        note(&self.reads.balancers, id, result)
+        store(&self.reads.balancers, id, result)
     }
 
     /// Starts the deletion of a load balancer, with everything below it if `cascade`. A missing one is no error.
@@ -172,7 +172,7 @@ impl<'a> Writes<'a> {
         let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
         let result = self.remove(delete, Service::LoadBalancer, &path).await;
         T::deleted(self.reads, (balancer, pool, id), result.is_ok());
-        let result = noted_delete(T::cache(self.reads), balancer, id, result);
+        let result = store_delete(T::cache(self.reads), balancer, id, result);
         self.at_work(balancer, result)
     }
 
@@ -246,13 +246,13 @@ impl<'a> Writes<'a> {
         self.api.execute(&write.json(&body)?, self.priority).await
     }
 
-    /// As [`note`], for an object below a load balancer.
+    /// As [`store`], for an object below a load balancer.
     fn below<T: Below>(&self, balancer: &str, result: Result<T>) -> Result<T> {
         let settled = result.clone().map(|mut object| {
             object.settle();
             object
         });
-        drop(note(T::cache(self.reads), balancer, settled));
+        drop(store(T::cache(self.reads), balancer, settled));
         self.at_work(balancer, result)
     }
 
@@ -290,7 +290,7 @@ impl<'a> Writes<'a> {
 }
 
 /// Updates an object in its listing.
-fn note<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
+fn store<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
     match &result {
         Ok(object) => cache.insert(object.clone()),
         Err(_) => cache.invalidate(key),
@@ -298,7 +298,7 @@ fn note<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T
     result
 }
 
-fn noted_delete<T: Indexed>(cache: &IndexedCache<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
+fn store_delete<T: Indexed>(cache: &IndexedCache<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
     match &result {
         Ok(()) => cache.remove(id),
         Err(_) => cache.invalidate(key),

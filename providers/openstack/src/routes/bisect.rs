@@ -72,8 +72,8 @@ impl Bisect {
             // The error is about other items.
             let text = "not tried, since too many others were refused at the same time";
             let untried = Error::new(ErrorKind::InvalidSpec, text);
-            let said = if batch.len() == 1 { &error } else { &untried };
-            self.fail(batch, said);
+            let cause = if batch.len() == 1 { &error } else { &untried };
+            self.fail(batch, cause);
             return self.fail_rest(&untried);
         }
         self.fail(batch, &error);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_is_one_request() {
+    fn good_items_are_one_request() {
         let (table, kinds, calls) = play(500, &[], 500);
         assert_eq!((table.len(), calls), (500, 1));
         assert!(kinds.iter().all(Option::is_none));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_ones_stand_alone() {
+    fn bad_items_are_refused_alone() {
         let (table, kinds, calls) = play(100, &[3, 77], 1000);
         assert_eq!(table.len(), 98);
         for (i, kind) in kinds.iter().enumerate() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_which_hardly_any_is_good_is_given_up() {
+    fn a_batch_with_few_good_items_is_abandoned() {
         let all: Vec<usize> = (0..1000).collect();
         let (_, kinds, calls) = play(1000, &all, 1000);
         assert_eq!(calls, REFUSALS_MAX);
@@ -176,16 +176,16 @@ mod tests {
             bisect.answer(Err(Error::new(ErrorKind::InvalidSpec, "bad")));
         }
         let results = bisect.into_results();
-        let said: Vec<_> = results
+        let errors: Vec<_> = results
             .iter()
             .map(|result| result.as_ref().unwrap_err().message())
             .collect();
-        assert_eq!(said[0], "bad");
-        assert!(said[999].starts_with("not tried"), "{}", said[999]);
+        assert_eq!(errors[0], "bad");
+        assert!(errors[999].starts_with("not tried"), "{}", errors[999]);
     }
 
     #[test]
-    fn what_is_about_no_item_is_about_all() {
+    fn an_error_that_is_not_about_items_fails_all() {
         let mut bisect = Bisect::new(4);
         bisect.answer(Err(Error::new(ErrorKind::InvalidSpec, "bad")));
         assert_eq!(bisect.next(), Some(0..2));

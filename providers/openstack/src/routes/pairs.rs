@@ -34,7 +34,7 @@ const ADDRESSES: usize = 150;
 /// How long an observed pair is cached.
 const KEPT: Duration = Duration::from_secs(1800);
 /// How long the networks of the routers are cached.
-const NETWORKS_KEPT: Duration = Duration::from_secs(600);
+const NETWORKS_MAX_AGE: Duration = Duration::from_secs(600);
 /// How often a port is written while others change it.
 const TRIES: usize = 5;
 /// The fields of a port.
@@ -76,9 +76,9 @@ impl Pairs {
     }
 
     /// Forgets the pairs of missing routes: the pair was removed before its route.
-    pub(super) fn keep(&self, there: &HashSet<(IpNet, &str)>) {
+    pub(super) fn keep(&self, observed: &HashSet<(IpNet, &str)>) {
         let mut known = self.known.lock();
-        known.retain(|(destination, hop), _| there.contains(&(*destination, hop.as_str())));
+        known.retain(|(destination, hop), _| observed.contains(&(*destination, hop.as_str())));
     }
 
     /// Whether this route's pair was observed recently.
@@ -219,7 +219,7 @@ impl Pairs {
     /// The networks of the routers' visible ports.
     async fn networks_of(&self, api: &Api, routers: &[String], priority: Priority) -> Result<Vec<String>> {
         if let Some((networks, read)) = self.networks.lock().as_ref()
-            && read.elapsed() < NETWORKS_KEPT
+            && read.elapsed() < NETWORKS_MAX_AGE
         {
             return Ok(networks.clone());
         }

@@ -91,7 +91,7 @@ impl RawRoute {
     }
 
     /// The spelling of a new route.
-    pub(super) fn of_wanted(route: &DesiredRoute) -> Self {
+    pub(super) fn of_desired(route: &DesiredRoute) -> Self {
         Self {
             destination: route.destination.to_string(),
             nexthop: route.next_hop.to_string(),

@@ -71,10 +71,10 @@ impl Table<'_> {
         while let Some(batch) = bisect.next() {
             let batch = routes.get(batch).unwrap_or_default();
             let answer = self.change(&[], batch).await.map(|after| {
-                let there: HashSet<_> = after.routes.iter().collect();
+                let present: HashSet<_> = after.routes.iter().collect();
                 batch
                     .iter()
-                    .map(|route| expected(!there.contains(route)))
+                    .map(|route| expected(!present.contains(route)))
                     .collect()
             });
             bisect.answer(answer);
@@ -88,12 +88,12 @@ impl Table<'_> {
         while let Some(batch) = bisect.next() {
             let batch = routes.get(batch).unwrap_or_default();
             let answer = self.change(batch, &[]).await.map(|after| {
-                let there: HashSet<_> = after.routes.iter().collect();
+                let present: HashSet<_> = after.routes.iter().collect();
                 // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
-                let is_there = |route: &RawRoute| {
-                    there.contains(route) || after.routes.iter().any(|known| known.is(route))
+                let is_present = |route: &RawRoute| {
+                    present.contains(route) || after.routes.iter().any(|known| known.is(route))
                 };
-                batch.iter().map(|route| expected(is_there(route))).collect()
+                batch.iter().map(|route| expected(is_present(route))).collect()
             });
             bisect.answer(answer.map_err(|error| self.explain(error, batch)));
         }

@@ -70,12 +70,12 @@ impl ObservedTables {
     }
 
     /// The indexes of the desired routes that some routers have and others lack.
-    pub(super) fn incomplete(&self, wanted: &[DesiredRoute]) -> Vec<usize> {
+    pub(super) fn incomplete(&self, desired: &[DesiredRoute]) -> Vec<usize> {
         let mut incomplete = Vec::new();
         if self.each.len() < 2 {
             return incomplete;
         }
-        for (i, route) in wanted.iter().enumerate() {
+        for (i, route) in desired.iter().enumerate() {
             let key = (route.destination, route.next_hop.to_string());
             let have = self.each.iter().filter(|has| has.contains(&key)).count();
             if have > 0 && have < self.each.len() {

@@ -5,7 +5,7 @@ use ccm_sim::openstack::BalancerState;
 use serde_json::json;
 
 use crate::{
-    features::{cloud, note, notes, quiet, served, web},
+    features::{annotation_key, cloud, quiet, served, warnings, web},
     sharing::with_a_users,
     stage::{ID, Stage, annotate, service},
 };
@@ -30,7 +30,7 @@ fn ours(balancer: &BalancerState) -> Vec<String> {
 /// Sets the requested tags of a Service.
 fn request(stage: &mut Stage, name: &str, lists: [Option<&str>; 3]) {
     for (key, list) in LISTS.into_iter().zip(lists) {
-        annotate(stage.service(name), &note(key), list);
+        annotate(stage.service(name), &annotation_key(key), list);
     }
 }
 
@@ -39,7 +39,7 @@ fn applied(stage: &mut Stage, name: &str) -> [Option<String>; 3] {
     let service = stage.service(name);
     LISTS.map(|key| {
         service
-            .annotation(&note(&format!("applied-{key}")))
+            .annotation(&annotation_key(&format!("applied-{key}")))
             .map(str::to_owned)
     })
 }
@@ -74,7 +74,7 @@ async fn tags_follow_the_annotations_and_those_of_others_stay() {
     let cluster = ours(&balancer);
     assert_eq!(cluster.len(), 2, "{cluster:?}");
 
-    // Objects below the load balancer change, and nobody lists them again.
+    // Objects below the load balancer change, and no listing is read again.
     add_tag(&stage, &balancer.loadbalancer, "mine");
     stage.restart().await;
     stage.settle().await;
@@ -148,7 +148,7 @@ async fn no_list_can_claim_a_load_balancer_or_a_place_on_it() {
     let own = ours(&balancer).join(",");
     annotate(
         stage.service("web"),
-        &note("applied-load-balancer-tags"),
+        &annotation_key("applied-load-balancer-tags"),
         Some(&own),
     );
     stage.settle().await;
@@ -172,7 +172,7 @@ async fn lists_of_services_that_share_a_load_balancer_are_added_up() {
     for (name, port, list) in [("one", 80, "a,x"), ("two", 81, "b,x")] {
         let mut service = service(name, &[port]);
         annotate(&mut service, ID, Some(&id));
-        annotate(&mut service, &note("load-balancer-tags"), Some(list));
+        annotate(&mut service, &annotation_key("load-balancer-tags"), Some(list));
         stage.services.push(service);
     }
     let there = |stage: &Stage| tags(&stage.balancers()[0])[0].clone();
@@ -187,7 +187,7 @@ async fn lists_of_services_that_share_a_load_balancer_are_added_up() {
         "the other one still wants it"
     );
     // A Service that is refused keeps its tags.
-    annotate(stage.service("one"), &note("class"), Some("missing"));
+    annotate(stage.service("one"), &annotation_key("class"), Some("missing"));
     request(&mut stage, "one", [None; 3]);
     stage.settle().await;
     assert_eq!(there(&stage), ["a", "b", "mine", "x"]);
@@ -208,7 +208,7 @@ async fn an_octavia_without_tags_is_named() {
         web(&[80], &[("pool-tags", "a"), ("listener-tags", "b")]),
     )
     .await;
-    assert_eq!(notes(&stage), ["LoadBalancerTagsIgnored"]);
+    assert_eq!(warnings(&stage), ["LoadBalancerTagsIgnored"]);
     let message = &stage.reports[0].events[0].message;
     assert!(
         message.contains("listener-tags, loadbalancer.openstack.org/pool-tags: ignored"),
@@ -227,13 +227,13 @@ async fn a_local_service_without_health_monitors_gets_one_warning() {
         let mut stage = cloud(config, |_| {}).await;
         let mut web = web(&[80, 81], &[]);
         (web.external_policy, web.health_check_node_port) = (Policy::Local, 32000);
-        annotate(&mut web, &note("enable-health-monitor"), annotation);
+        annotate(&mut web, &annotation_key("enable-health-monitor"), annotation);
         served(&mut stage, web).await;
         let expected: &[&str] = if warned {
             &["LoadBalancerHealthMonitorMissing"]
         } else {
             &[]
         };
-        assert_eq!(notes(&stage), expected, "{config} {annotation:?}");
+        assert_eq!(warnings(&stage), expected, "{config} {annotation:?}");
     }
 }

@@ -58,7 +58,7 @@ fn pages() -> BTreeMap<&'static str, usize> {
 }
 
 #[tokio::test]
-async fn one_service_is_made_with_few_reads() {
+async fn one_service_is_created_with_few_reads() {
     let mut stage = Stage::new(6, GROUPS).await;
     stage.services = services(1);
     stage.read = changed();
@@ -118,7 +118,7 @@ async fn many_creations_share_their_polls() {
 }
 
 #[tokio::test]
-async fn a_service_that_goes_costs_a_page_of_each_kind_that_decides_and_no_look_at_what_goes_with_it() {
+async fn a_leaving_service_costs_a_page_of_each_relevant_kind_and_no_read_of_the_objects_below() {
     let mut stage = Stage::new(6, GROUPS).await;
     stage.services = services(1);
     stage.settle().await;

@@ -54,7 +54,7 @@ fn count(counted: &BTreeMap<String, f64>, kind: &str) -> Vec<(&'static str, f64)
 }
 
 #[tokio::test]
-async fn work_is_counted_as_what_the_go_cloud_controller_calls_it() {
+async fn work_is_counted_under_the_names_of_the_go_cloud_controller() {
     let mut stage = Stage::new(2, "manage-security-groups = true").await;
     let registry = stage.watched().await;
     let mut counted = Counted::default();
@@ -92,7 +92,7 @@ async fn work_is_counted_as_what_the_go_cloud_controller_calls_it() {
 }
 
 #[tokio::test]
-async fn a_load_balancer_that_waits_for_its_turn_to_go_is_no_work() {
+async fn a_load_balancer_that_waits_for_its_deletion_is_not_counted() {
     let mut stage = Stage::new(1, "manage-security-groups = true").await;
     let registry = stage.watched().await;
     let mut counted = Counted::default();
@@ -107,7 +107,7 @@ async fn a_load_balancer_that_waits_for_its_turn_to_go_is_no_work() {
 }
 
 #[tokio::test]
-async fn what_fails_is_counted_and_so_is_what_is_held_back() {
+async fn failures_and_refusals_are_counted() {
     let mut stage = Stage::new(1, "").await;
     let registry = stage.watched().await;
     let mut counted = Counted::default();

@@ -9,7 +9,7 @@ use ccm_sim::{
 };
 
 use crate::{
-    features::{cloud, note, notes, quiet},
+    features::{annotation_key, cloud, quiet, warnings},
     stage::{ADDRESS, Stage, annotate, service},
 };
 
@@ -93,7 +93,7 @@ async fn serve(stage: &mut Stage, annotations: &[(&str, &str)]) -> &'static str 
 fn asking(annotations: &[(&str, &str)]) -> ServiceView {
     let mut web = service("web", &[80]);
     for (name, value) in annotations {
-        annotate(&mut web, &note(name), Some(value));
+        annotate(&mut web, &annotation_key(name), Some(value));
     }
     web
 }
@@ -150,14 +150,14 @@ async fn class_annotations_and_config_name_subnets_in_this_order() {
     );
     stage.configure(&conf);
     stage.restart().await;
-    let wish = ("floating-subnet", "red-2");
+    let requested = ("floating-subnet", "red-2");
     for (annotations, expected) in [
         (vec![], "red-1"),
-        (vec![wish], "red-2"),
+        (vec![requested], "red-2"),
         (vec![("class", "plain")], "red-1"),
-        (vec![("class", "plain"), wish], "red-2"),
+        (vec![("class", "plain"), requested], "red-2"),
         (vec![("class", "tagged")], "red-2"),
-        (vec![("class", "blue"), wish], "blue"),
+        (vec![("class", "blue"), requested], "blue"),
     ] {
         assert_eq!(serve(&mut stage, &annotations).await, expected, "{annotations:?}");
     }
@@ -187,8 +187,8 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
         );
         // An attached floating IP stays, whatever is requested later.
         let address = stage.address("web");
-        annotate(stage.service("web"), &note("floating-network-id"), None);
-        annotate(stage.service("web"), &note("floating-subnet-id"), None);
+        annotate(stage.service("web"), &annotation_key("floating-network-id"), None);
+        annotate(stage.service("web"), &annotation_key("floating-subnet-id"), None);
         stage.settle().await;
         assert_eq!(stage.address("web"), address);
         quiet(&mut stage).await;
@@ -203,12 +203,12 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
 }
 
 #[tokio::test]
-async fn the_first_subnet_that_has_an_address_left_is_taken() {
+async fn the_first_subnet_with_a_free_address_is_used() {
     let (mut stage, _) = stage().await;
     subnet(&stage, "public", ("tiny-2", "198.51.100.196/30", &[]));
     for (name, port) in [("web", 80), ("api", 81), ("late", 82)] {
         let mut wanted = service(name, &[port]);
-        annotate(&mut wanted, &note("floating-subnet"), Some("tiny-*"));
+        annotate(&mut wanted, &annotation_key("floating-subnet"), Some("tiny-*"));
         stage.services.push(wanted);
         stage.settle().await;
     }
@@ -222,7 +222,7 @@ async fn the_first_subnet_that_has_an_address_left_is_taken() {
 }
 
 #[tokio::test]
-async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
+async fn a_name_or_tags_that_match_nothing_or_cannot_be_read_are_refused() {
     let (mut stage, _) = stage().await;
     for (key, value, expected) in [
         ("floating-subnet", "green*", "no subnet of external network"),
@@ -231,7 +231,7 @@ async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
             "&dmz,slow",
             "no subnet of external network",
         ),
-        ("floating-subnet", "~red(", "is no pattern"),
+        ("floating-subnet", "~red(", "is not a pattern"),
         (
             "floating-subnet-id",
             "6b0a5a2e-0000-4000-8000-000000000000",
@@ -267,7 +267,7 @@ async fn without_an_external_network_a_service_is_internal_until_there_is_one() 
     stage.services.push(service("web", &[80]));
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
-    assert_eq!(notes(&stage), [FAILED, FORCED]);
+    assert_eq!(warnings(&stage), [FAILED, FORCED]);
     let private = stage.address("web");
     let balancer = stage.balancers().remove(0).loadbalancer;
     assert_eq!(balancer.attributes["vip_address"], private.as_str());
@@ -277,7 +277,7 @@ async fn without_an_external_network_a_service_is_internal_until_there_is_one() 
     stage.sim.clear_faults();
     stage.restart().await;
     stage.settle().await;
-    assert_eq!(notes(&stage), [""; 0]);
+    assert_eq!(warnings(&stage), [""; 0]);
     assert_eq!(place(&stage.address("web")), "public");
 }
 
@@ -289,7 +289,7 @@ async fn an_address_outlives_the_sight_of_its_network() {
     let address = stage.address("web");
     hide_networks(&stage);
     quiet(&mut stage).await;
-    assert_eq!(notes(&stage), [FAILED], "it is not made an internal one");
+    assert_eq!(warnings(&stage), [FAILED], "it does not become internal");
     assert_eq!(stage.address("web"), address);
     assert_eq!(stage.service("web").annotation(ADDRESS), Some(address.as_str()));
     // A Service without a floating IP needs no external network.
@@ -299,5 +299,5 @@ async fn an_address_outlives_the_sight_of_its_network() {
     annotate(&mut inside, crate::stage::INTERNAL, Some("true"));
     stage.services.push(inside);
     stage.settle().await;
-    assert_eq!(notes(&stage), [""; 0]);
+    assert_eq!(warnings(&stage), [""; 0]);
 }

@@ -145,7 +145,7 @@ async fn a_shared_load_balancer_outlives_its_owner() {
 }
 
 #[tokio::test]
-async fn a_service_deleted_while_nobody_ran_leaves_nothing() {
+async fn a_service_deleted_without_a_running_process_leaves_nothing() {
     // The suite for all providers uses the configuration with all features.
     for conf in ["", "manage-security-groups = true\ncascade-delete = false"] {
         let mut stage = Stage::new(2, conf).await;

@@ -36,9 +36,9 @@ fn members(stage: &Stage) -> (BTreeSet<(String, String)>, usize) {
 }
 
 fn duplicates(stage: &Stage) -> Vec<String> {
-    let notes = stage.reports.iter().flat_map(|report| &report.events);
-    let notes = notes.filter(|note| note.reason == "DuplicateNodeAddress" && note.warning);
-    notes.map(|note| note.message.clone()).collect()
+    let warnings = stage.reports.iter().flat_map(|report| &report.events);
+    let warnings = warnings.filter(|event| event.reason == "DuplicateNodeAddress" && event.warning);
+    warnings.map(|event| event.message.clone()).collect()
 }
 
 #[tokio::test]
@@ -69,12 +69,12 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
             }
         };
         expect(&stage, &[("b", &address), ("node-1", &other)]);
-        let [told] = &duplicates(&stage)[..] else {
+        let [reported] = &duplicates(&stage)[..] else {
             panic!("{:?}", stage.reports)
         };
         assert!(
-            told.contains(&format!("{address} is the address of nodes b, a, node-0")),
-            "{told}"
+            reported.contains(&format!("{address} is the address of nodes b, a, node-0")),
+            "{reported}"
         );
 
         // The node in the pool stays, although a newer one exists.

@@ -10,7 +10,7 @@ use ccm_sim::{
 use serde_json::json;
 
 use crate::{
-    features::{cloud, note, notes, quiet, served, web},
+    features::{annotation_key, cloud, quiet, served, warnings, web},
     stage::{Stage, annotate, service},
 };
 
@@ -69,7 +69,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
         (vec![("class", "own")], "10.78.", &subnets[0]),
     ] {
         let mut wanted = web(&[80], &annotations);
-        annotate(&mut wanted, &note("flavor-id"), Some(""));
+        annotate(&mut wanted, &annotation_key("flavor-id"), Some(""));
         let internal = "service.beta.kubernetes.io/openstack-internal-load-balancer";
         annotate(&mut wanted, internal, Some("true"));
         let balancer = served(&mut stage, wanted).await;
@@ -79,7 +79,11 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
         assert_eq!(*subnet, json!(members), "{annotations:?}");
         assert_eq!(stage.address("web"), address);
         // Fields that cannot be changed stay, and users are notified.
-        annotate(stage.service("web"), &note("subnet-id"), Some("another"));
+        annotate(
+            stage.service("web"),
+            &annotation_key("subnet-id"),
+            Some("another"),
+        );
         stage.settle().await;
         assert!(
             stage.complaints().join("").contains("subnet-id"),
@@ -117,7 +121,7 @@ async fn an_ipv6_service_has_an_address_of_its_family_and_no_floating_one() {
     let balancer = served(&mut stage, wanted).await;
     let vip: IpAddr = stage.address("web").parse().unwrap();
     assert!(vip.is_ipv6());
-    assert!(notes(&stage).contains(&"LoadBalancerFloatingIPSkipped"));
+    assert!(warnings(&stage).contains(&"LoadBalancerFloatingIPSkipped"));
     assert!(!stage.sim.call_counts().contains_key("floating_ip_create"));
     let addresses: Vec<_> = balancer
         .members
@@ -138,14 +142,14 @@ async fn nodes_by_their_labels() {
     let mut stage = cloud("node-selector = none", |_| {}).await;
     let balancer = served(&mut stage, web(&[80], &[])).await;
     assert!(balancer.members.is_empty());
-    annotate(stage.service("web"), &note("node-selector"), Some(""));
+    annotate(stage.service("web"), &annotation_key("node-selector"), Some(""));
     stage.settle().await;
     assert_eq!(stage.balancers()[0].members.len(), 2);
 
     // A label is added, changed and removed: members follow without discovery.
     annotate(
         stage.service("web"),
-        &note("node-selector"),
+        &annotation_key("node-selector"),
         Some("pool=edge, fast"),
     );
     stage.settle().await;

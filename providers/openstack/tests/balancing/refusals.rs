@@ -58,7 +58,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
 }
 
 #[tokio::test]
-async fn what_only_a_new_load_balancer_can_have_is_refused_and_the_rest_is_done() {
+async fn a_create_only_field_is_blocked_and_the_rest_is_applied() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     for (key, value) in [
@@ -117,22 +117,22 @@ async fn values_without_a_meaning_are_named_in_one_note_and_their_defaults_used(
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
-    let notes: Vec<_> = stage.reports.iter().flat_map(|report| &report.events).collect();
-    let [note] = notes.as_slice() else {
-        panic!("{notes:?}")
+    let warnings: Vec<_> = stage.reports.iter().flat_map(|report| &report.events).collect();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}")
     };
-    assert!(note.warning && note.reason == "LoadBalancerAnnotationIgnored");
+    assert!(warning.warning && warning.reason == "LoadBalancerAnnotationIgnored");
     for (key, value) in odd {
         assert!(
-            note.message.contains(&format!("{key}: \"{value}\"")),
+            warning.message.contains(&format!("{key}: \"{value}\"")),
             "{key}: {}",
-            note.message
+            warning.message
         );
     }
 }
 
 #[tokio::test]
-async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes() {
+async fn a_service_with_refused_values_still_follows_nodes_and_can_be_deleted() {
     let refused = [
         ("connection-limit", "-2"),
         ("timeout-client-data", "-1"),

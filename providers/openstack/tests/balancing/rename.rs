@@ -41,16 +41,16 @@ fn names(stage: &Stage) -> Vec<String> {
     all
 }
 
-fn notes(stage: &Stage) -> Vec<&'static str> {
+fn warnings(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
     reports
         .flat_map(|report| &report.events)
-        .map(|note| note.reason)
+        .map(|event| event.reason)
         .collect()
 }
 
 #[tokio::test]
-async fn load_balancers_get_the_new_name_whoever_made_them() {
+async fn load_balancers_get_the_new_name_whichever_program_created_them() {
     for unmarked in [false, true] {
         let mut stage = Stage::served().await;
         if unmarked {
@@ -92,7 +92,7 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
 
 /// The renaming stops anywhere, and the cluster's name changes back or to a third one.
 #[tokio::test]
-async fn a_renaming_that_was_broken_off_is_taken_back() {
+async fn an_interrupted_renaming_is_reverted() {
     for (written, last) in (0..7).flat_map(|written| [(written, "kubernetes"), (written, "third")]) {
         let mut stage = Stage::served().await;
         let (before, id) = (names(&stage), stage.balancers()[0].loadbalancer.id.clone());
@@ -137,23 +137,23 @@ async fn a_renaming_that_was_broken_off_is_taken_back() {
 }
 
 #[tokio::test]
-async fn people_are_told_of_the_new_name() {
+async fn the_new_name_is_reported() {
     let mut stage = Stage::served().await;
     stage.cluster = "other".to_owned();
     stage.restart().await;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     // The first passes observe the former name; later Events use the new one.
     for _ in 0..2 {
         stage.pass_once().await;
-        told.extend(notes(&stage));
+        reported.extend(warnings(&stage));
     }
-    assert!(told.contains(&"LoadBalancerRename"), "{told:?}");
+    assert!(reported.contains(&"LoadBalancerRename"), "{reported:?}");
     stage.settle().await;
-    assert!(!notes(&stage).contains(&"LoadBalancerRename"));
+    assert!(!warnings(&stage).contains(&"LoadBalancerRename"));
 }
 
 #[tokio::test]
-async fn a_service_that_goes_with_the_rename_leaves_nothing() {
+async fn a_service_that_leaves_during_the_rename_leaves_nothing() {
     for unmarked in [false, true] {
         let mut stage = Stage::served().await;
         if unmarked {

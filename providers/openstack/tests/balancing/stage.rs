@@ -163,7 +163,7 @@ impl Stage {
     }
 
     /// The error of discovery.
-    pub(crate) async fn survey_error(&self) -> String {
+    pub(crate) async fn discovery_error(&self) -> String {
         self.discover().await.unwrap_err().report()
     }
 

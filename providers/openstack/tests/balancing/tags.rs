@@ -4,7 +4,7 @@ use ccm_core::load_balancer::ClusterTag;
 use serde_json::json;
 
 use crate::{
-    hands::Hands,
+    other_client::OtherClient,
     stage::{ID, Stage, annotate, service},
 };
 
@@ -49,8 +49,8 @@ async fn another_clusters_tag_survives_whatever_we_write() {
         "loadbalancer_id": id, "name": format!("listener_0_{THEIRS}"), "protocol": "TCP",
         "protocol_port": 8443, "tags": [THEIRS],
     });
-    let theirs = Hands::of(&stage.sim).await;
-    let theirs = theirs.make("listeners", "listener", body).await;
+    let theirs = OtherClient::of(&stage.sim).await;
+    let theirs = theirs.create("listeners", "listener", body).await;
     stage.service("api").deleting = true;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -100,7 +100,7 @@ async fn a_listeners_and_a_load_balancers_further_tags_survive_a_renaming() {
 }
 
 #[tokio::test]
-async fn another_clusters_service_of_the_same_name_is_not_taken_for_ours() {
+async fn another_clusters_service_of_the_same_name_is_not_adopted() {
     // The cached listing is fresh this time, so only the uncached read of the tags can decide.
     let mut stage = Stage::new(2, "").await;
     stage.services.push(service("web", &[80]));

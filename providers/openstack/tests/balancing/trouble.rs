@@ -65,7 +65,7 @@ async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
 }
 
 #[tokio::test]
-async fn what_somebody_deleted_is_made_again_under_the_annotations() {
+async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
@@ -86,14 +86,14 @@ async fn what_somebody_deleted_is_made_again_under_the_annotations() {
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);
     assert!(
-        stage.complaints().join("\n").contains("not there"),
+        stage.complaints().join("\n").contains("missing"),
         "{:?}",
         stage.complaints()
     );
 }
 
 #[tokio::test]
-async fn nothing_is_made_anew_while_no_node_is_visible() {
+async fn nothing_is_recreated_while_no_node_is_visible() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
@@ -151,7 +151,7 @@ async fn three_dead_nodes_first_in_the_alphabet_do_not_block_a_deletion() {
 }
 
 #[tokio::test]
-async fn without_nodes_members_stay_and_what_people_set_on_members_survives() {
+async fn without_nodes_members_and_their_user_settings_stay() {
     let mut stage = Stage::served().await;
     let member = stage.balancers()[0].members[0].clone();
     let drained = json!({"weight": 0});

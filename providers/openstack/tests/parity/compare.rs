@@ -43,7 +43,7 @@ const SETS: &[&str] = &[
 ];
 
 /// The beginnings of parts of error messages that show Python's own data: the schema, and sets in any order.
-const INNARDS: &[&str] = &[
+const PYTHON_DATA: &[&str] = &[
     "\n\nFailed validating ",
     "is not one of [",
     "Value should be one of: ",
@@ -65,8 +65,8 @@ fn normal(world: &ClusterSnapshot, text: &str) -> String {
     for (name, value) in known {
         text = replace_whole(&text, value, &format!("<{name}>"));
     }
-    for innards in INNARDS {
-        if let Some(at) = text.find(innards) {
+    for python_data in PYTHON_DATA {
+        if let Some(at) = text.find(python_data) {
             text.truncate(at);
         }
     }

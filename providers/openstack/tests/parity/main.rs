@@ -38,7 +38,7 @@ async fn send(world: &ClusterSnapshot, case: &Case) -> Answer {
 }
 
 #[tokio::test]
-async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
+async fn the_simulator_equals_the_real_openstack() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         ccm_testbed::cache::say(
             "left out, since CCM_TEST_OPENSTACK_REAL is not set: the comparison with a real OpenStack",
@@ -55,14 +55,14 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
         compare_all(&real, &simulated, cases)
     });
     let stories = story::stories();
-    let told = stories
+    let sequences = stories
         .into_iter()
-        .map(|story| tell(real.again(), simulated.again(), story));
-    let (by_service, told) = tokio::join!(
+        .map(|story| run_sequence(real.again(), simulated.again(), story));
+    let (by_service, sequences) = tokio::join!(
         futures_util::future::join_all(by_service),
-        futures_util::future::join_all(told)
+        futures_util::future::join_all(sequences)
     );
-    let reports: Vec<String> = by_service.into_iter().chain(told).flatten().collect();
+    let reports: Vec<String> = by_service.into_iter().chain(sequences).flatten().collect();
     assert!(
         reports.is_empty(),
         "{} requests are answered differently:\n{}",
@@ -72,7 +72,7 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
 }
 
 /// The same for requests that depend on each other.
-async fn tell(
+async fn run_sequence(
     mut real: ClusterSnapshot,
     mut simulated: ClusterSnapshot,
     story: Vec<story::Step>,

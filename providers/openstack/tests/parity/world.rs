@@ -116,7 +116,7 @@ impl ClusterSnapshot {
         (token, answer.json.unwrap_or_default())
     }
 
-    /// Creates the tokens and endpoints of the user, who exists already.
+    /// Creates the tokens and endpoints of the existing user.
     async fn tokens(&mut self) {
         let user = json!({"id": self.var("user"), "password": PASSWORD});
         let identity = json!({"methods": ["password"], "password": {"user": user}});

@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_scope_says_who_asks_where_without_a_secret() {
+async fn the_scope_names_user_project_and_region_without_a_secret() {
     let r = Running::new().await;
     let scope = r.cloud.scope();
     for part in [
@@ -38,7 +38,7 @@ async fn the_scope_says_who_asks_where_without_a_secret() {
 }
 
 #[tokio::test]
-async fn another_password_is_taken_over_while_questions_are_under_way() {
+async fn another_password_is_applied_during_reads() {
     let r = Running::new().await;
     let ids = r.sim.create_servers(30, &ServerSpec::named("node-{i}")).unwrap();
     let second = UserSpec {
@@ -79,7 +79,7 @@ async fn another_password_is_taken_over_while_questions_are_under_way() {
 }
 
 #[tokio::test]
-async fn what_was_learnt_in_one_project_is_not_told_in_another() {
+async fn answers_of_one_project_are_not_used_in_another() {
     let r = Running::new().await;
     let ids = r.sim.create_servers(20, &ServerSpec::named("node-{i}")).unwrap();
     let (project, conf) = r.other_project();
@@ -116,7 +116,7 @@ async fn what_was_learnt_in_one_project_is_not_told_in_another() {
 }
 
 #[tokio::test]
-async fn a_listing_that_lands_after_the_swap_is_asked_for_again() {
+async fn a_listing_that_ends_after_the_swap_is_repeated() {
     let r = Running::new().await;
     r.sim.create_servers(20, &ServerSpec::named("node-{i}")).unwrap();
     let (_, conf) = r.other_project();

@@ -23,7 +23,7 @@ async fn both(test: impl AsyncFn(Stage)) {
 }
 
 #[tokio::test]
-async fn all_routes_come_in_one_request_and_then_there_is_nothing_to_do() {
+async fn all_routes_are_added_in_one_request_and_then_nothing_is_due() {
     both(async |mut stage: Stage| {
         stage.join("nodes", true);
         stage.settle().await;

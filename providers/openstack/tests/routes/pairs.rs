@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_pair_that_went_missing_comes_back() {
+async fn a_missing_pair_is_added_again() {
     let mut stage = Stage::new(3, "").await;
     stage.settle().await;
     // Like a process that was killed between route and pair, or a user.
@@ -76,7 +76,7 @@ async fn a_port_that_changes_meanwhile_is_written_again() {
 }
 
 #[tokio::test]
-async fn what_was_known_of_a_pair_goes_with_its_route() {
+async fn the_cached_pair_is_dropped_with_its_route() {
     let stage = Stage::new(2, "").await;
     stage.settle().await;
     // Another process removes a route with its pair, and adds the route alone again.

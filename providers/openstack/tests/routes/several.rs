@@ -22,7 +22,7 @@ async fn staged(nodes: usize, atomic: bool) -> (Stage, String) {
 }
 
 #[tokio::test]
-async fn each_has_all_routes_and_then_there_is_nothing_to_do() {
+async fn each_router_has_all_routes_and_then_nothing_is_due() {
     for atomic in [true, false] {
         let (mut stage, second) = staged(4, atomic).await;
         let foreign = (net("172.16.0.0/12"), stage.address(0));
@@ -57,7 +57,7 @@ async fn each_has_all_routes_and_then_there_is_nothing_to_do() {
 }
 
 #[tokio::test]
-async fn what_one_router_lacks_is_completed() {
+async fn a_route_that_one_router_lacks_is_completed() {
     for atomic in [true, false] {
         let (mut stage, second) = staged(3, atomic).await;
         stage.settle().await;

@@ -134,7 +134,7 @@ async fn storms_of_conflicts_are_got_over() {
 }
 
 #[tokio::test]
-async fn somebody_elses_route_that_came_meanwhile_is_not_lost() {
+async fn a_route_that_another_client_added_meanwhile_is_not_lost() {
     let stage = Stage::new(2, "").await;
     let missing = vec!["extraroute-atomic".to_owned()];
     stage
@@ -173,7 +173,7 @@ async fn a_router_that_cannot_be_read_is_an_error_and_not_an_empty_one() {
 }
 
 #[tokio::test]
-async fn a_router_that_is_gone_is_named() {
+async fn a_missing_router_is_named() {
     let stage = Stage::new(2, "").await;
     stage.settle().await;
     stage.sim.delete_router(&stage.router).unwrap();
@@ -270,7 +270,7 @@ async fn whenever_it_dies_the_next_process_finishes() {
 }
 
 #[tokio::test]
-async fn a_node_that_goes_while_its_route_comes_loses_it_again() {
+async fn the_route_of_a_node_that_leaves_meanwhile_is_deleted_again() {
     let mut stage = Stage::new(3, "").await;
     let hold = stage
         .sim

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_document_tells_where_version_3_is() {
+    fn the_version_document_has_the_url_of_version_3() {
         let body = versions(&[
             ("v2.0", "deprecated", "http://ks/v2.0/"),
             ("v3.14", "stable", "http://ks/v3/"),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_shows_in_no_log() {
+    fn tokens_are_not_logged() {
         let mut headers = HeaderMap::new();
         headers.insert(SUBJECT_TOKEN, "hunter2".parse().unwrap());
         let body = json!({"token": {"expires_at": "2030-01-01T00:00:00.000000Z"}})

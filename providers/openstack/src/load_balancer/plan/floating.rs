@@ -18,7 +18,10 @@ fn is_free(floating: &Object<Kind>) -> bool {
 /// Whether a cluster created the floating IP for a Service, and it is not another cluster's.
 fn is_created(site: &Site<'_>, floating: &Object<Kind>) -> bool {
     let ownership = observe::ownership_of_floating(floating, &site.desired.ownership_tag);
-    floating.text("description").contains(names::FLOATING_IP_MARK) && ownership.allows_changes()
+    floating
+        .text("description")
+        .contains(names::FLOATING_IP_DESCRIPTION)
+        && ownership.allows_changes()
 }
 
 /// A step that changes a floating IP of the load balancer with this name.
@@ -97,7 +100,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
         return;
     }
     let desired = &owner.floating;
-    let there = snapshot.objects.of(Kind::Floating).find(|floating| {
+    let existing = snapshot.objects.of(Kind::Floating).find(|floating| {
         if desired.address.is_empty() {
             // It was detached, or its load balancer was deleted.
             is_free(floating) && owner.owner.created(floating, &site.desired.ownership_tag)
@@ -105,9 +108,9 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             floating.text("floating_ip_address") == desired.address
         }
     });
-    match (there, &desired.network) {
-        (Some(there), _) if is_free(there) => {
-            let step = step(site.name, there, update(site.balancer.text("vip_port_id")));
+    match (existing, &desired.network) {
+        (Some(existing), _) if is_free(existing) => {
+            let step = step(site.name, existing, update(site.balancer.text("vip_port_id")));
             plan.steps
                 .push(step.for_service(service).because("it is attached"));
         }

@@ -103,14 +103,14 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
             let have = have.filter(|have| has_protocol(have, port.protocol));
             let pool = have.and_then(|_| site.objects.get(Kind::Pool, &key));
             let pool = pool.filter(|pool| has_protocol(pool, port.pool_protocol));
-            let mut wanted = new_listener(site.desired, active, port, &site.balancer.key);
+            let mut objects = new_listener(site.desired, active, port, &site.balancer.key);
             if let Some(have) = have {
-                keep_listener(site, active, port, have, &mut wanted[0]);
+                keep_listener(site, active, port, have, &mut objects[0]);
             }
             if let Some(pool) = pool {
-                keep_pool(site, active, port, pool, &mut wanted[1]);
+                keep_pool(site, active, port, pool, &mut objects[1]);
             }
-            desired.objects.extend(wanted);
+            desired.objects.extend(objects);
         }
     }
     let frozen = site.desired.frozen.iter().flat_map(|frozen| {
@@ -335,14 +335,14 @@ fn keep_listener(
     let fields = &mut want.attributes;
     let is_known = |name: &str| have.attributes.get(name).is_some_and(|value| !value.is_null());
     fields.retain(|name, _| !name.starts_with("timeout_") || is_known(name));
-    let there = have.attributes.get("insert_headers").and_then(Value::as_object);
+    let observed_headers = have.attributes.get("insert_headers").and_then(Value::as_object);
     fields.insert(
         "insert_headers",
-        headers(there.cloned().unwrap_or_default(), port).into(),
+        headers(observed_headers.cloned().unwrap_or_default(), port).into(),
     );
     let mut ranges = kinds::texts(have, "allowed_cidrs").peekable();
     let is_open = ranges.peek().is_none();
-    let is_same = |want: &SourceRanges| (is_open && everybody(&want.texts())) || want.same(ranges);
+    let is_same = |want: &SourceRanges| (is_open && allows_all_clients(&want.texts())) || want.same(ranges);
     if port.ranges.as_ref().is_some_and(is_same) {
         fields.remove("allowed_cidrs");
     }
@@ -437,7 +437,7 @@ fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
 }
 
 /// Whether these ranges allow all clients of a family, which is the same as no ranges.
-fn everybody(ranges: &[String]) -> bool {
+fn allows_all_clients(ranges: &[String]) -> bool {
     let whole = |family| match family {
         IpFamily::V4 => "0.0.0.0/0",
         IpFamily::V6 => "::/0",
@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pools_of_people_are_not_taken_for_pools_of_services() {
+    fn pools_of_users_do_not_count_as_pools_of_services() {
         assert!(is_pool_of(&names::pool(0, "mine"), "mine"));
         assert!(is_pool_of("pool_12_kube_service_c_n_s", "kube_service_c_n_s"));
         for name in [

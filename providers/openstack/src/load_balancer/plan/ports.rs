@@ -28,10 +28,10 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
         let secured = port.port_security_enabled != Some(false);
         let mut add: Vec<GroupRef> = Vec::new();
         for (address, server, group) in &desired.required {
-            let there = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
+            let present = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
             let at =
                 port.device_id == *server && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address);
-            if secured && at && !there {
+            if secured && at && !present {
                 add.push(group.clone());
             }
         }

@@ -151,8 +151,8 @@ impl<'a> Site<'a> {
         let is_known = staying.any(|owner| {
             observe::may_be_known(self.objects, self.balancer, &owner.named, &desired.ownership_tag)
         });
-        let failed =
-            is_being_created || (self.ownership == Ownership::Ours && observe::never_began(self.objects));
+        let failed = is_being_created
+            || (self.ownership == Ownership::Ours && observe::was_never_active(self.objects));
         owner && failed && !is_known && self.others() == 0 && self.ownership.allows_changes()
     }
 }

@@ -107,7 +107,7 @@ impl Reads {
         };
         let states = self.states.get((), Freshness::After(since), read).await?;
         match states.get(id) {
-            Some(state) => Ok(self.note_state(id, state.clone())),
+            Some(state) => Ok(self.update_state(id, state.clone())),
             // A listing alone never proves that the load balancer was deleted.
             None => self.state(id, priority).await,
         }
@@ -125,7 +125,7 @@ impl Reads {
         let path = ["lbaas", "loadbalancers", id];
         let get = octavia(Op::LoadBalancerGet, &path, &STATE_FIELDS);
         match self.api.get::<Document>(&get, priority).await {
-            Ok(Document { loadbalancer: state }) => Ok(self.note_state(id, state)),
+            Ok(Document { loadbalancer: state }) => Ok(self.update_state(id, state)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.balancers.remove(id);
                 Ok(None)
@@ -135,7 +135,7 @@ impl Reads {
     }
 
     /// Updates a state in the listing.
-    fn note_state(&self, id: &str, state: State) -> Option<State> {
+    fn update_state(&self, id: &str, state: State) -> Option<State> {
         if !state.provisioning_status.exists() {
             self.balancers.remove(id);
             return None;

@@ -17,7 +17,7 @@ use crate::{
 /// How long an answer is cached.
 const KEPT: Duration = Duration::from_secs(600);
 /// How long an empty answer is cached.
-const NOTHING_KEPT: Duration = Duration::from_secs(30);
+const EMPTY_MAX_AGE: Duration = Duration::from_secs(30);
 /// The most cached answers of a kind.
 const ENTRIES: usize = 1000;
 
@@ -162,5 +162,5 @@ where
     {
         return Ok(value);
     }
-    cache.get(key, Freshness::AtMost(NOTHING_KEPT), load).await
+    cache.get(key, Freshness::AtMost(EMPTY_MAX_AGE), load).await
 }

@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// `id@address` of what is known; `None` if it has to be read.
+    /// `id@address` of the known members; `None` if they have to be read.
     fn known(members: &Members, ids: &[&str]) -> Option<Vec<String>> {
         let known = members.of(&listed(ids), None)?;
         Some(
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_deleted_is_gone() {
+    fn a_load_balancer_deleted_by_another_client_is_removed() {
         assert_eq!(known(&two(), &["b"]).unwrap(), ["b@10.0.0.2"]);
         let members = two();
         assert_eq!(known(&members, &[]).unwrap(), [""; 0]);
@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_and_is_not_there_is_not_believed() {
+    fn an_added_member_that_is_not_listed_is_not_cached() {
         let members = two();
         members.added("p", [member("", "10.0.0.3")]);
         assert!(known(&members, &["a", "b"]).is_none());
     }
 
     #[test]
-    fn adding_what_is_there_changes_it() {
+    fn adding_an_existing_member_updates_it() {
         let members = two();
         let heavier = Member {
             weight: Some(7),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_we_deleted_is_gone() {
+    fn a_load_balancer_that_we_deleted_is_removed() {
         let members = two();
         members.removed("p", &"a".into());
         assert_eq!(known(&members, &["b"]).unwrap(), ["b@10.0.0.2"]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_from_before_our_change_says_nothing_about_it() {
+    fn a_listing_from_before_our_change_is_ignored() {
         let members = two();
         let before = Instant::now();
         members.added("p", [member("", "10.0.0.3")]);

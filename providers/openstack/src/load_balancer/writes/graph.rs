@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_is_taken_only_if_all_of_it_is_told() {
+    fn children_are_used_only_if_the_answer_is_complete() {
         let read = |below: Value| -> Graph {
             let mut balancer = json!({"id": "b", "provisioning_status": "PENDING_CREATE"});
             for (key, value) in below.as_object().unwrap() {

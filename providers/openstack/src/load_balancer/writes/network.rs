@@ -7,7 +7,7 @@ use ccm_core::Result;
 use http::Method;
 use serde::Serialize;
 
-use super::{Writes, note, noted_delete};
+use super::{Writes, store, store_delete};
 use crate::{
     client::{Op, call, catalogue::Service, if_revision},
     instances::records::Port,
@@ -18,7 +18,7 @@ impl Writes<'_> {
     /// Creates a floating IP for a port.
     pub(crate) async fn create_floating_ip(&self, port: &str, body: &impl Serialize) -> Result<FloatingIp> {
         let result = self.send(Op::FloatingIpCreate, Method::POST, "", body).await;
-        note(&self.reads.floating_ips, port, result)
+        store(&self.reads.floating_ips, port, result)
     }
 
     /// Moves a floating IP to another port, or detaches it. `port`: the old or new port.
@@ -29,14 +29,14 @@ impl Writes<'_> {
         body: &impl Serialize,
     ) -> Result<FloatingIp> {
         let result = self.send(Op::FloatingIpUpdate, Method::PUT, id, body).await;
-        note(&self.reads.floating_ips, port, result)
+        store(&self.reads.floating_ips, port, result)
     }
 
     /// Deletes a floating IP. A missing one is no error.
     pub(crate) async fn delete_floating_ip(&self, port: &str, id: &str) -> Result<()> {
         let path = ["floatingips", id];
         let result = self.remove(Op::FloatingIpDelete, Service::Network, &path).await;
-        noted_delete(&self.reads.floating_ips, port, id, result)
+        store_delete(&self.reads.floating_ips, port, id, result)
     }
 
     /// Creates a security group. Neutron adds two rules that allow all egress.
@@ -46,7 +46,7 @@ impl Writes<'_> {
         body: &impl Serialize,
     ) -> Result<SecurityGroup> {
         let result = self.send(Op::SecurityGroupCreate, Method::POST, "", body).await;
-        note(&self.reads.security_groups, name, result)
+        store(&self.reads.security_groups, name, result)
     }
 
     /// Deletes a security group. A missing one is no error; one in use is.
@@ -55,7 +55,7 @@ impl Writes<'_> {
         let result = self
             .remove(Op::SecurityGroupDelete, Service::Network, &path)
             .await;
-        noted_delete(&self.reads.security_groups, name, id, result)
+        store_delete(&self.reads.security_groups, name, id, result)
     }
 
     /// Creates a rule of the security group with this name and id.

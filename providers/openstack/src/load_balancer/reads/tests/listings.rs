@@ -75,7 +75,7 @@ async fn listings_of_many_pages_are_read_to_the_end() {
 }
 
 #[tokio::test]
-async fn what_we_made_is_known_without_reading_it_again() {
+async fn our_own_creations_are_cached_without_a_read() {
     let world = Fixture::new().await;
     let before = world.reads.load_balancers(None, lately()).await.unwrap();
     assert_eq!(before.len(), 0);
@@ -97,7 +97,7 @@ async fn what_we_made_is_known_without_reading_it_again() {
     assert_eq!(
         world.calls(),
         counts(&[("loadbalancer_create", 1), ("loadbalancer_get", 1)]),
-        "the creation and a look whether it is done"
+        "the creation and one poll"
     );
 
     // The listing shows the same.
@@ -136,7 +136,7 @@ async fn a_node_that_joins_costs_one_write_and_the_waiting() {
 }
 
 #[tokio::test]
-async fn members_that_somebody_else_changed_are_read_again() {
+async fn members_that_another_client_changed_are_read_again() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     let children = world.children(&created.id, lately()).await;
@@ -165,7 +165,7 @@ async fn members_that_somebody_else_changed_are_read_again() {
 }
 
 #[tokio::test]
-async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
+async fn the_existence_of_a_load_balancer_is_read_by_its_id() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     let gone = "00000000-0000-0000-0000-000000000000";
@@ -173,7 +173,7 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
     assert_eq!(
         world.calls().get("loadbalancer_get"),
         Some(&2),
-        "with the one while it was made"
+        "including the one during its creation"
     );
     // Another client created it after the listing was read.
     world.reads.load_balancers(None, now()).await.unwrap();
@@ -211,11 +211,11 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
         .writes()
         .delete_load_balancer(&created.id, true)
         .await
-        .expect("that there is none is no error");
+        .expect("a missing one is no error");
 }
 
 #[tokio::test]
-async fn the_version_is_asked_until_it_is_known() {
+async fn the_version_is_read_until_it_is_known() {
     let mut config = Config::default();
     config.settings.load_balancing.max_minor = 11;
     let world = Fixture::with(config).await;
@@ -243,7 +243,7 @@ async fn the_version_is_asked_until_it_is_known() {
 }
 
 #[tokio::test]
-async fn a_cloud_without_octavia_says_so() {
+async fn a_cloud_without_octavia_is_reported() {
     let mut config = Config::default();
     config.settings.load_balancing.enabled = false;
     let world = Fixture::with(config).await;

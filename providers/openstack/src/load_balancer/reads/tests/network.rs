@@ -181,7 +181,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
 }
 
 #[tokio::test]
-async fn networks_and_subnets_are_read_once_and_what_is_missing_is_asked_again() {
+async fn networks_and_subnets_are_read_once_and_missing_ones_again() {
     let world = Fixture::new().await;
     let discovery = &world.reads.discovery;
     for _ in 0..3 {
@@ -224,7 +224,7 @@ async fn networks_and_subnets_are_read_once_and_what_is_missing_is_asked_again()
 }
 
 #[tokio::test]
-async fn secrets_are_looked_up_in_barbican() {
+async fn secrets_are_read_from_barbican() {
     let world = Fixture::new().await;
     let secret = |container| {
         let spec = SecretSpec {
@@ -235,14 +235,14 @@ async fn secrets_are_looked_up_in_barbican() {
     };
     let (one, container) = (secret(false), secret(true));
     let discovery = &world.reads.discovery;
-    for (reference, there) in [
+    for (reference, exists) in [
         (one.clone(), true),
         (container, true),
         ("secrets/00000000-0000-0000-0000-000000000000".to_owned(), false),
     ] {
         let reference = SecretRef::parse(&reference).unwrap();
         let found = discovery.secret_exists(&reference, Priority::User).await.unwrap();
-        assert_eq!(found, there, "{reference:?}");
+        assert_eq!(found, exists, "{reference:?}");
     }
     let mut config = Config::default();
     config.settings.key_manager = false;

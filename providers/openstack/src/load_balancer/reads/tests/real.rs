@@ -66,7 +66,7 @@ impl Real {
 }
 
 #[tokio::test]
-async fn what_is_known_of_a_real_cloud_is_what_it_says() {
+async fn the_cached_state_of_a_real_cloud_equals_its_state() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         return;
     }
