@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::clock::millis;
 
-/// How many calls are kept. Counters go on when older calls are dropped.
+/// The most logged calls. Counters include older calls that were dropped.
 const KEPT: usize = 100_000;
 
 /// One request to the simulated cloud.
@@ -29,9 +29,9 @@ pub struct Call {
     pub path: String,
     /// The query, as it was sent.
     pub query: String,
-    /// The operation, for example `server_list`; `unknown` if the service has none there.
+    /// The operation, for example `server_list`; `unknown` if the service does not have it.
     pub op: &'static str,
-    /// Status of the answer; `None` while there is none and if the client never got one.
+    /// Status of the answer; `None` before the answer, and if the client never got one.
     pub status: Option<u16>,
     /// Time of arrival since the simulator's start.
     #[serde(with = "millis", rename = "started_ms")]
@@ -45,7 +45,7 @@ pub struct Call {
     pub microversion: Option<String>,
     /// Size of the answer's body.
     pub bytes: usize,
-    /// The fault that was injected, by its action's name.
+    /// The injected fault, by its action's name.
     pub fault: Option<&'static str>,
 }
 
@@ -73,7 +73,7 @@ impl Default for CallLog {
 }
 
 impl CallLog {
-    /// Enters an arriving call and hands out its number. Whoever waits for a call sees it from now on.
+    /// Adds an arriving call and returns its number. Tasks that wait for calls are notified.
     pub(crate) fn begin(&self, mut call: Call) -> u64 {
         let seq = {
             let mut log = self.log.lock();
@@ -90,7 +90,7 @@ impl CallLog {
         seq
     }
 
-    /// Changes an entry; a call that was dropped or cleared in the meantime is ignored.
+    /// Changes an entry; one that was dropped or cleared is ignored.
     pub(crate) fn update(&self, seq: u64, change: impl FnOnce(&mut Call)) {
         {
             let mut log = self.log.lock();
@@ -119,7 +119,7 @@ impl CallLog {
         self.log.lock().counts.clone()
     }
 
-    /// Forgets calls and counters; numbers go on.
+    /// Clears calls and counters; numbers continue.
     pub(crate) fn clear(&self) {
         let mut log = self.log.lock();
         log.calls.clear();

@@ -1,7 +1,7 @@
-//! The simulator's clock: it runs with real time and can be moved forward at will.
+//! The simulator's clock: it follows real time and can be moved forward.
 //!
-//! Token lifetimes, quotas and visibility delays are measured on it, so that a test can let a token expire by
-//! [`Clock::advance`] instead of sleeping. Latency and delays of faults are real time: a client has to feel them.
+//! Token lifetimes, quotas and visibility delays use it, so that a test lets a token expire by [`Clock::advance`]
+//! instead of sleeping. Latency and delays of faults use real time, since a client has to experience them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Time as the simulated cloud sees it.
+/// The time of the simulated cloud.
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -26,12 +26,12 @@ impl Clock {
         }
     }
 
-    /// Real time since the start; the call log counts in it.
+    /// Real time since the start, which the call log uses.
     pub(crate) fn uptime(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// Simulated time since the start: real time plus what the clock was moved forward.
+    /// Simulated time since the start: real time plus all advances.
     pub(crate) fn elapsed(&self) -> Duration {
         self.uptime() + Duration::from_micros(self.ahead_micros.load(Ordering::Relaxed))
     }
@@ -48,7 +48,7 @@ impl Clock {
     }
 }
 
-/// Cuts a time to whole seconds, which is all that the services' databases keep.
+/// Cuts a time to whole seconds, the precision of the services' databases.
 pub(crate) fn seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

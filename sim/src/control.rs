@@ -1,5 +1,5 @@
-//! What every simulated cloud can be told and asked: the clock, quotas, latencies, faults and the call log, in Rust and
-//! over HTTP.
+//! The operations that every simulated cloud has: clock, quotas, latencies, faults and the call log, in Rust and over
+//! HTTP.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,25 +48,25 @@ impl Behavior {
         self.cloud.services()
     }
 
-    /// Sets or lifts the request quota of a service, by its name in the call log.
+    /// Sets or removes the request quota of a service, by its name in the call log.
     pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
         self.traffic
             .quotas
             .set(service, quota, self.traffic.clock.elapsed());
     }
 
-    /// Sets or lifts the latency of a service, an operation, or everything.
+    /// Sets or removes the latency of a service, an operation, or everything.
     pub fn set_latency(&self, scope: Scope, latency: Option<Latency>) {
         self.traffic.latencies.set(scope, latency);
     }
 
-    /// Adds a fault and returns its number. A stale read answers from the state of this moment.
+    /// Adds a fault and returns its number. A stale read answers from the current state.
     pub fn add_fault(&self, fault: Fault) -> u64 {
         let snapshot = (fault.action == Action::StaleRead).then(|| self.cloud.snapshot());
         self.traffic.faults.add(ArmedFault { fault, snapshot })
     }
 
-    /// Removes a fault; `false` if there was none with this number.
+    /// Removes a fault; `false` if it does not exist.
     pub fn remove_fault(&self, id: u64) -> bool {
         self.traffic.faults.retain(|fault| fault != id)
     }
@@ -76,18 +76,18 @@ impl Behavior {
         self.traffic.faults.retain(|_| false);
     }
 
-    /// Waits until a request has come to where a fault of this number holds it ([`crate::Action::Hold`]), and returns its
-    /// operation; none if the fault is removed before.
+    /// Waits until a fault with this number holds a request ([`crate::Action::Hold`]), and returns its operation;
+    /// `None` if the fault is removed first.
     pub async fn wait_for_fault(&self, id: u64) -> Option<String> {
         self.traffic.faults.reached(id).await
     }
 
-    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
+    /// Waits until no request is held. Held requests of a disconnected client are dropped, not carried out.
     pub async fn none_held(&self) {
         self.traffic.faults.none_held().await;
     }
 
-    /// Faults in force with how often they matched and fired.
+    /// The active faults, and how often they matched and fired.
     pub fn faults(&self) -> Vec<FaultState> {
         self.traffic.faults.list().into_iter().map(Into::into).collect()
     }
@@ -102,7 +102,7 @@ impl Behavior {
         self.traffic.calls.counts()
     }
 
-    /// Forgets all calls so far.
+    /// Clears the call log.
     pub fn clear_calls(&self) {
         self.traffic.calls.clear();
     }
@@ -113,7 +113,7 @@ impl Behavior {
     }
 }
 
-/// The answer of the control API, or none if it has no such operation.
+/// The answer of the control API, or `None` if it does not have the operation.
 pub(crate) type Answer = Result<Option<Reply>>;
 
 /// Answers a request of the control API, below `/_sim`.
@@ -146,7 +146,7 @@ pub(crate) fn handle(
     }
 }
 
-/// The body of a request of the control API. An empty one stands for an empty object.
+/// The body of a request of the control API. An empty one counts as an empty object.
 pub(crate) fn body<T: DeserializeOwned>(request: &Request) -> Result<T> {
     let bytes: &[u8] = if request.body.is_empty() {
         b"{}"
@@ -161,7 +161,7 @@ pub(crate) fn ok(value: &impl Serialize) -> Answer {
     Ok(Some(Reply::json(StatusCode::OK, value)))
 }
 
-/// The answer to a creation, with the new id.
+/// The answer to a creation, with the new ID.
 pub(crate) fn id(id: &str) -> Answer {
     Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "id": id }))))
 }

@@ -1,8 +1,8 @@
-//! A simulated DigitalOcean, held to the API description that DigitalOcean publishes: account, regions, droplets, load
-//! balancers, certificates, firewalls, tags and VPCs.
+//! A simulated DigitalOcean, checked against the API description that DigitalOcean publishes: account, regions,
+//! droplets, load balancers, certificates, firewalls, tags and VPCs.
 //!
-//! A load balancer is `new` until [`Config::create_time`] has passed, then `active` with an address, or `errored`. While it is
-//! `new`, changes are refused as the API refuses them.
+//! A load balancer is `new` until [`Config::create_time`] has passed, then `active` with an address, or `errored`.
+//! While it is `new`, changes are refused as by the API.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ static DESCRIPTION: LazyLock<std::result::Result<Description, String>> = LazyLoc
     Description::parse(text, &GAPS)
 });
 
-/// What the API accepts and its description does not have (`testdata/README.md` of the provider).
+/// Values that the API accepts and its description lacks (`testdata/README.md` of the provider).
 const GAPS: [Gap; 4] = [
     ("/components/schemas/load_balancer_base/properties", "tags"),
     ("/components/schemas/load_balancer_base/properties", "subnet_uuid"),
@@ -51,7 +51,7 @@ const COLLECTIONS: [(&str, &str, &str); 6] = [
 
 /// The service's name in the call log, quotas and latencies.
 pub const SERVICE: &str = "digitalocean";
-/// Requests that a token may send in an hour.
+/// The most requests of a token in an hour.
 const HOURLY: u32 = 5000;
 /// Fields that a change of a document does not change.
 const READ_ONLY: [&str; 10] = [
@@ -66,21 +66,21 @@ const READ_ONLY: [&str; 10] = [
     "network_stack",
     "vpc_uuid",
 ];
-/// Ports that DigitalOcean keeps for itself.
+/// Ports that DigitalOcean reserves.
 const RESERVED_PORTS: std::ops::RangeInclusive<u64> = 50053..=50055;
 
-/// How a simulated DigitalOcean begins.
+/// The configuration of a simulated DigitalOcean.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// The token that clients present.
+    /// The token of clients.
     pub token: String,
-    /// The region of everything.
+    /// The region of all documents.
     pub region: String,
     /// Time until a load balancer is active.
     pub create_time: Duration,
-    /// Seed of ids, latencies and everything else that is random.
+    /// Seed of IDs, latencies and all other random values.
     pub seed: u64,
 }
 
@@ -96,10 +96,10 @@ impl Default for Config {
     }
 }
 
-/// A running simulated DigitalOcean. Dropping it closes the listener and all connections, and fails the test in which a
+/// A running simulated DigitalOcean. Dropping it closes the listener and all connections. It then fails the test if a
 /// request or an answer violated the description.
 ///
-/// [`Control`], to which this dereferences, reads and changes its documents by the API's names of collections.
+/// [`Control`], its `Deref` target, reads and changes its documents by the API's names of collections.
 #[derive(Debug)]
 pub struct DigitalOcean {
     control: Checked,
@@ -107,7 +107,7 @@ pub struct DigitalOcean {
 }
 
 impl DigitalOcean {
-    /// Starts to listen on a new cloud without droplets.
+    /// Starts a new cloud without droplets.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -134,7 +134,7 @@ impl DigitalOcean {
         self.create("droplets", fields)
     }
 
-    /// Stops, and returns when the listener is closed.
+    /// Stops the cloud, and returns when the listener is closed.
     pub async fn shutdown(self) {
         self.server.shutdown().await;
     }
@@ -250,7 +250,7 @@ impl Rules for DigitalOceanRules {
             ("tags", "assign_resources") => assign_tag(call),
             _ => return None,
         };
-        // One document is named by its id so far.
+        // The operations so far name one document by its ID.
         Some(outcome.map(|(status, body)| match body {
             Some(Value::String(id)) => {
                 let shown = call.store.get(collection, &id).map(|found| call.show(found));
@@ -280,7 +280,7 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// Creates a document out of the body.
+/// Creates a document from the body.
 fn create(call: &mut Call<'_>, collection: &str, status: StatusCode) -> Outcome {
     let fields = object(&call.body);
     check(call, collection, &fields, None)?;
@@ -288,7 +288,7 @@ fn create(call: &mut Call<'_>, collection: &str, status: StatusCode) -> Outcome 
     Ok((status, Some(id.into())))
 }
 
-/// Writes a whole document: what the request leaves out gets its default again.
+/// Replaces a whole document: omitted fields get their defaults.
 fn update(call: &mut Call<'_>, collection: &str) -> Outcome {
     let found = call.find_to_change(collection)?;
     let mut fields = object(&call.body);
@@ -298,8 +298,8 @@ fn update(call: &mut Call<'_>, collection: &str) -> Outcome {
     }
     check(call, collection, &fields, Some(&found))?;
     for name in ["type", "network", "network_stack", "vpc_uuid"] {
-        let wanted = fields.get(name).filter(|wanted| !wanted.is_null());
-        if wanted.is_some_and(|wanted| Some(wanted) != found.fields.get(name)) {
+        let requested = fields.get(name).filter(|requested| !requested.is_null());
+        if requested.is_some_and(|requested| Some(requested) != found.fields.get(name)) {
             return invalid(format!("{name} cannot be changed"));
         }
     }
@@ -317,7 +317,8 @@ fn invalid<T>(message: impl Into<String>) -> std::result::Result<T, Fault> {
     Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message))
 }
 
-/// What the description cannot say: names are unique, and what a document names exists. `known`: the document before.
+/// Checks rules that the description cannot express: names are unique, and referenced documents exist. `known`: the
+/// document before.
 fn check(
     call: &Call<'_>,
     collection: &str,
@@ -329,7 +330,7 @@ fn check(
     let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
     let others = call.store.all(collection);
     let mut others = others.filter(|other| known.is_none_or(|known| known.id != other.id));
-    // A tag that exists is created again without an error.
+    // Creating an existing tag is no error.
     if collection != "tags" && others.any(|other| other.text("name") == name) {
         let kind = collection.trim_end_matches('s').replace('_', " ");
         return invalid(format!("there is already a {kind} with the name {name}"));
@@ -381,7 +382,7 @@ fn assign_tag(call: &mut Call<'_>) -> Outcome {
     Ok((StatusCode::NO_CONTENT, None))
 }
 
-/// A page of the documents that the query asks for.
+/// A page of the documents that the query selects.
 fn list(call: &Call<'_>, collection: &str) -> Value {
     let (name, tag) = (call.query("name"), call.query("tag_name"));
     let wants_gpus = call.query("type") == Some("gpus");
@@ -390,13 +391,13 @@ fn list(call: &Call<'_>, collection: &str) -> Value {
         let is_tagged = |tag: &str| tags.into_iter().flatten().any(|known| known == tag);
         name.is_none_or(|name| found.text("name").eq_ignore_ascii_case(name))
             && tag.is_none_or(is_tagged)
-            // Without the parameter, droplets with a GPU are left out.
+            // Without the parameter, droplets with a GPU are omitted.
             && (collection != "droplets" || found.text("size_slug").starts_with("gpu-") == wants_gpus)
     })
 }
 
-/// Adds defaults for fields that are missing, in objects inside objects and lists, too. The default of a list of objects has
-/// one element, with the defaults of each.
+/// Adds defaults of missing fields, also in nested objects and lists. The default of a list of objects has one element
+/// with the defaults of each object.
 fn complete(fields: &mut Map<String, Value>, defaults: &Value) {
     for (name, default) in defaults.as_object().into_iter().flatten() {
         match (fields.get_mut(name), default) {
@@ -417,7 +418,7 @@ fn region(slug: &str) -> Value {
     json!({"slug": slug, "name": slug, "available": true, "features": [], "sizes": []})
 }
 
-/// An address that belongs to an id.
+/// An address derived from an ID.
 fn address(id: &str) -> Ipv4Addr {
     let last = id
         .bytes()
@@ -425,7 +426,7 @@ fn address(id: &str) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, last)
 }
 
-/// The fields of a document that a request leaves out.
+/// The defaults of fields that a request omits.
 fn defaults(collection: &str, id: &str, region: &Value) -> Value {
     match collection {
         "droplets" => {

@@ -1,11 +1,10 @@
-//! One engine for the clouds whose API consists of documents, and which have no emulator: collections, pages, revisions,
-//! asynchronous operations, quotas and rate limits, below the same server, faults, clock and call log as every cloud.
+//! One engine for clouds whose API consists of documents and that have no emulator: collections, pages, revisions,
+//! asynchronous operations, quotas and rate limits. It uses the same server, faults, clock and call log as every cloud.
 //!
-//! A cloud adds its rules and the published description of its API. The operations of the description are those of
-//! the call log. Every request is checked against the description and refused as the cloud refuses it; every answer is
-//! checked, too, and one that does not match becomes a 500 that names the violation. What the description has and the
-//! rules do not is answered with 501. All of these are [recorded](Control::take_violations), so that no test passes that
-//! has caused one.
+//! A cloud adds its rules and the published description of its API. The call log uses the operations of the
+//! description. Every request is checked against the description and refused as the cloud refuses it. Every answer is
+//! checked, too; a violation becomes a 500 that names it. Operations of the description without a rule are answered
+//! with 501. All of these are [recorded](Control::take_violations), and fail the test.
 
 mod description;
 mod store;
@@ -34,12 +33,12 @@ use crate::http::{Reply, Request, segments};
 use crate::quota::{Level, Refusal};
 use crate::server::{Cloud, Server, Target, Traffic, bind};
 
-/// How a cloud divides listings into pages.
+/// The pagination of a cloud.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Paging {
-    /// By number (`page`, `per_page`), with links to the pages around and the total number.
+    /// By number (`page`, `per_page`), with links to other pages and the total number.
     Numbers {
-        /// Documents on a page if the request does not say.
+        /// The default number of documents on a page.
         default: usize,
     },
     /// By tokens: the names of the parameters for size and token, and of the answer's field for the next token.
@@ -48,15 +47,15 @@ pub(crate) enum Paging {
         size: &'static str,
         token: &'static str,
         next: &'static str,
-        /// Documents on a page if the request does not say.
+        /// The default number of documents on a page.
         default: usize,
     },
 }
 
-/// How a cloud keeps clients from overwriting each other's changes.
+/// The protection of a cloud against lost updates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Revisions {
-    /// It does not.
+    /// None.
     Unchecked,
     /// By an entity tag in a field, which a request may repeat in `If-Match`.
     #[cfg_attr(not(test), expect(dead_code, reason = "the first cloud has no revisions"))]
@@ -66,7 +65,7 @@ pub(crate) enum Revisions {
     Fingerprint(&'static str),
 }
 
-/// What a cloud does beyond what its description says.
+/// The behavior of a cloud in addition to its description.
 pub(crate) trait Rules: Send + Sync + 'static {
     /// The service's name in the call log, quotas and latencies.
     fn service(&self) -> &'static str;
@@ -74,15 +73,15 @@ pub(crate) trait Rules: Send + Sync + 'static {
     fn revisions(&self) -> Revisions;
     /// The status of a request that violates the description.
     fn invalid(&self) -> StatusCode;
-    /// Checks who makes a request.
+    /// Checks the credentials of a request.
     fn authenticate(&self, request: &Request) -> std::result::Result<(), Fault>;
     /// The cloud's error document.
     fn error(&self, fault: &Fault, request_id: &str) -> Value;
     /// The headers of every answer.
     fn headers(&self, rate: Option<Level>, now: Timestamp) -> Vec<(&'static str, String)>;
-    /// Completes the fields of a new document and names its id.
+    /// Completes the fields of a new document and returns its ID.
     fn complete(&self, collection: &str, fields: &mut Map<String, Value>, fresh: &Fresh<'_>) -> String;
-    /// Carries out an operation. No outcome if the simulator does not have it.
+    /// Carries out an operation; `None` if the simulator does not have it.
     fn run(&self, operation: &str, call: &mut Call<'_>) -> Option<Outcome>;
 }
 
@@ -105,7 +104,7 @@ impl Fault {
 /// An answer: its status and its body, if it has one.
 pub(crate) type Outcome = std::result::Result<(StatusCode, Option<Value>), Fault>;
 
-/// The source of new ids and times.
+/// The source of new IDs and times.
 pub(crate) struct Fresh<'a> {
     pub(crate) now: Timestamp,
     rng: &'a Mutex<StdRng>,
@@ -127,19 +126,19 @@ impl Fresh<'_> {
         )
     }
 
-    /// A number that no other document has.
+    /// A unique number.
     pub(crate) fn number(&self) -> u64 {
         self.place
     }
 }
 
-/// A request to a cloud, checked, with the state that it reads and changes.
+/// A checked request to a cloud, with the state that it reads and changes.
 pub(crate) struct Call<'a> {
     cloud: &'a Documents,
     request: &'a Request,
     /// The path's parameters.
     pub(crate) path: &'a [String],
-    /// The body; null without one.
+    /// The body; null if there is none.
     pub(crate) body: Value,
     pub(crate) store: &'a mut Store,
     pub(crate) now: Timestamp,
@@ -159,7 +158,7 @@ impl Call<'_> {
     /// The document that the path names.
     ///
     /// # Errors
-    /// 404 if there is none.
+    /// 404 if the document does not exist.
     pub(crate) fn find(&self, collection: &str) -> std::result::Result<Arc<Document>, Fault> {
         let id = self.path.first().map(String::as_str).unwrap_or_default();
         let found = self.store.get(collection, id).cloned();
@@ -171,18 +170,18 @@ impl Call<'_> {
         })
     }
 
-    /// The same for a change: the request may hold it to a revision.
+    /// The document that the path names, for a change. The request may require a revision.
     ///
     /// # Errors
-    /// 404 if there is none, 412 if it has another revision.
+    /// 404 if the document does not exist, 412 if it has another revision.
     pub(crate) fn find_to_change(&self, collection: &str) -> std::result::Result<Arc<Document>, Fault> {
         let found = self.find(collection)?;
         let revision = found.revision.to_string();
         let matches = match self.cloud.rules.revisions() {
             Revisions::Unchecked => true,
             Revisions::EntityTag(_) => {
-                let wanted = self.request.header("if-match");
-                wanted.is_none_or(|wanted| wanted == "*" || wanted == revision)
+                let requested = self.request.header("if-match");
+                requested.is_none_or(|requested| requested == "*" || requested == revision)
             }
             Revisions::Fingerprint(field) => {
                 self.body.is_null() || self.body.get(field).and_then(Value::as_str) == Some(&revision)
@@ -197,7 +196,7 @@ impl Call<'_> {
         matches.then_some(found).ok_or_else(fault)
     }
 
-    /// Creates a document out of fields that the cloud's rules complete, and returns its id.
+    /// Creates a document from fields that the cloud's rules complete, and returns its ID.
     ///
     /// # Errors
     /// 422 if the quota is exhausted.
@@ -213,7 +212,7 @@ impl Call<'_> {
         Ok(self.cloud.insert(self.store, collection, fields))
     }
 
-    /// A document as it is shown, with its revision.
+    /// A document as the API shows it, with its revision.
     pub(crate) fn show(&self, document: &Document) -> Value {
         let mut shown = document.fields.clone();
         if let Revisions::EntityTag(field) | Revisions::Fingerprint(field) = self.cloud.rules.revisions() {
@@ -222,7 +221,7 @@ impl Call<'_> {
         Value::Object(shown)
     }
 
-    /// A page of the documents that pass a filter.
+    /// A page of the documents that match a filter.
     pub(crate) fn page(&self, collection: &str, filter: impl Fn(&Document) -> bool) -> Value {
         let found: Vec<&Arc<Document>> = self
             .store
@@ -243,7 +242,7 @@ impl Call<'_> {
                     .into_iter()
                     .chain([("next", page + 1, page < last), ("last", last, page < last)]);
                 let links: Map<String, Value> = others
-                    .filter(|(.., is_there)| *is_there)
+                    .filter(|(.., exists)| *exists)
                     .map(|(name, page, _)| (name.to_owned(), json!(self.link(page, size))))
                     .collect();
                 json!({
@@ -281,7 +280,7 @@ impl Call<'_> {
     }
 }
 
-/// A cloud made of documents.
+/// A cloud of documents.
 pub(crate) struct Documents {
     rules: Box<dyn Rules>,
     description: &'static Description,
@@ -294,7 +293,7 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// Records what no client and no simulator may do.
+    /// Records a violation by a client or the simulator.
     fn violation(&self, request: &Request, status: StatusCode, reason: &str) -> Fault {
         let text = format!("{} {}: {reason}", request.method, request.target());
         self.violations.lock().push(text);
@@ -312,7 +311,7 @@ impl Documents {
         id
     }
 
-    /// Changes the state, after the operations have ended whose time is up.
+    /// Changes the state after all due operations have ended.
     fn with_store<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let mut store = self.store.write();
         let store = Arc::make_mut(&mut store);
@@ -348,7 +347,7 @@ impl Documents {
             };
             self.rules.run(target.op, &mut call)
         };
-        // What is written is written now, however old the state is that reads are answered from.
+        // Writes change the current state, even if reads use an older one.
         let frozen = snapshot.and_then(|snapshot| snapshot.downcast_ref::<Store>());
         let outcome = match frozen.filter(|_| request.method == http::Method::GET) {
             Some(frozen) => run(&mut frozen.clone()),
@@ -360,7 +359,8 @@ impl Documents {
         })
     }
 
-    /// `request`: what is answered, with the name of its operation; none if a fault or the quota refuses it.
+    /// Builds the answer. `request`: the request and its operation, whose description the answer is checked against;
+    /// `None` if a fault or the quota refused the request.
     fn reply(&self, outcome: Outcome, request: Option<(&Request, &str)>) -> Reply {
         let (status, body) = outcome.unwrap_or_else(|fault| (fault.status, Some(self.error(&fault))));
         let reply = match &body {
@@ -476,8 +476,8 @@ struct Count {
     count: Option<u32>,
 }
 
-/// A handle to a simulated cloud of documents. Clones are cheap and belong to the same cloud; [`Behavior`], to which
-/// this dereferences, sets faults and reads the call log.
+/// A handle to a simulated cloud of documents. Clones are cheap and belong to the same cloud. [`Behavior`], its `Deref`
+/// target, sets faults and reads the call log.
 #[derive(Clone)]
 pub struct Control {
     cloud: Arc<Documents>,
@@ -530,32 +530,32 @@ impl Control {
         })
     }
 
-    /// Creates a document, whose missing fields get defaults, and returns its id.
+    /// Creates a document with defaults for missing fields, and returns its ID.
     pub fn create(&self, collection: &str, fields: Map<String, Value>) -> String {
         self.cloud
             .with_store(|store| self.cloud.insert(store, collection, fields))
     }
 
-    /// Changes fields of a document, as if somebody else had done it.
+    /// Changes fields of a document like another client.
     ///
     /// # Errors
-    /// If there is no such document.
+    /// If the document does not exist.
     pub fn change(&self, collection: &str, id: &str, fields: Map<String, Value>) -> Result<()> {
         let change = |store: &mut Store| store.change(collection, id, |known| known.extend(fields));
         let found = self.cloud.with_store(change);
         found.then_some(()).ok_or_else(|| Error::unknown("document", id))
     }
 
-    /// Deletes a document, as if somebody else had done it.
+    /// Deletes a document like another client.
     ///
     /// # Errors
-    /// If there is no such document.
+    /// If the document does not exist.
     pub fn remove(&self, collection: &str, id: &str) -> Result<()> {
         let found = self.cloud.with_store(|store| store.remove(collection, id));
         found.then_some(()).ok_or_else(|| Error::unknown("document", id))
     }
 
-    /// Sets or lifts the most documents that a collection may have.
+    /// Sets or removes the most documents of a collection.
     pub fn set_limit(&self, collection: &str, count: Option<u32>) {
         self.cloud.with_store(|store| match count {
             Some(count) => {
@@ -567,20 +567,19 @@ impl Control {
         });
     }
 
-    /// What violated the description since the last time: requests that it does not know or does not allow, and answers that it
-    /// does not have.
+    /// Returns the violations of the description since the last call: unknown or invalid requests, and invalid answers.
     #[must_use]
     pub fn take_violations(&self) -> Vec<String> {
         std::mem::take(&mut *self.cloud.violations.lock())
     }
 
-    /// Lets so many of the next asynchronous operations fail at their end.
+    /// Makes the next `count` asynchronous operations fail at their end.
     pub fn fail_next_changes(&self, count: u32) {
         self.cloud.with_store(|store| store.failing = count);
     }
 }
 
-/// A control that panics when it is dropped after a violation that nobody has taken.
+/// A control that panics when it is dropped with violations that were not taken.
 #[derive(Debug)]
 pub(crate) struct Checked(pub(crate) Control);
 

@@ -1,4 +1,4 @@
-//! What can go wrong when the simulator is started or told what to do.
+//! Errors of starting and controlling the simulator.
 
 /// An error of the control API; a client of the simulated cloud never sees one.
 #[derive(Debug, thiserror::Error)]
@@ -7,21 +7,21 @@ pub enum Error {
     /// The listener could not be opened.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address that was asked for.
+        /// The requested address.
         address: std::net::SocketAddr,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// Something that was named does not exist.
+    /// A named object does not exist.
     #[error("no {kind} {name:?}")]
     Unknown {
-        /// What kind of thing.
+        /// The kind of object.
         kind: &'static str,
-        /// Its name or id as it was given.
+        /// The given name or ID.
         name: String,
     },
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
 }

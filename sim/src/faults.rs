@@ -1,4 +1,4 @@
-//! Faults: rules that make the simulated cloud misbehave in the ways real ones do.
+//! Faults: rules that make the simulated cloud fail as real ones do.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::clock::millis;
 use crate::rules::{Rule, RuleState, Rules, When};
 
-/// A frozen state of the cloud, as a stale read answers from it.
+/// A frozen state of the cloud, for stale reads.
 pub(crate) type Snapshot = Arc<dyn Any + Send + Sync>;
 
-/// One rule: what it matches, how often it fires, what it does.
+/// One rule: which requests it matches, how often it fires, and its action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
@@ -23,7 +23,7 @@ pub struct Fault {
     /// Only this HTTP method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Only requests whose path and query contain this text; with a `*` in it, a pattern for the whole of them.
+    /// Only requests whose path and query contain this text; with a `*`, a pattern for the whole text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Only this operation, for example `server_list`.
@@ -32,16 +32,16 @@ pub struct Fault {
     /// Fires for the first time at the n-th matching request, counted from 1.
     #[serde(default = "one")]
     pub nth: u64,
-    /// Fires at most this often; without it, for ever.
+    /// Fires at most this often; unlimited if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Fires only with this probability, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
-    /// The seed from which the probability is drawn.
+    /// The seed of the probability.
     #[serde(default)]
     pub seed: u64,
-    /// What happens.
+    /// The action.
     pub action: Action,
 }
 
@@ -91,20 +91,20 @@ impl Fault {
     }
 }
 
-/// A moment in the life of a request, as a client that dies there would leave it.
+/// A moment in the life of a request, at which a client may be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// The request has arrived and is not handled.
+    /// The request has arrived and was not handled.
     Before,
-    /// It is handled and not answered.
+    /// The request was handled and not answered.
     AfterCommit,
-    /// The whole answer has gone out.
+    /// The whole answer was sent.
     AfterReply,
 }
 
 impl Moment {
-    /// All of them, in their order.
+    /// All moments in their order.
     pub const ALL: [Self; 3] = [Self::Before, Self::AfterCommit, Self::AfterReply];
 }
 
@@ -118,7 +118,7 @@ impl std::fmt::Display for Moment {
     }
 }
 
-/// What a fault does.
+/// The action of a fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Action {
@@ -129,7 +129,7 @@ pub enum Action {
         /// The body; without one, the service's own error document.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         body: Option<String>,
-        /// Headers beside the usual ones.
+        /// Additional headers.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         headers: BTreeMap<String, String>,
     },
@@ -145,26 +145,25 @@ pub enum Action {
     CommitThenDrop,
     /// Handles the request and closes the connection in the middle of the answer's body.
     Truncate {
-        /// How much of the body is sent; half of it if not said.
+        /// The sent part of the body; half of it by default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<usize>,
     },
     /// Answers 200 with `{}` without handling the request.
     EmptyJson,
-    /// Answers listings with the first items only, as if there were no others, and all else in full.
+    /// Answers listings with the first items only, as if there were no others, and everything else in full.
     Partial {
-        /// Which part of the items, from 0 to 1.
+        /// The sent share of the items, from 0 to 1.
         share: f64,
     },
     /// Answers from the state that the cloud had when the rule was added.
     StaleRead,
-    /// Stops at this moment until the rule is removed, and tells whoever waits for it. After the reply there is
-    /// nothing left to stop: it only tells.
+    /// Stops at this moment until the rule is removed, and notifies waiting tasks. After the reply it only notifies.
     Hold {
         /// The moment.
         at: Moment,
     },
-    /// Handles the request after a while.
+    /// Handles the request after a delay.
     Delay {
         /// How long.
         #[serde(with = "millis", rename = "ms")]
@@ -173,7 +172,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// A bare status with the service's own error document.
+    /// A status with the service's own error document.
     pub fn status(code: u16) -> Self {
         Self::Status {
             code,
@@ -201,22 +200,22 @@ impl Action {
     }
 }
 
-/// A rule in force and what became of it.
+/// An active rule and its counts.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultState {
-    /// The rule's number, to remove it.
+    /// The rule's number, for its removal.
     pub id: u64,
     /// The rule.
     pub fault: Fault,
-    /// Requests that it matched.
+    /// How many requests it matched.
     pub matched: u64,
     /// How often it fired.
     pub fired: u64,
-    /// How many requests have come to the moment at which they are held.
+    /// How many requests it held.
     pub reached: u64,
 }
 
-/// A fault with what it answers from.
+/// A fault with the state that it answers from.
 #[derive(Clone)]
 pub(crate) struct ArmedFault {
     pub(crate) fault: Fault,
@@ -248,7 +247,7 @@ impl Rule for ArmedFault {
     }
 }
 
-/// All faults in force.
+/// All active faults.
 pub(crate) type Faults = Rules<ArmedFault>;
 
 impl From<RuleState<ArmedFault>> for FaultState {
@@ -263,7 +262,7 @@ impl From<RuleState<ArmedFault>> for FaultState {
     }
 }
 
-/// Matches text against a pattern in which `*` stands for anything. Without a `*`, the text need only contain it.
+/// Matches text against a pattern in which `*` matches anything. Without a `*`, the text must contain the pattern.
 fn glob(pattern: &str, text: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else {
         return text.contains(pattern);
@@ -311,12 +310,12 @@ mod tests {
         });
     }
 
-    fn judge(faults: &Faults) -> crate::rules::Verdict<ArmedFault> {
-        faults.judge(|armed| armed.fault.matches("compute", "GET", "/servers", "server_list"))
+    fn decide(faults: &Faults) -> crate::rules::Verdict<ArmedFault> {
+        faults.decide(|armed| armed.fault.matches("compute", "GET", "/servers", "server_list"))
     }
 
     fn fired(faults: &Faults, requests: usize) -> Vec<bool> {
-        (0..requests).map(|_| judge(faults).rule.is_some()).collect()
+        (0..requests).map(|_| decide(faults).rule.is_some()).collect()
     }
 
     #[test]
@@ -362,7 +361,7 @@ mod tests {
         add(&faults, Fault::new(Action::Drop));
         add(&faults, Fault::new(Action::Timeout));
         add(&faults, delay(5));
-        let verdict = judge(&faults);
+        let verdict = decide(&faults);
         assert_eq!(
             (verdict.delay, verdict.rule.map(|(_, armed)| armed.fault.action)),
             (Duration::from_millis(15), Some(Action::Drop))

@@ -1,4 +1,4 @@
-//! Requests and replies as the simulated services see them, free of the server's machinery.
+//! Requests and replies of the simulated services, independent of the server.
 
 use std::pin::Pin;
 
@@ -36,7 +36,7 @@ impl Request {
         }
     }
 
-    /// A header's text, if it is there and is text.
+    /// A header's text, if the header exists and is text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -54,12 +54,12 @@ impl Request {
         self.all(name).last()
     }
 
-    /// Whether the query has no other parameters than these.
+    /// Whether the query has no other parameters.
     pub(crate) fn has_only(&self, known: &[&str]) -> bool {
         self.params.iter().all(|(name, _)| known.contains(&name.as_str()))
     }
 
-    /// What a fault's pattern is matched against.
+    /// The text that a fault's pattern is matched against.
     pub(crate) fn target(&self) -> String {
         if self.query.is_empty() {
             self.path.clone()
@@ -122,7 +122,7 @@ impl Reply {
         }
     }
 
-    /// Sets a header; a value that HTTP cannot carry is left out.
+    /// Sets a header; an invalid value is left out.
     pub(crate) fn with(mut self, name: impl TryInto<HeaderName>, value: &str) -> Self {
         if let (Ok(name), Ok(value)) = (name.try_into(), HeaderValue::from_str(value)) {
             self.headers.insert(name, value);

@@ -1,4 +1,4 @@
-//! How long the simulated services take to answer.
+//! The answer times of the simulated services.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::clock::millis;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Latency {
-    /// Always the same.
+    /// A constant time.
     Fixed {
         /// The answer time.
         #[serde(with = "millis", rename = "ms")]
         time: Duration,
     },
-    /// Anything between two times, equally likely.
+    /// A uniform distribution between two times.
     Uniform {
         /// The shortest answer time.
         #[serde(with = "millis", rename = "min_ms")]
@@ -28,7 +28,7 @@ pub enum Latency {
         #[serde(with = "millis", rename = "max_ms")]
         max: Duration,
     },
-    /// Mostly near the median with a long tail, as real services are.
+    /// Usually near the median with a long tail, like real services.
     LogNormal {
         /// Half of the answers are faster.
         #[serde(with = "millis", rename = "median_ms")]
@@ -54,7 +54,7 @@ impl Latency {
             Self::LogNormal { median, p99 } => {
                 let ratio = p99.as_secs_f64() / median.as_secs_f64().max(1e-9);
                 let sigma = ratio.max(1.0).ln() / Z99;
-                // Box-Muller: two uniform numbers make a normal one; 1 - u keeps the logarithm finite.
+                // Box-Muller: two uniform numbers give a normal one; 1 - u keeps the logarithm finite.
                 let (u, v) = (rng.random::<f64>(), rng.random::<f64>());
                 let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
                 let seconds = median.as_secs_f64() * (sigma * normal).exp();
@@ -64,7 +64,7 @@ impl Latency {
     }
 }
 
-/// What a latency applies to; the most specific rule wins (operation before service before everything).
+/// The scope of a latency; the most specific rule wins (operation before service before everything).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
@@ -77,7 +77,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Everything.
+    /// All requests.
     pub fn all() -> Self {
         Self::default()
     }
@@ -90,7 +90,7 @@ impl Scope {
         }
     }
 
-    /// One operation of whichever service has it.
+    /// One operation of any service.
     pub fn op(op: impl Into<String>) -> Self {
         Self {
             service: None,
@@ -108,7 +108,7 @@ impl Scope {
     }
 }
 
-/// All latencies in force.
+/// All active latencies.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(Mutex<Vec<(Scope, Latency)>>);
 

@@ -1,6 +1,6 @@
 //! `ccm-sim`: runs a simulated cloud until it is interrupted.
 //!
-//! One line of JSON on standard output says where it listens and how to reach it.
+//! One line of JSON on standard output has its address and the credentials.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ struct DigitalOceanArgs {
     /// Address to listen on; port 0 lets the system choose
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Droplets to begin with, named node-00000 and so on
+    /// Number of droplets at the start, named node-00000 and so on
     #[arg(long, default_value_t = 0)]
     droplets: usize,
 }
@@ -47,10 +47,10 @@ struct OpenStackArgs {
     /// Regions, the first being the default one
     #[arg(long = "region", default_value = "RegionOne")]
     regions: Vec<String>,
-    /// Servers to begin with
+    /// Number of servers at the start
     #[arg(long, default_value_t = 0)]
     servers: usize,
-    /// Their names; {i} stands for the number, {i:05} for the same with leading zeros
+    /// Names of these servers; {i} is replaced by the number, {i:05} for the same with leading zeros
     #[arg(long, default_value = "node-{i:05}")]
     server_name: String,
     /// Answer time of every request in milliseconds
@@ -59,7 +59,7 @@ struct OpenStackArgs {
     /// Minor number of Nova's newest microversion
     #[arg(long, default_value_t = 104)]
     max_microversion: u32,
-    /// Seed of everything random
+    /// Seed of all random values
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -73,7 +73,7 @@ async fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is no place left to report that standard error is closed.
+            // If standard error is closed, the error cannot be reported.
             let _closed = writeln!(std::io::stderr(), "ccm-sim: {error}");
             ExitCode::FAILURE
         }
@@ -124,7 +124,7 @@ async fn digitalocean(args: DigitalOceanArgs) -> Result<(), Box<dyn std::error::
     Ok(())
 }
 
-/// Prints how to reach the cloud, and waits until the process is told to end.
+/// Prints the line, and waits for the end of the process.
 async fn serve(line: &Value) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{line}")?;

@@ -1,11 +1,10 @@
-//! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, Neutron v2.0, Octavia v2 and what of Barbican v1
-//! load balancers need.
+//! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, Neutron v2.0, Octavia v2 and the part of Barbican
+//! v1 that load balancers need.
 //!
-//! All services stand behind one listener. The catalogue leads clients to
-//! `/identity`, `/<region>/compute/v2.1`, `/<region>/network`, `/<region>/load-balancer` and
-//! `/<region>/key-manager`; the interfaces `internal` and `admin` have paths of
-//! their own (`/internal/identity`, `/<region>/internal/compute/v2.1`), so that the call log shows which was used.
-//! Texts, shapes and status codes of answers are those of the real services' 2026.2 release.
+//! All services share one listener. The catalogue has the paths `/identity`, `/<region>/compute/v2.1`,
+//! `/<region>/network`, `/<region>/load-balancer` and `/<region>/key-manager`. The interfaces `internal` and `admin`
+//! have paths of their own (`/internal/identity`, `/<region>/internal/compute/v2.1`), so that the call log shows the
+//! interface. Texts, shapes and status codes of answers are those of the real services' 2026.2 release.
 
 mod barbican;
 mod control;
@@ -50,13 +49,13 @@ use identity::{Caller, Identity};
 use ids::Ids;
 use region::{Birth, Region};
 
-/// Longest request line that the front end takes.
+/// The longest request line that the front end accepts.
 const MAX_REQUEST_LINE: usize = 8190;
 
 /// The services, as the catalogue's URLs name them.
 const SERVICES: [&str; 5] = ["identity", "compute", "network", "load-balancer", "key-manager"];
 
-/// How a simulated OpenStack begins.
+/// The configuration of a simulated OpenStack.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where to listen; port 0 lets the system choose.
@@ -75,9 +74,9 @@ pub struct Config {
     pub private_subnet: IpNet,
     /// The subnet of every region's external network `public`.
     pub public_subnet: IpNet,
-    /// What can be changed later, too.
+    /// Settings that can be changed later.
     pub settings: Settings,
-    /// Seed of ids, latencies and everything else that is random.
+    /// Seed of IDs, latencies and all other random values.
     pub seed: u64,
 }
 
@@ -98,7 +97,7 @@ impl Default for Config {
     }
 }
 
-/// A network of IPv4; of a length that there is not, a single address.
+/// An IPv4 network; a single address if the length is invalid.
 fn subnet(address: [u8; 4], length: u8) -> IpNet {
     let address = Ipv4Addr::from(address);
     IpNet::V4(Ipv4Net::new(address, length).unwrap_or_else(|_| Ipv4Net::from(address)))
@@ -106,7 +105,7 @@ fn subnet(address: [u8; 4], length: u8) -> IpNet {
 
 /// A running simulated OpenStack. Dropping it closes the listener and all connections.
 ///
-/// Everything that can be told or asked is on [`Control`], to which this dereferences.
+/// [`Control`], its `Deref` target, has all operations.
 #[derive(Debug)]
 pub struct OpenStack {
     control: Control,
@@ -114,7 +113,7 @@ pub struct OpenStack {
 }
 
 impl OpenStack {
-    /// Starts to listen on a new cloud with one network, two flavors, one project and one user.
+    /// Starts a new cloud with one network, two flavors, one project and one user.
     ///
     /// # Errors
     /// If the address cannot be bound, or the configuration names no region.
@@ -150,12 +149,12 @@ impl OpenStack {
         Ok(Self { control, server })
     }
 
-    /// A handle to tell and ask the cloud, which may outlive this one.
+    /// A handle that may outlive the server.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// Stops, and returns when the listener is closed.
+    /// Stops the cloud, and returns when the listener is closed.
     pub async fn shutdown(self) {
         self.server.shutdown().await;
     }
@@ -194,7 +193,7 @@ impl OpenStackCloud {
         format!("{}/{region}{}/{service}", self.base, infix(interface))
     }
 
-    /// The answer to a request that no client sends.
+    /// The answer to an unknown request.
     fn missing(&self, request: &Request, target: &Target) -> Reply {
         let message = format!(
             "The simulator does not have {} {}.",
@@ -204,7 +203,7 @@ impl OpenStackCloud {
         error(target.service, StatusCode::NOT_IMPLEMENTED, &message)
     }
 
-    /// Who makes a request. Without a valid token the answer is ready.
+    /// The caller of a request; an error answer if the token is not valid.
     fn caller(&self, request: &Request) -> std::result::Result<Caller, Box<Reply>> {
         let identity = self.identity.read();
         let token = request
@@ -225,7 +224,7 @@ impl OpenStackCloud {
     }
 }
 
-/// The part of a URL's path that names an interface of the catalogue.
+/// The segment of a URL's path for an interface of the catalogue.
 fn infix(interface: &str) -> String {
     match interface {
         "public" => String::new(),
@@ -252,9 +251,9 @@ impl Cloud for OpenStackCloud {
     fn target(&self, request: &Request) -> Target {
         let segments = segments(&request.path);
         let mut rest = segments.as_slice();
-        let mut take = |wanted: &dyn Fn(&str) -> bool| {
+        let mut take = |requested: &dyn Fn(&str) -> bool| {
             let (first, others) = rest.split_first()?;
-            if !wanted(first) {
+            if !requested(first) {
                 return None;
             }
             rest = others;
@@ -267,7 +266,7 @@ impl Cloud for OpenStackCloud {
             Some(_) => "admin",
             None => "public",
         };
-        // Keystone alone is the same for all regions.
+        // Only Keystone is the same for all regions.
         let is_global = |service: &str| service == "identity";
         let named = take(&|name| SERVICES.contains(&name));
         let service = SERVICES.into_iter().find(|service| named == Some(*service));
@@ -299,7 +298,7 @@ impl Cloud for OpenStackCloud {
             return self.sign(target, keystone::handle(self, request, target));
         }
         self.settle();
-        // What is written is written now, however old the state is that reads are answered from.
+        // Writes change the current state, even if reads use an older one.
         let written = match target.service {
             "network" if neutron::writes(target.op) => Some(neutron::write(self, request, target)),
             "load-balancer" if octavia::writes(target.op) => Some(octavia::write(self, request, target)),
@@ -370,7 +369,7 @@ impl Cloud for OpenStackCloud {
 }
 
 impl OpenStackCloud {
-    /// Lets the changes at load balancers take effect whose time is up.
+    /// Applies the due changes of load balancers.
     fn settle(&self) {
         let now = self.clock.now();
         if !self
@@ -388,7 +387,7 @@ impl OpenStackCloud {
         }
     }
 
-    /// When and by whom something is made that a request asks for.
+    /// The creation time and the owner of a new object.
     fn birth(&self, caller: &Caller) -> Birth {
         let at = self.clock.now();
         Birth {
@@ -398,10 +397,10 @@ impl OpenStackCloud {
         }
     }
 
-    /// Adds the request id that every answer bears, but for those of paths outside of all versions.
+    /// Adds the request ID, which every answer has except those of paths outside of all versions.
     fn sign(&self, target: &Target, reply: Reply) -> Reply {
         let versioned = target.rest.first().is_some_and(|first| first.starts_with("v2."));
-        // Octavia's front refuses a bad token before anything has an id.
+        // Octavia's middleware refuses a bad token before it assigns an ID.
         let unsigned = if target.service == "load-balancer" {
             reply.status == StatusCode::UNAUTHORIZED
         } else {

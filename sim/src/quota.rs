@@ -6,15 +6,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// How many requests a service takes.
+/// The request limit of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Requests per second in the long run.
+    /// The average requests per second.
     pub per_second: f64,
-    /// Requests at once after a quiet time; at least one.
+    /// The most requests at once; at least one.
     pub burst: u32,
-    /// What a refusal says about coming back.
+    /// The `Retry-After` of a refusal.
     #[serde(default)]
     pub retry_after: RetryAfter,
 }
@@ -23,12 +23,12 @@ pub struct Quota {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryAfter {
-    /// The whole seconds until the bucket has a token again, at least one.
+    /// The whole seconds until the next token, at least one.
     #[default]
     Honest,
     /// Always this many seconds.
     Seconds(u64),
-    /// No such header.
+    /// The header is missing.
     Absent,
 }
 
@@ -52,7 +52,7 @@ impl Bucket {
         self.level = passed.mul_add(self.quota.per_second, self.level).min(top);
     }
 
-    /// Takes a token at `now`, or says how long it takes until there is one.
+    /// Takes a token at `now`, or returns the time until the next one.
     fn take(&mut self, now: Duration) -> Result<(), Duration> {
         self.refill(now);
         if self.level >= 1.0 {
@@ -60,27 +60,27 @@ impl Bucket {
             return Ok(());
         }
         let wait = (1.0 - self.level) / self.quota.per_second;
-        // A bucket that never refills says an hour, not an overflow.
+        // The wait for a bucket that never refills is one hour, not an overflow.
         Err(Duration::try_from_secs_f64(wait)
             .unwrap_or(Duration::from_secs(3600))
             .min(Duration::from_secs(3600)))
     }
 }
 
-/// A refused request: the value of `Retry-After`, if there is one.
+/// A refused request: the value of `Retry-After`, if it has one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) retry_after: Option<u64>,
 }
 
-/// What is left of a quota.
+/// The state of a quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
-    /// Requests at once after a quiet time.
+    /// The most requests at once.
     pub(crate) limit: u32,
-    /// Requests that are left now.
+    /// The requests that are left.
     pub(crate) remaining: u32,
-    /// Time until all of them are there again.
+    /// The time until all of them are left.
     pub(crate) full_in: Duration,
 }
 
@@ -101,7 +101,7 @@ impl Quotas {
         }
     }
 
-    /// What is left of a service's quota, if it has one.
+    /// The state of a service's quota, if it has one.
     pub(crate) fn level(&self, service: &str, now: Duration) -> Option<Level> {
         let mut buckets = self.0.lock();
         let bucket = buckets.get_mut(service)?;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_it_is_told_about_coming_back() {
+    fn retry_after_is_as_configured() {
         for (retry_after, want) in [(RetryAfter::Seconds(7), Some(7)), (RetryAfter::Absent, None)] {
             let quotas = Quotas::default();
             quotas.set("compute", Some(quota(0.0, 1, retry_after)), Duration::ZERO);

@@ -1,8 +1,8 @@
-//! Rules for the requests that pass a server or a proxy: which fires, how often, and which requests it holds.
+//! Rules for the requests that pass a server or a proxy: when they fire, and which requests they hold.
 //!
-//! Each arriving request is offered to the rules in the order in which they were added. Delays add up; the first
-//! other rule that fires is carried out. A rule counts the requests that it matched, so "the third listing" or
-//! "two of them" is exact, and a probability is drawn from the rule's own seed, so that a run can be repeated.
+//! The rules are tried for each request in the order of their creation. Delays add up; the first other rule that fires
+//! is carried out. A rule counts the requests that it matched, so "the third listing" or "two of them" is exact. Each
+//! rule has a seed for its probability, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -18,55 +18,55 @@ use crate::wire::Held;
 pub struct When {
     /// For the first time at the n-th matching request, counted from 1.
     pub nth: u64,
-    /// At most this often; without it, for ever.
+    /// At most this often; unlimited if missing.
     pub count: Option<u64>,
     /// Only with this probability, from 0 to 1.
     pub probability: Option<f64>,
-    /// The seed from which the probability is drawn.
+    /// The seed of the probability.
     pub seed: u64,
 }
 
-/// What a server or a proxy does to requests.
+/// The effect of a server or a proxy on requests.
 pub trait Rule: Clone {
     /// When it fires.
     fn when(&self) -> When;
 
-    /// How long it delays requests, if that is all it does.
+    /// The delay of requests, if that is its only effect.
     fn delay(&self) -> Option<Duration>;
 }
 
-/// A rule in force and what became of it.
+/// An active rule and its counts.
 #[derive(Clone, Debug)]
 pub struct RuleState<R> {
-    /// The rule's number, to remove it.
+    /// The rule's number, for its removal.
     pub id: u64,
     /// The rule.
     pub rule: R,
-    /// Requests that it matched.
+    /// How many requests it matched.
     pub matched: u64,
     /// How often it fired.
     pub fired: u64,
-    /// Requests that came to the moment at which the rule holds them.
+    /// The requests that it held.
     pub reached: Vec<String>,
 }
 
-/// What is to be done with one request.
+/// The effect on one request.
 #[derive(Debug)]
 pub struct Verdict<R> {
-    /// How long it waits first.
+    /// The delay before anything else.
     pub delay: Duration,
     /// The rule that is carried out, with its number.
     pub rule: Option<(u64, R)>,
 }
 
-/// A rule with what its probability is drawn from.
+/// A rule and the random numbers of its probability.
 type Entry<R> = (RuleState<R>, StdRng);
 
-/// All rules in force.
+/// All active rules.
 #[derive(Debug)]
 pub struct Rules<R> {
     rules: Mutex<(u64, Vec<Entry<R>>)>,
-    /// Changes when a rule is removed, and when a request comes to where it is held.
+    /// Notifies of removed rules and held requests.
     changes: watch::Sender<()>,
     held: Held,
 }
@@ -99,7 +99,7 @@ impl<R: Rule> Rules<R> {
         id
     }
 
-    /// Removes all rules but these; the requests that the others held go on. Whether there were others.
+    /// Removes all rules that `keep` rejects and releases their requests. Returns whether there were any.
     pub fn retain(&self, keep: impl Fn(u64) -> bool) -> bool {
         let mut rules = self.rules.lock();
         let before = rules.1.len();
@@ -110,15 +110,15 @@ impl<R: Rule> Rules<R> {
         removed
     }
 
-    /// The rules in force.
+    /// The active rules.
     #[must_use]
     pub fn list(&self) -> Vec<RuleState<R>> {
         let rules = self.rules.lock();
         rules.1.iter().map(|(state, _)| state.clone()).collect()
     }
 
-    /// What is to be done with a request.
-    pub fn judge(&self, matches: impl Fn(&R) -> bool) -> Verdict<R> {
+    /// Decides the effect on a request.
+    pub fn decide(&self, matches: impl Fn(&R) -> bool) -> Verdict<R> {
         let (mut delay, mut carried_out) = (Duration::ZERO, None);
         for (state, rng) in &mut self.rules.lock().1 {
             let own_delay = state.rule.delay();
@@ -148,7 +148,7 @@ impl<R: Rule> Rules<R> {
         }
     }
 
-    /// Enters that a request has come to where it is held.
+    /// Records that a request is held.
     pub fn reach(&self, id: u64, request: impl Into<String>) {
         if let Some((state, _)) = self.rules.lock().1.iter_mut().find(|(state, _)| state.id == id) {
             state.reached.push(request.into());
@@ -159,22 +159,22 @@ impl<R: Rule> Rules<R> {
     /// Holds a request until the rule is removed.
     pub async fn hold(&self, id: u64, request: impl Into<String>) {
         self.reach(id, request);
-        let gone = self.until(|rules| rules.iter().all(|(state, _)| state.id != id).then_some(()));
-        self.held.during(gone).await;
+        let deleted = self.until(|rules| rules.iter().all(|(state, _)| state.id != id).then_some(()));
+        self.held.during(deleted).await;
     }
 
-    /// Waits until no request is held: those of a client that is gone are forgotten, not carried out.
+    /// Waits until no request is held. Held requests of a disconnected client are dropped, not carried out.
     pub async fn none_held(&self) {
         self.held.none().await;
     }
 
-    /// Waits while one of the rules is like this.
+    /// Waits while any rule satisfies the condition.
     pub async fn while_any(&self, holds: impl Fn(&R) -> bool) {
         let over = |rules: &[Entry<R>]| (!rules.iter().any(|(state, _)| holds(&state.rule))).then_some(());
         self.until(over).await;
     }
 
-    /// The first request that the rule held, as soon as there is one; none if the rule is removed before.
+    /// The first request that the rule held, when there is one; `None` if the rule is removed first.
     pub async fn reached(&self, id: u64) -> Option<String> {
         let find = |rules: &[Entry<R>]| match rules.iter().find(|(state, _)| state.id == id) {
             None => Some(None),
@@ -187,7 +187,7 @@ impl<R: Rule> Rules<R> {
         let mut changes = self.changes.subscribe();
         loop {
             changes.borrow_and_update();
-            // The sender is in `self`, so that waiting cannot fail.
+            // The sender is in `self`, so the wait cannot fail.
             let found = condition(&self.rules.lock().1);
             if found.is_some() || changes.changed().await.is_err() {
                 return found;

@@ -1,8 +1,8 @@
-//! The HTTP server: takes connections, and leads every request past the call log, the faults, the quota and the
+//! The HTTP server: accepts connections, and passes every request through the call log, the faults, the quota and the
 //! latency to the simulated cloud.
 //!
-//! It speaks to hyper directly because faults need what frameworks hide: closing or resetting a connection instead
-//! of answering, and stopping in the middle of a body.
+//! It uses hyper directly, since faults need access that frameworks do not offer: closing or resetting a connection
+//! instead of answering, and stopping in the middle of a body.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::latency::Latencies;
 use crate::quota::{Quotas, Refusal};
 use crate::wire::{Connection, Line, WireBody};
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) service: &'static str,
@@ -40,19 +40,19 @@ pub(crate) struct Target {
 
 /// A simulated cloud behind the server.
 pub(crate) trait Cloud: Send + Sync + 'static {
-    /// The names of the services, as quotas, latencies and the call log know them.
+    /// The names of the services in quotas, latencies and the call log.
     fn services(&self) -> Vec<&'static str>;
-    /// Says which service and operation a request is for.
+    /// The service and operation of a request.
     fn target(&self, request: &Request) -> Target;
     /// Answers a request, from a frozen state if one is given.
     fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply;
-    /// An error document as this service writes it.
+    /// An error document in the service's format.
     fn refuse(&self, target: &Target, status: StatusCode) -> Reply;
     /// The answer to a request beyond the quota.
     fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply;
-    /// Freezes the present state.
+    /// Freezes the current state.
     fn snapshot(&self) -> Snapshot;
-    /// Answers a request of the control API, below `/_sim`, that is of this cloud alone.
+    /// Answers a request of the control API, below `/_sim`, that only this cloud has.
     fn control(
         self: Arc<Self>,
         request: &Request,
@@ -62,7 +62,7 @@ pub(crate) trait Cloud: Send + Sync + 'static {
     ) -> control::Answer;
 }
 
-/// Everything that stands between a connection and the cloud.
+/// The layers between a connection and the cloud.
 pub(crate) struct Traffic {
     pub(crate) clock: Arc<Clock>,
     pub(crate) calls: CallLog,
@@ -99,7 +99,7 @@ impl Drop for Server {
     }
 }
 
-/// Opens a listener, so that its address is known before the cloud that answers on it is made.
+/// Opens a listener first, so that the cloud can know its address.
 pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let failed = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -117,7 +117,7 @@ impl Server {
     /// Stops and waits until the listener is closed.
     pub(crate) async fn shutdown(mut self) {
         self.task.abort();
-        // The task was aborted, so its result says only that.
+        // The task was aborted, so its result has no information.
         let _aborted = (&mut self.task).await;
     }
 }
@@ -125,7 +125,7 @@ impl Server {
 async fn accept(listener: TcpListener, traffic: Arc<Traffic>, cloud: Arc<dyn Cloud>) {
     let mut connections = JoinSet::new();
     loop {
-        // Finished connections are reaped here, so that the set does not grow with time.
+        // Removes finished connections here, so that the set does not grow forever.
         while connections.try_join_next().is_some() {}
         // A failed accept concerns one connection (or a moment without file descriptors), never the listener.
         let Ok((stream, _peer)) = listener.accept().await else {
@@ -143,14 +143,14 @@ async fn connection(stream: TcpStream, traffic: Arc<Traffic>, cloud: Arc<dyn Clo
         let (traffic, cloud, line) = (Arc::clone(&traffic), Arc::clone(&cloud), Arc::clone(&line));
         async move { serve(request, &traffic, &cloud, &line).await }
     });
-    // An error here is a client that went away or a fault that was carried out.
+    // An error here is a disconnected client or an executed fault.
     let _outcome = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(io, service)
         .await;
 }
 
-/// Makes hyper close the connection instead of answering.
+/// Makes hyper close the connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is closed on purpose")]
 struct Closed;
@@ -172,7 +172,7 @@ async fn serve(
     }
     let target = cloud.target(&request);
     let mut entry = Entry::open(&request, &target, traffic, line);
-    let verdict = traffic.faults.judge(|armed| {
+    let verdict = traffic.faults.decide(|armed| {
         let method = request.method.as_str();
         armed
             .fault
@@ -240,7 +240,7 @@ async fn serve(
             at: Moment::AfterReply,
         }) => {
             let (head, body) = entry.close(handle(), None).into_parts();
-            let (body, sent) = body.told(line);
+            let (body, sent) = body.with_notification(line);
             let (traffic, op) = (Arc::clone(traffic), target.op);
             tokio::spawn(async move {
                 if sent.await {
@@ -261,7 +261,7 @@ async fn serve(
     }
 }
 
-/// A listing with its first items only, and no page after them.
+/// A listing with its first items only, without a next page.
 fn partial(mut reply: Reply, share: f64) -> Reply {
     use serde_json::{Map, Value};
     let Ok(mut document) = serde_json::from_slice::<Map<String, Value>>(&reply.body) else {
@@ -277,7 +277,7 @@ fn partial(mut reply: Reply, share: f64) -> Reply {
     reply
 }
 
-/// What the usual front end says about a request line beyond its limit.
+/// The answer of a usual front end to a request line beyond its limit.
 fn too_long() -> Reply {
     let body = "<!DOCTYPE HTML PUBLIC \"-//IETF//DTD HTML 2.0//EN\">\n<html><head>\n\
         <title>414 Request-URI Too Long</title>\n</head><body>\n<h1>Request-URI Too Long</h1>\n\
@@ -292,7 +292,7 @@ fn whole(reply: Reply) -> Response<WireBody> {
     response
 }
 
-/// An answer that promises its whole body and sends only the beginning.
+/// An answer with the length of its whole body that ends early.
 fn cut(mut reply: Reply, sent: usize, line: Arc<Line>) -> Response<WireBody> {
     let promised = reply.body.len();
     let mut body = std::mem::take(&mut reply.body);
@@ -304,8 +304,7 @@ fn cut(mut reply: Reply, sent: usize, line: Arc<Line>) -> Response<WireBody> {
     response
 }
 
-/// A call's line in the log while it is under way. If the client goes away, hyper drops the call, and the time until
-/// then is entered.
+/// The log entry of a call in progress. If the client disconnects, hyper drops the call, and its duration is logged.
 struct Entry<'a> {
     traffic: &'a Traffic,
     line: &'a Arc<Line>,
@@ -342,7 +341,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Answers, with only the first bytes of the body if a number is given.
+    /// Answers, with only the first bytes of the body if `sent` is given.
     fn close(&mut self, reply: Reply, sent: Option<usize>) -> Response<WireBody> {
         let bytes = sent.unwrap_or(reply.body.len());
         self.traffic.calls.update(self.seq, |call| {

@@ -1,7 +1,7 @@
-//! What a server needs from a connection in order to misbehave on it: resets, bodies that end too early, and news of
-//! when an answer has really gone out. hyper hides these, so they sit below and above it.
+//! Connections with faults: resets, bodies that end too early, and notifications of sent answers. hyper hides these, so
+//! the types are below and above it.
 //!
-//! Public because a proxy with faults needs the same.
+//! Public, since a proxy with faults needs them, too.
 
 use std::future::Future as _;
 use std::io;
@@ -17,16 +17,16 @@ use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, Sleep};
 
-/// What a connection and the bodies on it tell each other.
+/// The shared state of a connection and its bodies.
 #[derive(Debug, Default)]
 pub struct Line {
     reset: AtomicBool,
-    /// How often everything written so far went out.
+    /// How often all written data was sent.
     flushes: watch::Sender<u64>,
 }
 
 impl Line {
-    /// The connection shall end in a reset instead of an orderly end.
+    /// Makes the connection end with a reset.
     pub fn reset(&self) {
         self.reset.store(true, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Line {
     }
 }
 
-/// A connection that can end in a reset and counts what went out.
+/// A connection that can end with a reset and counts what was sent.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -44,10 +44,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection on this stream.
+    /// Wraps a stream.
     #[must_use]
     pub fn new(stream: TcpStream, line: Arc<Line>) -> Self {
-        // Answers are written at once; waiting for more to send would only add latency that nobody asked for.
+        // Answers are written at once; waiting for more data would only add latency.
         let _best_effort = stream.set_nodelay(true);
         Self { stream, line }
     }
@@ -56,7 +56,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.line.reset.load(Ordering::Relaxed) {
-            // Without lingering, closing sends a reset instead of an orderly end.
+            // Without lingering, closing sends a reset instead of an orderly shutdown.
             let _best_effort = self.stream.set_zero_linger();
         }
     }
@@ -96,12 +96,12 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// How many requests are held. One whose client goes away is held no more as soon as its connection is seen to be closed.
+/// The number of held requests. A request is released when its client's connection is closed.
 #[derive(Debug, Default)]
 pub struct Held(watch::Sender<usize>);
 
 impl Held {
-    /// Counts a request while it waits for this.
+    /// Counts a request during `wait`.
     pub async fn during<T>(&self, wait: impl Future<Output = T>) -> T {
         struct Counted<'a>(&'a Held);
         impl Drop for Counted<'_> {
@@ -114,10 +114,10 @@ impl Held {
         wait.await
     }
 
-    /// Waits until there is none.
+    /// Waits until no request is held.
     pub async fn none(&self) {
         let mut held = self.0.subscribe();
-        // The sender is in `self`, so that waiting can not fail.
+        // The sender is in `self`, so the wait cannot fail.
         let _none = held.wait_for(|held| *held == 0).await;
     }
 }
@@ -130,7 +130,7 @@ pub struct WireBody {
     sent: Option<(Arc<Line>, oneshot::Sender<u64>)>,
 }
 
-/// How a body is cut off: after its data went out, which an error would otherwise overtake.
+/// How a body is cut off: after its data was sent, since an error would overtake the data.
 #[derive(Debug)]
 struct Cut {
     line: Arc<Line>,
@@ -138,11 +138,11 @@ struct Cut {
     pause: Pin<Box<Sleep>>,
 }
 
-/// How often the cut looks whether the data went out.
+/// The poll interval for sent data.
 const CUT_POLL: Duration = Duration::from_millis(1);
 
 impl WireBody {
-    /// All of it.
+    /// The whole body.
     pub fn whole(data: impl Into<Bytes>) -> Self {
         Self {
             data: Some(data.into()),
@@ -151,7 +151,7 @@ impl WireBody {
         }
     }
 
-    /// Sends only this; the server then closes the connection because the promised length is not reached.
+    /// Sends only this data; the server then closes the connection since the promised length is not reached.
     pub fn cut(data: impl Into<Bytes>, line: Arc<Line>) -> Self {
         let cut = Cut {
             line,
@@ -165,9 +165,12 @@ impl WireBody {
         }
     }
 
-    /// The same, with something that resolves when all of the answer was handed to the system: `true`, or `false`
-    /// if the connection ended before.
-    pub fn told(mut self, line: &Arc<Line>) -> (Self, impl Future<Output = bool> + Send + use<>) {
+    /// The body, and a future that resolves when the whole answer was passed to the system: `true`, or `false` if the
+    /// connection ended before.
+    pub fn with_notification(
+        mut self,
+        line: &Arc<Line>,
+    ) -> (Self, impl Future<Output = bool> + Send + use<>) {
         let (sender, dropped) = oneshot::channel();
         let mut flushes = line.flushes.subscribe();
         self.sent = Some((Arc::clone(line), sender));
@@ -181,9 +184,9 @@ impl WireBody {
 
 impl Drop for WireBody {
     fn drop(&mut self) {
-        // hyper lets go of a body when the last of it is in its buffer, and flushes the buffer next.
+        // hyper drops a body when its end is in the buffer, and flushes the buffer next.
         if let Some((line, sender)) = self.sent.take() {
-            // Nobody may be interested any more.
+            // The receiver may be dropped.
             let _unheard = sender.send(line.flushed());
         }
     }

@@ -1,4 +1,4 @@
-//! The binary: one line of JSON, then a cloud until it is told to stop.
+//! The binary prints one line of JSON, and runs a cloud until it is stopped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,4 +1,4 @@
-//! The simulated DigitalOcean from the outside: plain HTTP in, answers and effects out.
+//! The simulated DigitalOcean over plain HTTP: answers and effects.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -123,7 +123,7 @@ async fn a_droplet_is_shown_as_the_control_api_changes_it() {
 }
 
 #[tokio::test]
-async fn what_violates_the_description_is_not_shown() {
+async fn an_invalid_answer_is_not_sent() {
     let session = Session::start().await;
     let id = session.cloud.create_droplet("node-1");
     let wrong = Map::from_iter([("status".to_owned(), json!("sleeping"))]);
@@ -168,7 +168,7 @@ async fn a_load_balancer_is_created_changed_and_deleted() {
     assert_eq!(changed["droplet_ids"], json!([droplets[0]]));
     assert_eq!(changed["enable_proxy_protocol"], true);
     assert_eq!(changed["ip"], active["load_balancer"]["ip"]);
-    // What is left out gets its default again.
+    // Omitted fields get their defaults again.
     let body = balancer("web", &droplets);
     let changed = session.send(Method::PUT, &path, &body).await.json;
     assert_eq!(changed["load_balancer"]["enable_proxy_protocol"], false);
@@ -206,7 +206,7 @@ async fn a_creation_may_end_in_an_error() {
 
 #[tokio::test]
 #[should_panic(expected = "GET /v2/nothing: The description has no such operation.")]
-async fn a_violation_that_nobody_has_taken_fails_the_test() {
+async fn an_unread_violation_fails_the_test() {
     let session = Session::start().await;
     assert_eq!(session.get("/v2/nothing").await.status, 404);
 }

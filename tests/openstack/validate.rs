@@ -279,7 +279,7 @@ async fn credentials_that_do_not_let_in_are_said_with_their_line() {
         "correct user, password and project",
         // Services are looked at all the same.
         "bad.yaml:20:7: error: Service shop/refused: loadbalancer.openstack.org/class: ",
-        "The cloud: without a token there is nothing to ask.",
+        "The cloud: no requests are possible without a token.",
     ]);
     let nobody = bench
         .conf("")
@@ -292,9 +292,9 @@ async fn credentials_that_do_not_let_in_are_said_with_their_line() {
         .await
         .assert_code(2)
         .assert_says(&[
-            "cloud.conf:7:8: error: [Global] region: there is no Nova: ",
-            "[Global] region: there is no Neutron: ",
-            "regions there: RegionOne",
+            "cloud.conf:7:8: error: [Global] region: Nova not found: ",
+            "[Global] region: Neutron not found: ",
+            "available regions: RegionOne",
         ]);
     // A config that can not be read is no reason to ask anybody.
     bench.cloud.clear_calls();
@@ -350,9 +350,9 @@ async fn missing_rights_and_used_up_quotas_are_named() {
         .await
         .assert_code(2)
         .assert_says(&[
-            "error: Nova: servers can not be read: ",
-            "error: Neutron: security groups can not be read: ",
-            "error: Octavia: listeners can not be read: ",
+            "error: Nova: servers cannot be read: ",
+            "error: Neutron: security groups cannot be read: ",
+            "error: Octavia: listeners cannot be read: ",
             "give the user a role in the project",
             "+ Octavia: API version 2.30; load balancers, pools, health monitors can be read",
             "3 errors.",
@@ -385,7 +385,7 @@ async fn missing_rights_and_used_up_quotas_are_named() {
         .cloud
         .configure(|settings| settings.load_balancing.enabled = false);
     let none = bench.validate(&conf, &[], None).await.assert_code(0);
-    none.assert_says(&["[LoadBalancer] enabled: there is no Octavia"]);
+    none.assert_says(&["[LoadBalancer] enabled: Octavia not found"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,14 +1,14 @@
-//! What is wrong with config, cloud and Services, found without running: the provider's part of `validate`.
+//! The checks of config, cloud and Services that need no running program: the provider's part of `validate`.
 //!
 //! | Module | Question |
 //! |---|---|
-//! | [`inspect`] | none: the check itself |
-//! | [`rights`] | are the credentials good, which services are there, what may be read |
-//! | [`places`] | is there what the config names: networks, subnets, router, flavor, zone, provider, certificate |
-//! | [`quotas`] | how much is left of what load balancers are made of |
-//! | [`service`] | what does a Service ask for, by the rules of load balancers; reads nothing |
+//! | [`inspect`] | none: runs the checks |
+//! | [`rights`] | are the credentials valid, which services exist, what can be read |
+//! | [`places`] | does everything that the config names exist: networks, subnets, router, flavor, zone, provider, certificate |
+//! | [`quotas`] | how much of each quota is left |
+//! | [`service`] | what does a Service request, by the rules of load balancers; reads nothing |
 //!
-//! All requests are reads, each of them one that the program makes too, or of one small thing.
+//! All requests are reads. The program sends each of them too, or each reads one small object.
 
 mod inspect;
 mod places;
@@ -33,10 +33,10 @@ use crate::{
     load_balancer::features::{Capabilities, Version},
 };
 
-/// Reads the config, to look over what it leads to.
+/// Reads the config and returns its checker.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All problems of the config.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     let loaded = config::load(context, &mut ConfigFiles::default())?;
     Ok(Box::new(Inspector {
@@ -46,11 +46,11 @@ pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     }))
 }
 
-/// Looks over one config and what it leads to.
+/// Checks one config and the cloud that it names.
 struct Inspector {
     context: BuildContext,
     loaded: Parsed<Config>,
-    /// What load balancers can be asked for; not set as long as Octavia was not asked.
+    /// What Octavia and its provider support; empty until Octavia was read.
     can: OnceLock<Capabilities>,
 }
 
@@ -72,8 +72,8 @@ impl Checker for Inspector {
             Ok(api) => api,
             Err(error) => {
                 return CloudReport {
-                    findings: vec![rights::no_entry(keys, &error)],
-                    left_out: vec!["The cloud: without a token there is nothing to ask.".to_owned()],
+                    findings: vec![rights::authentication_failure(keys, &error)],
+                    left_out: vec!["The cloud: no requests are possible without a token.".to_owned()],
                     ..CloudReport::default()
                 };
             }
@@ -83,7 +83,7 @@ impl Checker for Inspector {
         let network = check.network().await;
         let version = check.load_balancing().await;
         if let Some(version) = version {
-            // It is only set here, and this is called once.
+            // This is the only place that sets it, and it runs once.
             let _ = self.can.set(self.capabilities(version));
         }
         check
@@ -94,7 +94,7 @@ impl Checker for Inspector {
     }
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
-        // An Octavia that was not asked is taken for one that can everything.
+        // An Octavia that was not read counts as one that supports everything.
         let can = self.can.get().copied();
         let can = can.unwrap_or_else(|| self.capabilities(Version(u32::MAX)));
         Some(service::findings(

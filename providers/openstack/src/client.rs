@@ -1,10 +1,10 @@
-//! The way to the cloud: the `openstack` crate's session behind the gate. Nothing outside this module and its children
-//! names that crate.
+//! Access to the cloud: the `openstack` crate's session behind the gate. Only this module and its children use that
+//! crate.
 //!
-//! The session brings the HTTP client, the credentials and the catalogue together. The crate's own authentication is not
-//! used: it knows no trusts, no user ids and no scope but projects, and cannot renew a token that has not expired.
-//! [`keystone`] is ours, plugged in as the session's `AuthType`. Requests go through [`ccm_core::client::rest`], so that
-//! every refusal is mapped in one place ([`crate::error`]) and only the gate retries.
+//! The session combines the HTTP client, the credentials and the catalogue. The crate's own authentication is not used:
+//! it supports no trusts, user IDs or domain scopes, and cannot renew a token before it expires. [`keystone`] replaces
+//! it as the session's `AuthType`. Requests go through [`ccm_core::client::rest`], so that [`crate::error`] maps every
+//! refusal and only the gate retries.
 
 mod api;
 pub(crate) mod catalogue;

@@ -1,7 +1,7 @@
-//! The config file, `cloud.conf`: its keys, and from them the settings that the provider runs with.
+//! The config file, `cloud.conf`: its keys, and the settings that follow from them.
 //!
-//! Every key that the Go cloud controller knows is known here, of the right type, since a file that works there must be
-//! accepted here. The documentation of the fields is the reference that users read.
+//! Every key of the Go cloud controller is accepted with the same type, so that its config files work unchanged. The
+//! documentation of the fields is the users' reference.
 
 mod changes;
 mod clouds_yaml;
@@ -27,39 +27,39 @@ use crate::{
     routes::RouteSettings,
 };
 
-/// What the provider runs with: checked, and nothing of the file's form left in it.
+/// The checked settings of the provider, independent of the form of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// How to reach the cloud.
+    /// The connection to the cloud.
     pub(crate) connection: Connection,
     /// `request-timeout`: for each attempt of a call.
     pub(crate) request_timeout: Duration,
-    /// What nodes get of their servers.
+    /// The settings of nodes.
     pub(crate) instances: InstanceSettings,
-    /// How much may be asked of the services.
+    /// The limits on calls of the services.
     pub(crate) quotas: Quotas,
-    /// By what load balancers are made.
+    /// The settings of load balancers.
     pub(crate) load_balancing: LoadBalancing,
-    /// Where routes to the nodes' Pods are kept.
+    /// The settings of routes to the nodes' Pods.
     pub(crate) routes: RouteSettings,
 }
 
-/// The config as it was at one moment.
+/// The config at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// What the provider runs with.
+    /// The settings.
     pub(crate) settings: Settings,
-    /// What the file gives, to compare with a later one.
+    /// The content of the file, for comparison with a later one.
     conf: CloudConf,
-    /// What file and `clouds.yaml` give together.
+    /// The values of `[Global]` from file and `clouds.yaml`.
     given: Given,
 }
 
-/// Reads and checks the config file and what it names. Talks to no cloud.
+/// Reads and checks the config file and the files that it names. Sends no request to the cloud.
 ///
 /// # Errors
 ///
-/// Everything that is wrong, with line numbers.
+/// All problems, with line numbers.
 pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Config>, LoadError> {
     let path = context.cloud_config.as_deref();
     config::load("OpenStack", path, files, |conf, files, problems| {
@@ -67,7 +67,7 @@ pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Pa
     })
 }
 
-/// From the keys to the settings.
+/// Turns the keys into settings.
 fn settle(
     conf: &CloudConf,
     env: &Environment,
@@ -101,14 +101,14 @@ fn settle(
     for item in invalid {
         problems.warn(
             ("Networking", "address-sort-order"),
-            format!("{item:?} is no CIDR and is left out"),
+            format!("{item:?} is not a CIDR and is left out"),
         );
     }
     let request_timeout = conf.metadata.request_timeout;
     if request_timeout.is_negative() {
         problems.error(
             ("Metadata", "request-timeout"),
-            "a timeout can not be negative; write 60s",
+            "a timeout cannot be negative; write 60s",
         );
     }
     let settings = Settings {
@@ -118,7 +118,7 @@ fn settle(
             region: given.region.clone(),
             interface: interface?,
         },
-        // Zero is Go's word for none. An hour bounds what would otherwise hang for good.
+        // In Go, zero means no timeout. An hour still ends a request that hangs.
         request_timeout: Some(request_timeout.to_std())
             .filter(|timeout| !timeout.is_zero())
             .unwrap_or(Duration::from_secs(3600)),
@@ -130,7 +130,7 @@ fn settle(
                 sort_order,
             },
             region: given.region.clone(),
-            // The exact text, as for the Go cloud controller.
+            // The Go cloud controller compares the exact text, too.
             regional: env.var("OS_CCM_REGIONAL") == Some("true"),
         },
         quotas: conf.quota,
@@ -147,7 +147,7 @@ fn settle(
     })
 }
 
-/// The ids of a list, none twice.
+/// The distinct IDs of a list.
 fn router_ids(list: &str) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
     for id in list.split(',').map(str::trim).filter(|id| !id.is_empty()) {
@@ -221,7 +221,7 @@ fn tls(given: &Given, files: &mut ConfigFiles, problems: &mut Problems) -> Tls {
     tls
 }
 
-/// Nothing here reads the metadata service, but a wrong value has always ended the program.
+/// The metadata service is not read, but a wrong value has always ended the program.
 fn check_metadata(search_order: &str, problems: &mut Problems) {
     const KNOWN: [&str; 2] = ["configDrive", "metadataService"];
     let items: Vec<_> = search_order.split(',').map(str::trim).collect();

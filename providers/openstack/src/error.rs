@@ -1,4 +1,4 @@
-//! From what an OpenStack service, or the way to it, did to us, to [`ccm_core::Error`].
+//! Maps errors of OpenStack services and of the connection to [`ccm_core::Error`].
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// The header with the cloud's own name of a request, as its logs have it.
+/// The header with the cloud's ID of a request, as in its logs.
 pub(crate) const REQUEST_ID: &str = "x-openstack-request-id";
 
-/// A small change of a load balancer takes Octavia about so long.
+/// The usual duration of a small change of a load balancer.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Whether asking again soon is of no use: the service refused, or something else answers in its place.
+/// Whether an early retry is useless: the service refused, or another server answers in its place.
 pub(crate) fn is_permanent(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     match error.kind() {
@@ -33,12 +33,12 @@ pub(crate) fn is_permanent(error: &Error) -> bool {
     }
 }
 
-/// Something in front of the service has no such path.
+/// A server in front of the service does not have the path.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer does not come from the service itself")]
 struct AnotherServer;
 
-/// The error for an answer that says no.
+/// The error for a refusal.
 pub(crate) fn refused(target: &Target, answer: &Answer) -> Error {
     let fault = Fault::parse(&answer.body);
     let (kind, retry) = classify(target, answer, &fault);
@@ -64,7 +64,7 @@ fn classify(target: &Target, answer: &Answer, fault: &Fault) -> (ErrorKind, Opti
             (ErrorKind::QuotaExceeded, None)
         }
         400 | 422 if !fault.is_openstack => (ErrorKind::Unexpected, None),
-        // Not the service said that something is not there, but a proxy in front of it that it has no such path.
+        // This is not an answer of the service: a proxy in front of it does not have the path.
         404 if !fault.is_openstack => (ErrorKind::Unavailable, None),
         409 if fault.is_immutable() => {
             let later = answer.retry_after(Timestamp::now());
@@ -75,12 +75,12 @@ fn classify(target: &Target, answer: &Answer, fault: &Fault) -> (ErrorKind, Opti
     }
 }
 
-/// What a service says of its refusal.
+/// The content of a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// Its words in one line, or empty.
+    /// The message in one line, or empty.
     pub(crate) message: String,
-    /// What it calls the kind of fault (`itemNotFound`, `OverQuota`), or empty.
+    /// The name of the kind of fault (`itemNotFound`, `OverQuota`), or empty.
     pub(crate) name: String,
     /// Whether the body has a form that OpenStack services use.
     pub(crate) is_openstack: bool,
@@ -108,7 +108,7 @@ impl Fault {
                 is_openstack: true,
             };
         }
-        // Barbican. Its web framework, which Octavia has, too, says so of a path that does not exist.
+        // Barbican. Its web framework, which Octavia also uses, answers like this for a path that does not exist.
         let description = text(&root, "description");
         if !description.is_empty() && root.get("code").is_some_and(Value::is_u64) {
             return Self {
@@ -117,7 +117,7 @@ impl Fault {
                 name: text(&root, "title"),
             };
         }
-        // Version negotiation and the newer services: a list of errors.
+        // Version negotiation and newer services return a list of errors.
         if let Some(first) = root
             .get("errors")
             .and_then(Value::as_array)
@@ -147,7 +147,7 @@ impl Fault {
         Self::text(body)
     }
 
-    /// Some other server's page: its first words, unless it is HTML.
+    /// The page of another server: its text, unless it is HTML.
     fn text(body: &[u8]) -> Self {
         let text = one_line(&String::from_utf8_lossy(body));
         let message = if text.starts_with('<') {
@@ -161,8 +161,8 @@ impl Fault {
         }
     }
 
-    /// Nova says `forbidden` or `overLimit`, Neutron `OverQuota`, Octavia only says it in words. A network without a free
-    /// address is one more limit that was reached.
+    /// Nova uses the names `forbidden` and `overLimit`, Neutron `OverQuota`; Octavia only has a message. A network
+    /// without a free address is a limit, too.
     fn is_quota(&self) -> bool {
         const NAMES: [&str; 4] = [
             "OverQuota",
@@ -173,12 +173,12 @@ impl Fault {
         NAMES.contains(&self.name.as_str()) || self.message.to_lowercase().contains("quota")
     }
 
-    /// Octavia's words for a load balancer that it is at work on, and for what is below it.
+    /// Whether Octavia is working on the load balancer or an object below it.
     fn is_immutable(&self) -> bool {
         self.message.contains("is immutable") || self.message.contains("Invalid state PENDING_")
     }
 
-    /// Whether there is one already, or it is taken.
+    /// Whether the object exists already or is in use.
     fn is_duplicate(&self) -> bool {
         const NAMES: [&str; 5] = [
             "SecurityGroupRuleExists",
@@ -187,7 +187,7 @@ impl Fault {
             "IpAddressInUse",
             "PortInUse",
         ];
-        // Octavia's faults have no names, Neutron's all have.
+        // Octavia's faults have no names, Neutron's always do.
         NAMES.contains(&self.name.as_str()) || (self.name == "Client" && self.message.contains("already"))
     }
 }

@@ -1,13 +1,13 @@
-//! Which servers are behind the nodes, in as few requests as Nova and Neutron allow.
+//! The servers behind nodes, with as few requests to Nova and Neutron as possible.
 //!
-//! | Asked | Cost |
+//! | Query | Cost |
 //! |---|---|
 //! | one node | one read of the server, one of its ports |
 //! | k nodes | the cheaper of k reads and the pages of a listing; one listing of ports for 150 servers |
-//! | only whether they exist | no ports, no flavors |
+//! | existence only | no ports, no flavors |
 //!
-//! Core's [`Finder`] chooses between reads and listings. Nova leaves the servers of a cell that is down out of both alike, so
-//! that a name is never proof of absence. [`ports`] and [`flavors`] bring what a server record lacks, and the rest is pure.
+//! Core's [`Finder`] chooses between reads and listings. Nova omits the servers of a cell that is down from both, so a
+//! missing name never proves absence. [`ports`] and [`flavors`] read what a server record lacks; the rest is pure.
 
 mod addresses;
 mod flavors;
@@ -38,15 +38,15 @@ use self::{
 };
 use crate::client::{self, Api, Call, Op, catalogue::Service, with_microversion};
 
-/// From here on a server record names its flavor.
+/// The first microversion whose server records contain the flavor's name.
 pub(crate) const FLAVOR_INLINE: &str = "2.47";
-/// Nova's own default for the longest page. A cloud that allows less gives less.
+/// Nova's default for the longest page. A cloud with a lower limit returns shorter pages.
 const PAGE: &str = "1000";
 
-/// What nodes get of their servers.
+/// The settings of nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct InstanceSettings {
-    /// Which of a server's addresses become addresses of the node.
+    /// The selection and order of addresses.
     pub(crate) networking: Networking,
     /// `region`.
     pub(crate) region: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) struct InstanceSettings {
 /// The provider's [`Instances`](ccm_core::Instances).
 pub(crate) type OpenStackInstances = Finder<Servers>;
 
-/// Finds servers with this API.
+/// Creates the finder of servers.
 pub(crate) fn finder(api: &Api, settings: &InstanceSettings, metrics: &ClientMetrics) -> OpenStackInstances {
     let servers = Servers {
         flavors: Flavors::new(api.clone(), metrics),
@@ -76,7 +76,7 @@ pub(crate) struct Servers {
     flavors: Flavors,
     ports: Ports,
     settings: InstanceSettings,
-    /// Set once this Nova has refused [`FLAVOR_INLINE`].
+    /// Set once Nova has refused [`FLAVOR_INLINE`].
     old: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ impl InstanceSource for Servers {
                 if region.is_empty() || region == own {
                     Lookup::Id(id.to_owned())
                 } else {
-                    // Not "not found": other credentials could find it.
+                    // This is not "not found": other credentials could find it.
                     Lookup::Known(Err(Error::new(
                         ErrorKind::InvalidSpec,
                         format!(
@@ -197,7 +197,7 @@ impl Servers {
             Ok(OneServer { server }) if server.id.eq_ignore_ascii_case(id) => Ok(Some(server)),
             Ok(OneServer { server }) => Err(Error::new(
                 ErrorKind::Unexpected,
-                format!("asked for server {id}, Nova answered with server {}", server.id),
+                format!("requested server {id}, Nova answered with server {}", server.id),
             )),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -210,7 +210,7 @@ impl Servers {
         let page: ServerPage = self
             .read(Op::ServerList, &["servers", "detail"], &query, priority)
             .await?;
-        // The database may compare without regard to case.
+        // The database may compare names case-insensitively.
         Ok(page
             .servers
             .into_iter()
@@ -218,7 +218,7 @@ impl Servers {
             .collect())
     }
 
-    /// Reads with the newer microversion, unless Nova does not have it.
+    /// Reads with microversion [`FLAVOR_INLINE`] if Nova supports it.
     async fn read<T: serde::de::DeserializeOwned + Send>(
         &self,
         op: Op,
@@ -235,7 +235,7 @@ impl Servers {
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
                     debug!(
                         error = error.report(),
-                        "Nova is old, going on with its version 2.1"
+                        "Nova does not support the microversion, continuing with 2.1"
                     );
                     self.old.store(true, Ordering::Relaxed);
                 }
@@ -248,7 +248,7 @@ impl Servers {
 
 /// Escapes a text for Nova's `name` filter, which is a regular expression of its database.
 ///
-/// An alternation would name many servers at once, but on MySQL Nova makes every `|` literal, so there is none here.
+/// One request could name many servers by an alternation. But on MySQL Nova escapes every `|`, so none is used.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 8);
     for c in text.chars() {

@@ -60,7 +60,7 @@ struct OpenStack {
     routes: Option<RouterRoutes>,
 }
 
-/// The cloud as far as load balancers need it: its nodes.
+/// The nodes, which is what load balancers need of the cloud.
 #[derive(Clone, Debug)]
 struct Nodes(Arc<Current>);
 
@@ -118,7 +118,7 @@ impl Cloud for OpenStack {
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
-    // Again, since a mounted Secret may have changed. Warnings were logged before.
+    // The files are read again, since a mounted Secret may have changed. Their warnings were logged before.
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
     let settings = &loaded.value.settings;

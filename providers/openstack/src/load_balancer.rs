@@ -1,26 +1,25 @@
-//! Load balancers: what they are read with and written with, and the pure rules by which Services become load balancers.
-//!
+//! Load balancers: reads, writes, and the pure rules that turn Services into load balancers.
 //! | Module | Contents |
 //! |---|---|
 //! | [`part`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
 //! | [`spec`], [`desired`] | from a Service's fields, annotations, class and the config to the desired state of a part |
 //! | [`observe`] | the observed state of a part |
-//! | [`kinds`], [`groups`] | the kinds of objects: attributes, sets, what a change of them takes |
-//! | [`plan`], [`steps`] | the changes from one to the other, and their effects |
-//! | [`directory`], [`orphans`] | which load balancer belongs to which Service, and which to none |
+//! | [`kinds`], [`groups`] | the kinds of objects: attributes, sets, policies of changes |
+//! | [`plan`], [`steps`] | the changes from observed to desired, and their effects |
+//! | [`directory`], [`orphans`] | the load balancers of each Service, and those without a Service |
 //! | [`warnings`] | warnings about a Service |
-//! | [`model`] | the `PartModel` of all that |
+//! | [`model`] | the `PartModel` that combines these |
 //! | [`apply`], [`discover`], [`send`] | the calls |
 //! | [`reconcile`] | the Go cloud controller's metrics |
-//! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
+//! | [`reads`] | shared listings of the project's load balancers and the objects of theirs |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
-//! | [`responses`], [`member`], [`member_id`] | responses, and members as they are kept and sent |
+//! | [`responses`], [`member`], [`member_id`] | responses, and members as they are stored and sent |
 //! | [`features`] | the features of a version of Octavia and of a provider |
 //! | [`annotations`] | the annotations of Services |
 //! | [`names`], [`tags`] | names, tags and descriptions, and the cluster's name in them |
 //! | [`protocols`] | protocols of listeners and pools, types of health monitors |
 //! | [`settings`] | the sections of the config |
-//! | [`subnets`], [`secrets`] | one rule each |
+//! | [`subnets`], [`secrets`] | patterns for subnets; references to certificates |
 
 pub(crate) mod annotations;
 pub(crate) mod apply;

@@ -1,4 +1,4 @@
-//! Taking over a changed config while running.
+//! Applies a changed config at run time.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ use crate::{
     view::Current,
 };
 
-/// The region of a catalogue that is new may be new as well.
+/// The key that a new catalogue may require to change, too.
 const REGION: &str = "[Global] region";
 
-/// Reads the config again and compares it with what is in force.
+/// Reads the config again and compares it with the current one.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     context: BuildContext,
@@ -25,7 +25,7 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// Of a provider that began with this config.
+    /// Creates a reloader for a provider that started with this config.
     pub(crate) fn new(
         context: BuildContext,
         gates: Gates,
@@ -44,7 +44,7 @@ impl Reloader {
         self.configs.files()
     }
 
-    /// Takes over what can be. All or nothing: with an error everything is as it was.
+    /// Applies all changes that need no restart. After an error nothing has changed.
     pub(crate) async fn reload(&self, current: &Current) -> Result<Reload> {
         let mut pending = self.configs.begin().await;
         let new = crate::config::load(&self.context, &mut pending.files)?;
@@ -67,7 +67,7 @@ impl Reloader {
             );
             let api = connected.await.map_err(|error| {
                 if restart_needed.iter().any(|key| key == REGION) {
-                    // Perhaps the credentials are of a cloud that has only the new one.
+                    // The new credentials may belong to a cloud that has only the new region.
                     error.with_context("needs_a_restart", REGION)
                 } else {
                     error

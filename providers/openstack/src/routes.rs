@@ -1,22 +1,21 @@
-//! Routes to the nodes' Pods: the extra routes of a router, and the address pairs of the nodes' ports.
+//! Routes to the nodes' Pods: the extra routes of routers, and the address pairs of the nodes' ports.
 //!
 //! | Step of a pass | Requests |
 //! |---|---|
-//! | what Neutron can | one, once for each set of credentials |
-//! | observe | the router; one for 150 nodes whose address pairs were not looked at for half an hour |
-//! | delete | one for 150 ports, a PUT for each port that has a pair to lose, then one for all routes |
+//! | read the extensions | one, once for each set of credentials |
+//! | observe | the router; one for 150 nodes whose address pairs were not read for half an hour |
+//! | delete | one for 150 ports, a PUT for each port that loses a pair, then one for all routes |
 //! | create | one for all routes, one for 150 ports, a PUT for each port that lacks a pair |
 //!
-//! Neutron judges the whole set that would result, so that one bad next hop, or one route too many, refuses a whole batch:
-//! it is then divided until the bad ones stand alone ([`bisect`]). What Neutron says it has afterwards is believed, not
-//! what it was asked for. Where there is only the older way, a whole list is written under the router's revision, read
-//! again when somebody else was faster ([`table`]).
+//! Neutron checks the whole resulting set, so one bad next hop, or one route too many, refuses a whole batch. The batch
+//! is then divided until the bad routes are alone ([`bisect`]). Neutron's answer counts, not the request. With the
+//! older extension, a whole list is written under the router's revision, and read again after a conflict ([`table`]).
 //!
-//! Where the config names several routers, each has all routes ([`tables`]): a route that one of them lacks is there and has
-//! to be completed, as one whose pair is missing.
+//! If the config names several routers, each has all routes ([`tables`]). A route that one of them lacks has to be
+//! completed, like one whose pair is missing.
 //!
-//! A port lets packets of Pods through only if it has their network as an allowed address pair ([`pairs`]). The pair comes after the route and
-//! goes before it: a route is what tells a later process that there is something to do.
+//! A port forwards packets of Pods only if their network is an allowed address pair ([`pairs`]). The pair is added
+//! after the route and removed before it: a route shows a later process that work remains.
 
 mod bisect;
 mod pairs;
@@ -51,13 +50,13 @@ use crate::{
 /// The section of the config file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouteSettings {
-    /// Ids of the routers; none: no routes.
+    /// IDs of the routers; empty: no routes.
     pub(crate) routers: Vec<String>,
-    /// Whether address pairs of ports are looked after, where Neutron has them.
+    /// Whether address pairs of ports are managed, if Neutron supports them.
     pub(crate) address_pairs: bool,
 }
 
-/// What this Neutron can.
+/// The extensions that Neutron supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Features {
     /// Routes can be added and removed one by one.
@@ -79,15 +78,15 @@ impl Features {
     }
 }
 
-/// The routes of a router, or of several.
+/// The routes of one or several routers.
 #[derive(Debug)]
 pub(crate) struct RouterRoutes {
     current: Arc<Current>,
-    /// Whether routes may be written.
+    /// The fence of route writes.
     fence: Fence,
     routers: Vec<String>,
     address_pairs: bool,
-    /// What was found out, and under which credentials.
+    /// The extensions, and the credentials under which they were read.
     features: Mutex<Option<(u64, Features)>>,
     pairs: Pairs,
 }
@@ -123,12 +122,12 @@ impl RouterRoutes {
             ..read(Op::ExtensionList, Service::Network, &["extensions"])
         };
         let features = Features::of(&api.get(&get, priority).await?);
-        // Reported once for each set of credentials.
+        // Logged once for each set of credentials.
         info!(
             router = self.routers.join(","),
             one_by_one = features.atomic,
             address_pairs = features.pairs && self.address_pairs,
-            "Routes are kept on this router"
+            "Routes are managed on this router"
         );
         self.pairs.forget();
         *self.features.lock() = Some((generation, features));
@@ -145,34 +144,34 @@ impl RouterRoutes {
         Tables(self.routers.iter().map(table).collect())
     }
 
-    /// Those of the wanted routes that are in the table and whose address pairs are missing, or not known.
+    /// The desired routes that exist and whose address pairs are missing or unknown.
     async fn unfinished(
         &self,
-        wanted: &[DesiredRoute],
+        desired: &[DesiredRoute],
         routes: &[CloudRoute],
         priority: Priority,
     ) -> Vec<usize> {
-        let there: HashSet<_> = routes
+        let observed: HashSet<_> = routes
             .iter()
             .map(|route| (route.destination.trunc(), route.next_hop.as_str()))
             .collect();
-        self.pairs.keep(&there);
-        let unknown: Vec<usize> = (0..wanted.len())
+        self.pairs.keep(&observed);
+        let unknown: Vec<usize> = (0..desired.len())
             .filter(|i| {
-                wanted.get(*i).is_some_and(|route| {
-                    there.contains(&(route.destination, route.next_hop.as_str()))
+                desired.get(*i).is_some_and(|route| {
+                    observed.contains(&(route.destination, route.next_hop.as_str()))
                         && !self.pairs.is_known(route)
                 })
             })
             .collect();
-        let look: Vec<_> = unknown.iter().filter_map(|i| wanted.get(*i)).collect();
+        let to_read: Vec<_> = unknown.iter().filter_map(|i| desired.get(*i)).collect();
         let api = self.api();
-        let lacking = match self.pairs.lacking(&api, &look, priority).await {
+        let lacking = match self.pairs.lacking(&api, &to_read, priority).await {
             Ok(lacking) => lacking,
             Err(error) => {
-                // The routes themselves are known. What comes of the pairs stands in the result of each.
-                debug!(error = %error.report(), "Could not look at the address pairs of the nodes' ports");
-                vec![true; look.len()]
+                // The routes themselves are observed; an error of its pair is in the result of each route.
+                debug!(error = %error.report(), "Could not read the address pairs of the nodes' ports");
+                vec![true; to_read.len()]
             }
         };
         let both = unknown.into_iter().zip(lacking);
@@ -198,18 +197,20 @@ impl Routes for RouterRoutes {
         match (self.routers.len() > 1, pairs) {
             (false, false) => None,
             (false, true) => Some("an allowed address pair on the node's port"),
-            (true, false) => Some("its like on each router"),
-            (true, true) => Some("its like on each router and an allowed address pair on the node's port"),
+            (true, false) => Some("the same route on each router"),
+            (true, true) => {
+                Some("the same route on each router and an allowed address pair on the node's port")
+            }
         }
     }
 
-    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed> {
+    async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         let features = self.features(priority).await?;
         let api = self.api();
         let seen = self.tables(&api, features, priority).read().await?;
-        let mut unfinished = seen.incomplete(wanted);
+        let mut unfinished = seen.incomplete(desired);
         if features.pairs && self.address_pairs {
-            unfinished.extend(self.unfinished(wanted, &seen.routes, priority).await);
+            unfinished.extend(self.unfinished(desired, &seen.routes, priority).await);
             unfinished.sort_unstable();
             unfinished.dedup();
         }
@@ -237,51 +238,51 @@ impl Routes for RouterRoutes {
         let tables = self.tables(&api, features, priority);
         let with_pairs = features.pairs && self.address_pairs;
 
-        // What is beside a route goes before it.
+        // Pairs are removed before their routes.
         let before: Vec<Result<()>> = if with_pairs && !changes.delete.is_empty() {
             self.pairs.remove(&api, &self.routers, changes, priority).await
         } else {
             changes.delete.iter().map(|_| Ok(())).collect()
         };
         let mut deleted = before;
-        let gone: Vec<usize> = places(&deleted);
-        let raw: Vec<RawRoute> = gone
+        let to_delete: Vec<usize> = places(&deleted);
+        let raw: Vec<RawRoute> = to_delete
             .iter()
             .filter_map(|i| changes.delete.get(*i))
             .map(RawRoute::of_handle)
             .collect();
-        fill(&mut deleted, &gone, tables.remove(&raw).await);
+        fill(&mut deleted, &to_delete, tables.remove(&raw).await);
 
         let mut created: Vec<Result<()>> = changes
             .create
             .iter()
-            .map(|route| held_back(route, changes, &deleted))
+            .map(|route| fail_if_blocked(route, changes, &deleted))
             .collect();
-        let come: Vec<usize> = places(&created);
-        let raw: Vec<RawRoute> = come
+        let to_create: Vec<usize> = places(&created);
+        let raw: Vec<RawRoute> = to_create
             .iter()
             .filter_map(|i| changes.create.get(*i))
-            .map(RawRoute::of_wanted)
+            .map(RawRoute::of_desired)
             .collect();
-        fill(&mut created, &come, tables.add(&raw).await);
+        fill(&mut created, &to_create, tables.add(&raw).await);
 
         let mut finished: Vec<Result<()>> = if self.routers.len() > 1 {
-            // Which router lacks it is not said; the others take it again.
-            let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_wanted).collect();
+            // It is not known which router lacks the route; for the others, adding it has no effect.
+            let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_desired).collect();
             tables.add(&raw).await
         } else {
             changes.finish.iter().map(|_| Ok(())).collect()
         };
         if with_pairs {
-            let (come, complete) = (places(&created), places(&finished));
-            let lacking: Vec<_> = come
+            let (to_create, complete) = (places(&created), places(&finished));
+            let lacking: Vec<_> = to_create
                 .iter()
                 .filter_map(|i| changes.create.get(*i))
                 .chain(complete.iter().filter_map(|i| changes.finish.get(*i)))
                 .collect();
             let mut results = self.pairs.add(&api, &lacking, priority).await;
-            let of_finished = results.split_off(come.len().min(results.len()));
-            fill(&mut created, &come, results);
+            let of_finished = results.split_off(to_create.len().min(results.len()));
+            fill(&mut created, &to_create, results);
             fill(&mut finished, &complete, of_finished);
         }
         Applied {
@@ -307,18 +308,18 @@ fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
         let family = if v4 { "IPv4" } else { "IPv6" };
         Error::new(
             ErrorKind::InvalidSpec,
-            format!("the node has no internal {family} address for the route to lead to"),
+            format!("the node has no internal {family} address for the next hop of the route"),
         )
     })
 }
 
-/// The places of those that are well so far.
+/// The indexes of the successful results.
 fn places(results: &[Result<()>]) -> Vec<usize> {
     let well = results.iter().enumerate().filter(|(_, result)| result.is_ok());
     well.map(|(i, _)| i).collect()
 }
 
-/// Puts results where they belong.
+/// Stores results at their indexes.
 fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
     for (place, result) in places.iter().zip(results) {
         if let Some(slot) = all.get_mut(*place) {
@@ -327,8 +328,8 @@ fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
     }
 }
 
-/// A second path to a destination whose old one could not be removed would get every other packet.
-fn held_back(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
+/// Fails a route while another route to its destination could not be deleted: it would get only a part of the packets.
+fn fail_if_blocked(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
     let mut old = changes.delete.iter().zip(deleted);
     let failed = old.find_map(|(old, result)| {
         let same = old.destination.trunc() == route.destination;

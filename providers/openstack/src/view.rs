@@ -1,9 +1,8 @@
-//! The cloud through one set of credentials, and the change to another while questions are under way.
+//! The cloud as seen with one set of credentials, and the switch to another set during reads.
 //!
-//! Everything that was learnt through credentials lives and dies with them: connection, token, catalogue, caches. So a
-//! swap has nothing to invalidate, and two projects' answers cannot meet in one cache or one listing. A question that
-//! was under way at the swap is asked again through the new credentials: no caller gets, after a swap, what was
-//! learnt before it.
+//! Each set of credentials has its own connection, token, catalogue and caches, which end with it. So a switch has
+//! nothing to invalidate, and no cache or listing mixes two projects. A read during a switch is repeated with the new
+//! credentials: no caller gets an older answer after a switch.
 
 use std::sync::Arc;
 
@@ -20,16 +19,16 @@ use crate::{
     load_balancer::reads::Reads,
 };
 
-/// How often a question is asked again before its answer is that there is none.
+/// How often a read is repeated before it fails.
 const ATTEMPTS: u32 = 5;
 
-/// The cloud as one set of credentials shows it.
+/// The cloud as seen with one set of credentials.
 #[derive(Debug)]
 struct View {
     generation: u64,
     api: Api,
     instances: OpenStackInstances,
-    /// What load balancers are read with.
+    /// The reads of load balancers.
     reads: Arc<Reads>,
 }
 
@@ -44,18 +43,18 @@ impl View {
     }
 }
 
-/// The view in use: the provider's [`Instances`].
+/// The current view: the provider's [`Instances`].
 #[derive(Debug)]
 pub(crate) struct Current {
     generation: Generation,
     view: RwLock<Arc<View>>,
-    /// What each view is made with.
+    /// The settings for new views.
     settings: InstanceSettings,
     metrics: ClientMetrics,
 }
 
 impl Current {
-    /// With the first credentials.
+    /// Creates the first view.
     pub(crate) fn new(
         api: Api,
         generation: Generation,
@@ -71,29 +70,29 @@ impl Current {
         }
     }
 
-    /// Goes on with other credentials.
+    /// Switches to other credentials.
     pub(crate) fn swap(&self, api: Api) {
         let mut view = self.view.write();
         let generation = self.generation.advance();
         *view = Arc::new(View::new(api, generation, &self.settings, &self.metrics));
     }
 
-    /// The count of changes, for a connection that is to be the next one.
+    /// The count of changes, for the next connection.
     pub(crate) fn generation_handle(&self) -> &Generation {
         &self.generation
     }
 
-    /// The number of the view in use.
+    /// The number of the current view.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.current()
     }
 
-    /// Whom the cloud sees in us.
+    /// The project, the user and the region of the credentials.
     pub(crate) fn scope(&self) -> String {
         self.view().api.scope()
     }
 
-    /// With what load balancers are read and changed now.
+    /// The clients for load balancers.
     pub(crate) fn clients(&self) -> (Api, Arc<Reads>) {
         let view = self.view();
         (view.api.clone(), Arc::clone(&view.reads))
@@ -107,7 +106,7 @@ impl Current {
         let mut view = self.view.write();
         let generation = self.generation.current();
         if view.generation != generation {
-            // The same credentials, but their token is of another project now: what is cached is another's.
+            // The token of the same credentials has another project now, so the caches are dropped.
             let api = view.api.clone();
             *view = Arc::new(View::new(api, generation, &self.settings, &self.metrics));
         }
@@ -132,14 +131,14 @@ impl Instances for Current {
                         return answers;
                     }
                 }
-                // Not waited for: behind the old credentials may be what will never answer.
+                // Do not wait for the old credentials: their cloud may never answer.
                 () = self.generation.beyond(view.generation) => {}
             }
-            debug!("The credentials changed during a question, asking again");
+            debug!("The credentials changed during a read, reading again");
         }
         let error = Error::new(
             ErrorKind::Unavailable,
-            "the credentials changed again and again while the cloud was asked",
+            "the credentials kept changing while the cloud was read",
         );
         queries.iter().map(|_| Err(error.clone())).collect()
     }

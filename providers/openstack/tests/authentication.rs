@@ -1,4 +1,4 @@
-//! Getting in, staying in, and being told why not.
+//! Authentication: success, renewal, and reasons of failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -40,7 +40,7 @@ fn without(conf: &str, keys: &[&str]) -> String {
         .collect()
 }
 
-/// A token, got as any client would.
+/// A token, requested like by any client.
 async fn token(sim: &OpenStack) -> String {
     let body = serde_json::json!({"auth": {
         "identity": {"methods": ["password"], "password": {"user":
@@ -51,7 +51,7 @@ async fn token(sim: &OpenStack) -> String {
     reply.headers()["x-subject-token"].to_str().unwrap().to_owned()
 }
 
-/// Answers every request with this text, whatever it is.
+/// A server that answers every request with this text.
 async fn other_server(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -114,7 +114,7 @@ async fn every_kind_of_credentials_gets_in() {
             .unwrap_or_else(|error| panic!("{conf}\n{error:?}"));
         present(c.ask(by_id("node-1", &id)).await);
     }
-    // Kept until here, since the clouds above lead to it.
+    // Dropped only here, since the clouds above use it.
     drop(sim);
 }
 
@@ -171,7 +171,7 @@ async fn wrong_credentials_are_named_without_the_secret() {
 }
 
 #[tokio::test]
-async fn a_wrong_region_or_endpoint_type_is_told_what_there_is() {
+async fn a_wrong_region_or_endpoint_type_is_reported_with_the_alternatives() {
     let config = Config {
         regions: vec!["RegionOne".into(), "RegionTwo".into()],
         ..Config::default()
@@ -182,7 +182,9 @@ async fn a_wrong_region_or_endpoint_type_is_told_what_there_is() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(
-        error.to_string().contains("regions there: RegionOne, RegionTwo"),
+        error
+            .to_string()
+            .contains("available regions: RegionOne, RegionTwo"),
         "{error}"
     );
     // Without a project there is no catalogue.
@@ -231,7 +233,7 @@ async fn the_region_and_endpoint_type_decide_where_calls_go() {
 }
 
 #[tokio::test]
-async fn what_is_not_keystone_is_called_so() {
+async fn a_server_that_is_not_keystone_is_reported() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 13\r\nConnection: close\r\n\r\n<html></html>",
         "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -304,7 +306,7 @@ async fn a_token_that_is_refused_again_is_an_error_and_no_loop() {
 }
 
 #[tokio::test]
-async fn a_changed_password_is_told_and_does_not_lock_the_user_out() {
+async fn a_changed_password_is_reported_and_does_not_lock_the_user_out() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(20, &ServerSpec::named("node-{i}")).unwrap();
     c.sim.set_password(None, "another").unwrap();
@@ -325,7 +327,7 @@ async fn tokens_are_renewed_before_they_expire() {
     let c = Connected::with(config, "").await;
     let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     let queries = [existence(by_id("node-1", &id))];
-    // Each question is a call; the gate paces them.
+    // Each query is a call; the gate limits their rate.
     while c.count("token_create") == 0 {
         present(c.describe(&queries, Freshness::now()).await.pop().unwrap());
     }
@@ -374,7 +376,7 @@ async fn a_keystone_that_is_down_does_not_matter_while_the_token_is_good() {
 }
 
 #[tokio::test]
-async fn a_project_without_rights_is_told_apart_from_wrong_credentials() {
+async fn a_project_without_rights_is_distinguished_from_wrong_credentials() {
     let c = Connected::new().await;
     let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     c.sim.add_fault(Fault::on("server_get", Action::status(403)));

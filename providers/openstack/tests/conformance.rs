@@ -19,18 +19,18 @@ use parking_lot::Mutex;
 struct Simulated {
     connected: Connected,
     servers: Mutex<Vec<(String, String)>>,
-    /// What the config file says of routes and of calls.
+    /// The sections `[Route]` and `[Quota]`.
     section: String,
     router: String,
-    /// Machines of a crowd.
+    /// The number of other machines.
     crowd: usize,
 }
 
 impl Simulated {
-    /// With further lines of the section of routes.
+    /// Adds lines to `[Route]`.
     async fn new(crowd: usize, more: &str) -> Self {
         let id = "3d1c7a52-8f0b-4c55-a9d2-6e2f7b1c9a10";
-        // Nobody shares this cloud.
+        // No other client uses this cloud.
         let quota = "[Quota]\nnetwork-requests-per-second=1000\nnetwork-burst=1000";
         let section = format!("\n[Route]\nrouter-id={id}\n{more}\n{quota}\n");
         let connected = Connected::with(Config::default(), &section).await;
@@ -131,7 +131,7 @@ impl RouteSubject for Simulated {
     }
 }
 
-/// Its address is in none of the router's subnets.
+/// Its address is in no subnet of the router.
 fn stranger() -> RouteNode {
     RouteNode {
         addresses: vec![NodeAddress::new(AddressType::InternalIP, "192.0.2.77")],
@@ -167,7 +167,7 @@ struct Real {
 }
 
 impl Real {
-    /// `None` where there is none.
+    /// `None` without a real cloud.
     async fn start() -> Option<Self> {
         if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
             say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the suite on a real OpenStack");

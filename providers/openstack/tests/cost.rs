@@ -1,4 +1,4 @@
-//! What questions cost in calls.
+//! The calls that queries cost.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -32,7 +32,7 @@ async fn a_thousand_nodes_cost_a_page_or_two_and_seven_lists_of_ports() {
         "{counts:?}"
     );
 
-    // Again within the freshness: the servers are known, their ports are read.
+    // Again within the freshness: servers are cached, their ports are read.
     c.sim.clear_calls();
     for answer in c.describe(&queries, MINUTE).await {
         present(answer);
@@ -44,7 +44,7 @@ async fn a_thousand_nodes_cost_a_page_or_two_and_seven_lists_of_ports() {
         c.sim.call_counts()
     );
 
-    // A part of them, by id: the same listing will do.
+    // A part of them by ID is answered by the same listing.
     c.sim.clear_calls();
     let known = present(c.describe(&queries[..1], MINUTE).await.pop().unwrap());
     let query = existence(by_provider_id("node", &known.provider_id));
@@ -86,7 +86,7 @@ async fn one_node_in_a_project_of_twenty_thousand_servers_costs_two_calls() {
     present(c.ask(existence(by_id("node-1", &id))).await);
     assert_eq!((c.count("server_get"), c.total()), (1, 1));
 
-    // A cluster in it: the names tell which part of the listing it is.
+    // A cluster among them: the names select a part of the listing.
     let ids = c
         .sim
         .create_servers(300, &ServerSpec::named("node-{i:03}"))
@@ -121,7 +121,7 @@ async fn nodes_that_are_named_otherwise_than_their_servers_are_found_by_id() {
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
     }
-    // The second time it is known.
+    // The second time it is cached.
     c.sim.clear_calls();
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
@@ -192,7 +192,7 @@ async fn existence_reads_neither_ports_nor_flavors() {
 }
 
 #[tokio::test]
-async fn a_flavor_whose_name_is_no_label_gives_its_id() {
+async fn a_flavor_whose_name_is_not_a_label_value_is_shown_by_its_id() {
     let c = Connected::new().await;
     let huge = FlavorSpec {
         id: Some("f-1".into()),
@@ -212,7 +212,7 @@ async fn a_flavor_whose_name_is_no_label_gives_its_id() {
 }
 
 #[tokio::test]
-async fn an_old_nova_is_asked_for_each_flavor_once() {
+async fn each_flavor_of_an_old_nova_is_read_once() {
     let c = Connected::new().await;
     c.sim.configure(|settings| settings.max_microversion = 38);
     c.sim

@@ -1,4 +1,4 @@
-//! What nodes get.
+//! The data of nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -88,7 +88,7 @@ async fn servers_of_a_cell_that_is_down_are_never_absent() {
     let lost = c.sim.create_servers(3, &spec).unwrap();
     let up = c.sim.create_server(&ServerSpec::named("node-up")).unwrap();
     c.sim.set_cell_up("cell2", false);
-    // A wrong answer here would delete nodes. The read by id is a 500, and is given up after some tries.
+    // A wrong answer would delete nodes. The read by ID returns 500, and fails after some retries.
     let queries = [
         by_name("node-1"),
         by_name("node-2"),
@@ -184,11 +184,11 @@ async fn subports_of_trunks_bring_their_addresses() {
 }
 
 #[tokio::test]
-async fn addresses_stand_in_the_order_of_neutrons_list_whichever_port_is_older() {
+async fn addresses_have_the_order_of_neutrons_list_whichever_port_is_older() {
     let c = Connected::new().await;
     let server = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     let older = c.sim.server_ports(&server).remove(0);
-    // A port that is newer, and first in Neutron's list, which is by id.
+    // A newer port that is the first one in Neutron's list, which is sorted by ID.
     let newer = loop {
         let port = c.sim.attach_port(&server, &PortSpec::default()).unwrap();
         if port < older {
@@ -217,7 +217,7 @@ async fn a_failed_list_of_ports_fails_only_its_servers() {
 }
 
 #[tokio::test]
-async fn what_passes_by_is_tried_again() {
+async fn a_temporary_failure_is_retried() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(3, &ServerSpec::named("node-{i}")).unwrap();
     let slow_down = Action::Status {
@@ -237,7 +237,7 @@ async fn what_passes_by_is_tried_again() {
         Action::EmptyJson,
         Action::Drop,
         Action::Reset,
-        // Not Nova's word on the server: never an absence.
+        // This is not Nova's answer about the server, so it never means absence.
         proxy,
     ] {
         for op in ["server_get", "port_list"] {
@@ -297,7 +297,7 @@ async fn background_work_is_answered_too() {
 
 #[tokio::test]
 async fn provider_ids_name_the_region_only_where_they_are_read() {
-    // What is written is a matter of the environment and tested with the config; what is read is not.
+    // The tests of the config cover the written form; this one covers the parsed form.
     let c = Connected::new().await;
     let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     for text in [

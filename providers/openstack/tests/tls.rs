@@ -1,4 +1,4 @@
-//! TLS: whom we trust and who we are.
+//! TLS: trusted authorities and the client certificate.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -30,7 +30,7 @@ fn issue(authority: &Issuer, name: &str, usage: ExtendedKeyUsagePurpose) -> (rcg
     (params.signed_by(&key, authority).unwrap(), key)
 }
 
-/// A proxy that ends TLS in front of `target`, and asks for a client certificate of `clients`, if given.
+/// A proxy that terminates TLS in front of `target`, and requires a client certificate of `clients`, if given.
 async fn proxy(target: SocketAddr, authority: &Issuer, clients: Option<&Issuer>) -> String {
     let (certificate, key) = issue(authority, "localhost", ExtendedKeyUsagePurpose::ServerAuth);
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -70,7 +70,7 @@ async fn proxy(target: SocketAddr, authority: &Issuer, clients: Option<&Issuer>)
     format!("https://localhost:{port}")
 }
 
-/// The simulator's config with Keystone behind the proxy. The other services are reached as the catalogue says.
+/// The simulator's config with Keystone behind the proxy. The other services are reached by the URLs of the catalogue.
 async fn behind(sim: &OpenStack, authority: &Issuer, clients: Option<&Issuer>) -> String {
     let url = url::Url::parse(&sim.auth_url()).unwrap();
     let target = SocketAddr::new(url.host_str().unwrap().parse().unwrap(), url.port().unwrap());
@@ -140,7 +140,7 @@ async fn a_client_certificate_is_shown() {
 }
 
 #[tokio::test]
-async fn rotated_files_are_taken_over_while_running() {
+async fn rotated_files_are_applied_at_run_time() {
     let sim = OpenStack::start(Config::default()).await.unwrap();
     let (authority, stranger, clients) = (authority(), self::authority(), self::authority());
     let conf = behind(&sim, &authority, Some(&clients)).await;
@@ -173,11 +173,11 @@ async fn rotated_files_are_taken_over_while_running() {
     assert_eq!(cloud.reload().await.unwrap().applied, keys);
     assert_eq!(cloud.generation(), 3);
 
-    // The cloud does not have a certificate of that authority.
+    // The cloud's certificate is from another authority.
     write(directory.path(), "ca.pem", &stranger.pem());
     let error = cloud.reload().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
-    // Between two writes of a rotation, certificate and key do not fit.
+    // Between two writes of a rotation, certificate and key do not match.
     write(directory.path(), "ca.pem", &authority.pem());
     let (other, _) = issue(&clients, "ccm", ExtendedKeyUsagePurpose::ClientAuth);
     let whole = std::fs::read_to_string(&certificate).unwrap();

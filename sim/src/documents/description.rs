@@ -1,8 +1,8 @@
 //! The published description of a cloud's API (OpenAPI 3.0): its operations, and checks of requests and answers.
 //!
-//! The checks are those of JSON Schema, by the `jsonschema` crate. OpenAPI 3.0 differs in one keyword, `nullable`, which is
-//! rewritten. Requests are held to more than the description says: a field or parameter that it does not name is a
-//! violation, since a misspelled name has no effect and no error.
+//! The `jsonschema` crate checks JSON Schema. OpenAPI 3.0 differs in one keyword, `nullable`, which is rewritten.
+//! Requests are checked more strictly than described: an unknown field or parameter is a violation, since a misspelled
+//! name has neither an effect nor an error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use jsonschema::{Draft, ValidationError, Validator, error::ValidationErrorKind a
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-/// Something that the service accepts or answers and its description does not have: the JSON pointer of a list of choices
-/// with a further one, or of a map of fields with a further one and its schema.
+/// A value that the service accepts or returns and its description lacks. The JSON pointer is that of a list of choices
+/// with another choice, or of a map of fields with another field and its schema.
 pub(crate) type Gap = (&'static str, &'static str);
 
 /// A described API.
@@ -30,9 +30,9 @@ pub(crate) struct Operation {
     /// The operation's id in the description.
     pub(crate) name: String,
     method: Method,
-    /// Segments of the path; those in braces stand for parameters.
+    /// Segments of the path; those in braces are parameters.
     path: Vec<String>,
-    /// Where it is in the description.
+    /// The JSON pointer of the operation.
     pointer: String,
 }
 
@@ -40,7 +40,7 @@ impl Description {
     /// Reads a description with gaps.
     ///
     /// # Errors
-    /// It is no JSON, or does not have the place of a gap.
+    /// If it is not JSON, or the location of a gap does not exist.
     pub(crate) fn parse(text: &str, gaps: &[Gap]) -> Result<Self, String> {
         let mut root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         for (pointer, addition) in gaps {
@@ -150,9 +150,11 @@ impl Description {
         if let Some((_, name)) = given.keys().find(|(place, _)| *place == "query") {
             return Err(format!("parameter {name} is not described"));
         }
-        let wanted = schemas.follow(format!("{}/requestBody", operation.pointer));
-        match schemas.json(&wanted) {
-            Some(schema) if !body.is_null() || *schemas.at(&format!("{wanted}/required")) == json!(true) => {
+        let requested = schemas.follow(format!("{}/requestBody", operation.pointer));
+        match schemas.json(&requested) {
+            Some(schema)
+                if !body.is_null() || *schemas.at(&format!("{requested}/required")) == json!(true) =>
+            {
                 schemas.check(&schema, body, "body")
             }
             _ => Ok(()),
@@ -192,7 +194,7 @@ impl Description {
     }
 }
 
-/// A description whose schemas are compiled when they are needed. Places are JSON pointers.
+/// A description whose schemas are compiled when they are needed. Locations are JSON pointers.
 #[derive(Debug)]
 struct Schemas {
     root: Value,
@@ -207,12 +209,12 @@ impl Schemas {
         }
     }
 
-    /// What is there; null if there is nothing.
+    /// The value at a location; null if there is none.
     fn at(&self, pointer: &str) -> &Value {
         self.root.pointer(pointer).unwrap_or(&Value::Null)
     }
 
-    /// Where the reference leads that may be there.
+    /// Follows a reference at this location, if there is one.
     fn follow(&self, pointer: String) -> String {
         match self.at(&format!("{pointer}/$ref")).as_str() {
             Some(reference) => self.follow(reference.trim_start_matches('#').to_owned()),
@@ -220,7 +222,7 @@ impl Schemas {
         }
     }
 
-    /// The places of the items of a list.
+    /// The locations of the items of a list.
     fn list(&self, pointer: String) -> impl Iterator<Item = String> {
         let count = self.at(&pointer).as_array().map_or(0, Vec::len);
         (0..count).map(move |index| self.follow(format!("{pointer}/{index}")))
@@ -234,7 +236,7 @@ impl Schemas {
 
     fn check(&self, schema: &str, value: &Value, at: &str) -> Result<(), String> {
         let validator = self.validator(schema)?;
-        // While something else is wrong, no field counts as described.
+        // If there are other errors, no field counts as described.
         let errors = validator.iter_errors(value);
         let is_secondary =
             |error: &ValidationError<'_>| matches!(error.kind(), Kind::UnevaluatedProperties { .. });
@@ -247,7 +249,7 @@ impl Schemas {
         if let Some(validator) = known.get(pointer) {
             return Ok(Arc::clone(validator));
         }
-        // References in it lead to the rest of the description.
+        // References in it point to the rest of the description.
         let mut schema = self.root.clone();
         let escaped = pointer.replace('{', "%7B").replace('}', "%7D");
         schema["$ref"] = json!(format!("#{escaped}"));
@@ -258,7 +260,7 @@ impl Schemas {
     }
 }
 
-/// Where something is wrong, and what: inside alternatives that all fail, what is wrong with the first one.
+/// The location and text of an error. If all alternatives fail, the error of the first one counts.
 fn reason(error: &ValidationError<'_>) -> String {
     match error.kind() {
         Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
@@ -269,7 +271,7 @@ fn reason(error: &ValidationError<'_>) -> String {
     }
 }
 
-/// OpenAPI's `nullable: true` in words of JSON Schema.
+/// Rewrites OpenAPI's `nullable: true` to JSON Schema.
 fn rewrite_nullable(value: &mut Value) {
     for value in children(value) {
         rewrite_nullable(value);
@@ -280,7 +282,7 @@ fn rewrite_nullable(value: &mut Value) {
     }
 }
 
-/// Makes fields that no schema describes violations, in bodies and in objects inside them.
+/// Turns fields that no schema describes into violations, in bodies and nested objects.
 fn close(value: &mut Value) {
     let add = |schema: &mut Value| {
         if let Some(schema) = schema.as_object_mut() {
@@ -310,12 +312,12 @@ fn children(value: &mut Value) -> Vec<&mut Value> {
     }
 }
 
-/// A name as a part of a JSON pointer.
+/// Escapes a name for a JSON pointer.
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// A parameter's text as a value of its type, if it is one.
+/// A parameter's text as a value of its type, if possible.
 fn typed(schema: &Value, text: &str) -> Value {
     let is_text = schema.get("type").is_none_or(|kind| kind == "string");
     let value = serde_json::from_str(text).ok().filter(|_| !is_text);

@@ -1,4 +1,4 @@
-//! The state of a cloud made of documents: collections, and changes that take effect later.
+//! The state of a cloud of documents: collections, and changes that take effect later.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 pub(crate) struct Document {
     pub(crate) id: String,
     pub(crate) fields: Map<String, Value>,
-    /// Counts the changes.
+    /// The number of the last change.
     pub(crate) revision: u64,
 }
 
@@ -29,17 +29,17 @@ struct Collection {
     places: HashMap<String, u64>,
 }
 
-/// What happens to a document when an operation ends.
+/// The effect of an operation on a document.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
-    /// These fields get these values.
+    /// Sets these fields.
     Merge(Map<String, Value>),
-    /// It is deleted.
+    /// Deletes the document.
     #[cfg_attr(not(test), expect(dead_code, reason = "the first cloud deletes at once"))]
     Remove,
 }
 
-/// A document and what happens to it.
+/// A document and the effect on it.
 pub(crate) type Change = (&'static str, String, Effect);
 
 /// An asynchronous operation.
@@ -50,7 +50,7 @@ struct Pending {
     failure: Vec<Change>,
 }
 
-/// All documents of a cloud. Documents sit behind `Arc`, so that freezing the state for a stale read copies none.
+/// All documents of a cloud. Documents are behind `Arc`, so that freezing the state for a stale read copies none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     collections: BTreeMap<String, Collection>,
@@ -58,7 +58,7 @@ pub(crate) struct Store {
     created: u64,
     /// How many of the next asynchronous operations fail.
     pub(crate) failing: u32,
-    /// The most documents of a collection; without a limit there may be any number.
+    /// The most documents of each collection; unlimited if missing.
     pub(crate) limits: BTreeMap<String, usize>,
 }
 
@@ -74,13 +74,13 @@ impl Store {
         found.documents.get(found.places.get(id)?)
     }
 
-    /// Whether the quota allows one more document.
+    /// Whether the quota allows another document.
     pub(crate) fn has_room(&self, collection: &str) -> bool {
         let limit = self.limits.get(collection);
         limit.is_none_or(|limit| self.all(collection).count() < *limit)
     }
 
-    /// The number of the next change.
+    /// Returns the number of the next change.
     pub(crate) fn next(&self) -> u64 {
         self.created + 1
     }
@@ -99,7 +99,7 @@ impl Store {
         found.documents.insert(place, Arc::new(document));
     }
 
-    /// Changes a document; `false` if there is none with this id.
+    /// Changes a document; `false` if it does not exist.
     pub(crate) fn change(
         &mut self,
         collection: &str,
@@ -121,7 +121,7 @@ impl Store {
         true
     }
 
-    /// Deletes a document; `false` if there was none with this id.
+    /// Deletes a document; `false` if it does not exist.
     pub(crate) fn remove(&mut self, collection: &str, id: &str) -> bool {
         let Some(found) = self.collections.get_mut(collection) else {
             return false;
@@ -130,7 +130,8 @@ impl Store {
         place.is_some_and(|place| found.documents.remove(&place).is_some())
     }
 
-    /// Begins an asynchronous operation: at its end these changes are made together, the second ones if it fails.
+    /// Starts an asynchronous operation. When it ends, the changes in `success` take effect together, or those in
+    /// `failure`.
     pub(crate) fn schedule(&mut self, due: Timestamp, success: Vec<Change>, failure: Vec<Change>) {
         self.pending.push(Pending {
             due,
@@ -139,7 +140,7 @@ impl Store {
         });
     }
 
-    /// Ends the operations whose time is up, in the order of their ends.
+    /// Ends the due operations in the order of their due times.
     pub(crate) fn settle(&mut self, now: Timestamp) {
         let (mut ended, pending) = std::mem::take(&mut self.pending)
             .into_iter()

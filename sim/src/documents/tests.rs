@@ -1,4 +1,4 @@
-//! The engine with a cloud that uses all of it: pages by tokens, fingerprints or entity tags, deletions that take time.
+//! The engine with a cloud that uses all of it: pages by tokens, fingerprints or entity tags, slow deletions.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::Method;
 use super::*;
 use crate::quota::{Quota, RetryAfter};
 
-/// A small description. The answer of `things_bad` cannot be given.
+/// A small description. The answer of `things_bad` violates it.
 static DESCRIPTION: LazyLock<std::result::Result<Description, String>> = LazyLock::new(|| {
     let thing = json!({"$ref": "#/components/schemas/thing"});
     let content = |schema: &Value| json!({"content": {"application/json": {"schema": schema}}});
@@ -125,7 +125,7 @@ impl Rules for ThingRules {
     }
 }
 
-/// A cloud with its control, spoken to without HTTP.
+/// A cloud with its control, called without HTTP.
 struct Session {
     control: Control,
     _server: Server,
@@ -194,7 +194,7 @@ async fn pages_follow_tokens_in_the_order_of_creation() {
 }
 
 #[tokio::test]
-async fn requests_and_answers_are_held_to_the_description() {
+async fn requests_and_answers_are_checked_against_the_description() {
     let session = Session::with(Revisions::Unchecked).await;
     for (body, reason) in [
         (json!({}), "body: \"name\" is a required property"),
@@ -243,30 +243,30 @@ async fn requests_and_answers_are_held_to_the_description() {
 }
 
 #[tokio::test]
-async fn a_change_is_held_to_the_revision_that_it_names() {
+async fn a_change_must_match_the_revision_that_it_names() {
     let session = Session::with(Revisions::EntityTag("etag")).await;
-    let (_, made) = session.create("a");
-    let tag = made["etag"].as_str().unwrap();
+    let (_, created) = session.create("a");
+    let tag = created["etag"].as_str().unwrap();
     let put = |name: &str, tag: &str| {
         let body = json!({ "name": name });
         session.send(Method::PUT, "/things/1", &body, &[("if-match", tag)])
     };
     let (status, changed) = put("b", tag);
     assert_eq!(status, 200);
-    assert_ne!(changed["etag"], made["etag"]);
+    assert_ne!(changed["etag"], created["etag"]);
     assert_eq!(put("c", tag).0, 412);
     assert_eq!(put("c", "*").0, 200);
     assert_eq!(session.get("/things/1").1["name"], "c");
 
     let session = Session::with(Revisions::Fingerprint("fingerprint")).await;
-    let (_, made) = session.create("a");
+    let (_, created) = session.create("a");
     let put = |print: &Value| {
         let body = json!({"name": "b", "fingerprint": print});
         session.send(Method::PUT, "/things/1", &body, &[]).0
     };
     assert_eq!(put(&json!("other")), 412);
-    assert_eq!(put(&made["fingerprint"]), 200);
-    assert_eq!(put(&made["fingerprint"]), 412);
+    assert_eq!(put(&created["fingerprint"]), 200);
+    assert_eq!(put(&created["fingerprint"]), 412);
 }
 
 #[tokio::test]

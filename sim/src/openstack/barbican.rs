@@ -1,4 +1,4 @@
-//! Barbican v1, as far as load balancers need it: whether a secret or a container of secrets is there.
+//! Barbican v1, as far as load balancers need it: whether a secret or a container of secrets exists.
 
 use http::{Method, StatusCode};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The control API in Rust: make and change things in the cloud, set how it behaves, read what was asked of it.
+//! The control API in Rust: creates and changes objects, sets the behavior, and reads the call log.
 
 mod balancers;
 mod network;
@@ -19,8 +19,8 @@ use super::spec::{AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, Rou
 use crate::control::Behavior;
 use crate::error::{Error, Result};
 
-/// A handle to a simulated OpenStack. Clones are cheap and belong to the same cloud; [`Behavior`], to which this
-/// dereferences, sets faults and reads the call log.
+/// A handle to a simulated OpenStack. Clones are cheap and belong to the same cloud. [`Behavior`], its `Deref` target,
+/// sets faults and reads the call log.
 #[derive(Clone)]
 pub struct Control {
     cloud: Arc<OpenStackCloud>,
@@ -36,13 +36,13 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// What a client needs to know of this cloud.
+/// The connection data of this cloud.
 impl Control {
     pub(super) fn new(cloud: Arc<OpenStackCloud>, behavior: Behavior) -> Self {
         Self { cloud, behavior }
     }
 
-    /// Keystone's URL, as it stands in a cloud.conf.
+    /// Keystone's URL, as in a cloud.conf.
     pub fn auth_url(&self) -> String {
         format!("{}/identity/v3", self.cloud.base)
     }
@@ -99,7 +99,7 @@ impl Control {
     }
 }
 
-/// A value with the quotes that keep its characters from being read as comments or escapes.
+/// A quoted value, whose characters are not read as comments or escapes.
 fn quoted(value: Option<&String>) -> String {
     let value = value.map(String::as_str).unwrap_or_default();
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
@@ -111,7 +111,7 @@ impl Control {
     /// (whose interface has no port) and two flavors.
     ///
     /// # Errors
-    /// If the name is taken or cannot be told from a service's.
+    /// If the name is taken or is that of a service.
     pub fn create_region(&self, name: &str) -> Result<()> {
         if name.is_empty() || matches!(name, "identity" | "internal" | "admin" | "_sim") {
             return Err(Error::Invalid(format!("a region cannot be called {name:?}")));
@@ -171,18 +171,18 @@ impl Control {
         self.cloud.identity.write().create_project(name, &self.cloud.ids)
     }
 
-    /// Gives a project another name; nothing else of it changes.
+    /// Renames a project; everything else stays.
     ///
     /// # Errors
-    /// If there is no such project.
+    /// If the project does not exist.
     pub fn rename_project(&self, project: &str, name: &str) -> Result<()> {
         self.cloud.identity.write().rename_project(project, name)
     }
 
-    /// Lets a user into a project. Without a name it is the default user.
+    /// Adds a user to a project. Without a name it is the default user.
     ///
     /// # Errors
-    /// If there is no such user or project.
+    /// If the user or project does not exist.
     pub fn add_member(&self, user: Option<&str>, project: &str) -> Result<()> {
         self.cloud.identity.write().add_member(user, project)
     }
@@ -198,7 +198,7 @@ impl Control {
     /// Changes a user's password, which revokes the user's tokens. Without a name it is the default user.
     ///
     /// # Errors
-    /// If there is no such user.
+    /// If the user does not exist.
     pub fn set_password(&self, user: Option<&str>, password: &str) -> Result<()> {
         self.cloud.identity.write().set_password(user, password)
     }
@@ -217,9 +217,9 @@ impl Control {
     /// Deletes an application credential, by id or name, which revokes its tokens.
     ///
     /// # Errors
-    /// If there is no such credential.
-    pub fn delete_app_credential(&self, wanted: &str) -> Result<()> {
-        self.cloud.identity.write().delete_app_credential(wanted)
+    /// If the credential does not exist.
+    pub fn delete_app_credential(&self, requested: &str) -> Result<()> {
+        self.cloud.identity.write().delete_app_credential(requested)
     }
 
     /// Lets a trustee act as the trustor in a project and returns the trust's id.
@@ -254,7 +254,7 @@ impl std::ops::Deref for Control {
 
 /// Settings.
 impl Control {
-    /// The settings in force.
+    /// The current settings.
     pub fn settings(&self) -> Settings {
         self.cloud.settings.read().clone()
     }

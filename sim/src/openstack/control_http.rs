@@ -43,7 +43,7 @@ struct FailuresRequest {
     count: u32,
 }
 
-/// Reads a specification out of what is left of a body. Unknown members are errors there, too.
+/// Parses a specification from the other members of a body. Unknown members are errors, too.
 fn spec<T: DeserializeOwned>(rest: serde_json::Map<String, Value>) -> Result<T> {
     serde_json::from_value(Value::Object(rest)).map_err(|error| Error::Invalid(format!("body: {error}")))
 }
@@ -64,7 +64,7 @@ fn objects(control: &Control, request: &Request, method: &str, path: &[&str]) ->
     }
 }
 
-/// Load balancers and what belongs to them.
+/// Load balancers and related objects.
 fn balancing(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", ["load_balancers"]) => ok(&json!({"load_balancers": control.load_balancers()})),
@@ -108,7 +108,7 @@ fn behavior(control: &Control, request: &Request, method: &str, path: &[&str]) -
     }
 }
 
-/// Settings with the members of a JSON object put over them, and over those of the objects inside.
+/// Merges a JSON object into the settings, recursively.
 fn merge(settings: &Settings, changes: &serde_json::Map<String, Value>) -> Result<Settings> {
     let mut merged = serde_json::to_value(settings).map_err(|error| Error::Invalid(error.to_string()))?;
     if let Some(fields) = merged.as_object_mut() {

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::openstack::ids::Ids;
 use crate::openstack::spec::{AppCredential, AppCredentialSpec, UserSpec};
 
-/// The one domain, as every new cloud has it.
+/// The only domain, which every new cloud has.
 pub(crate) const DOMAIN_ID: &str = "default";
-/// Its name.
+/// The name of the domain.
 pub(crate) const DOMAIN_NAME: &str = "Default";
 
 /// A user. The roles are the same in all of the user's projects.
@@ -32,7 +32,7 @@ pub(crate) struct Trust {
     pub(crate) project_id: String,
 }
 
-/// What a token gives access to.
+/// The scope of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Grant {
     Unscoped,
@@ -52,15 +52,15 @@ pub(crate) struct Token {
     pub(crate) audit_ids: Vec<String>,
 }
 
-/// Who makes a request, as the services see it.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Empty without one.
+    /// Empty without a project.
     pub(crate) project_id: String,
     pub(crate) admin: bool,
 }
 
-/// All of Keystone's state.
+/// The state of Keystone.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) projects: BTreeMap<String, String>,
@@ -97,12 +97,12 @@ impl Identity {
     }
 
     /// A project's id, by id or name; the default project if none is named.
-    pub(crate) fn project(&self, wanted: Option<&str>) -> Result<String> {
-        let Some(wanted) = wanted else {
+    pub(crate) fn project(&self, requested: Option<&str>) -> Result<String> {
+        let Some(requested) = requested else {
             return Ok(self.default_project.clone());
         };
-        self.find_project(wanted, wanted)
-            .ok_or_else(|| Error::unknown("project", wanted))
+        self.find_project(requested, requested)
+            .ok_or_else(|| Error::unknown("project", requested))
     }
 
     pub(crate) fn find_project(&self, id: &str, name: &str) -> Option<String> {
@@ -119,16 +119,16 @@ impl Identity {
     }
 
     /// A user, by id or name; the default user if none is named.
-    pub(crate) fn user(&self, wanted: Option<&str>) -> Result<&User> {
-        let wanted = wanted.unwrap_or(&self.default_user);
-        let by_name = || self.users.values().find(|user| user.name == wanted);
+    pub(crate) fn user(&self, requested: Option<&str>) -> Result<&User> {
+        let requested = requested.unwrap_or(&self.default_user);
+        let by_name = || self.users.values().find(|user| user.name == requested);
         self.users
-            .get(wanted)
+            .get(requested)
             .or_else(by_name)
-            .ok_or_else(|| Error::unknown("user", wanted))
+            .ok_or_else(|| Error::unknown("user", requested))
     }
 
-    /// Who made what is in a project: the default user or else another member.
+    /// The creator of objects in a project: the default user or else another member.
     pub(crate) fn maker_in(&self, project_id: &str) -> String {
         let is_member = |user: &&User| user.projects.iter().any(|id| id == project_id);
         let default = self.users.get(&self.default_user).filter(is_member);
@@ -203,15 +203,19 @@ impl Identity {
         Ok(credential)
     }
 
-    /// Deletes an application credential, by id or name, and with it its tokens.
-    pub(crate) fn delete_app_credential(&mut self, wanted: &str) -> Result<()> {
-        let by_name = || self.app_credentials.values().find(|known| known.name == wanted);
+    /// Deletes an application credential, by ID or name, with its tokens.
+    pub(crate) fn delete_app_credential(&mut self, requested: &str) -> Result<()> {
+        let by_name = || {
+            self.app_credentials
+                .values()
+                .find(|known| known.name == requested)
+        };
         let found = self
             .app_credentials
-            .get(wanted)
+            .get(requested)
             .or_else(by_name)
             .map(|known| known.id.clone());
-        let id = found.ok_or_else(|| Error::unknown("application credential", wanted))?;
+        let id = found.ok_or_else(|| Error::unknown("application credential", requested))?;
         self.app_credentials.remove(&id);
         self.revoke(|_, token| token.app_credential.as_ref() == Some(&id));
         Ok(())
@@ -234,7 +238,7 @@ impl Identity {
         Ok(id)
     }
 
-    /// Ends the tokens that `chosen` picks. They are still known as what once were tokens.
+    /// Revokes the tokens that `chosen` selects. They are still known as former tokens.
     pub(crate) fn revoke(&mut self, chosen: impl Fn(&str, &Token) -> bool) {
         for (id, token) in &mut self.tokens {
             if chosen(id, token) {
@@ -243,12 +247,12 @@ impl Identity {
         }
     }
 
-    /// A token that is valid now.
+    /// A token that is valid.
     pub(crate) fn token(&self, id: &str, now: Timestamp) -> Option<&Token> {
         self.tokens.get(id).filter(|token| now < token.expires)
     }
 
-    /// Who a token speaks for.
+    /// The caller with this token.
     pub(crate) fn caller(&self, token: &Token) -> Caller {
         let project_id = match &token.grant {
             Grant::Project(project) => project.clone(),
@@ -261,7 +265,7 @@ impl Identity {
         }
     }
 
-    /// Keeps a token under a new id.
+    /// Stores a token under a new ID.
     pub(crate) fn issue(&mut self, token: Token, ids: &Ids) -> String {
         if self.tokens.len() >= 10_000 {
             let now = token.issued;

@@ -1,4 +1,4 @@
-//! Identifiers in the shapes of the real services, drawn from one seed.
+//! Identifiers in the shapes of the real services, generated from one seed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,7 +27,7 @@ impl Ids {
         [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
     }
 
-    /// 32 hexadecimal digits, as Keystone's ids are.
+    /// 32 hexadecimal digits, like Keystone's IDs.
     pub(crate) fn hex(&self) -> String {
         format!("{:032x}", self.0.lock().random::<u128>())
     }
@@ -56,13 +56,13 @@ impl Ids {
     }
 }
 
-/// Whether a text is a UUID in the form that Nova accepts in paths: hyphens and case do not matter.
+/// Whether Nova accepts the text as a UUID in paths: hyphens and case do not matter.
 pub(crate) fn is_uuid_like(text: &str) -> bool {
     let digits = text.bytes().filter(|&byte| byte != b'-');
     digits.clone().count() == 32 && digits.clone().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The `index`-th address of a network, its own address being 0.
+/// The `index`-th address of a network; index 0 is the network's own address.
 pub(crate) fn address_at(net: &IpNet, index: u128) -> Option<IpAddr> {
     let address = match net {
         IpNet::V4(net) => IpAddr::V4(Ipv4Addr::from_bits(

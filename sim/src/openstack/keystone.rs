@@ -10,7 +10,7 @@ use crate::openstack::identity::{DOMAIN_ID, DOMAIN_NAME, Grant, Identity, Token}
 use crate::openstack::{OpenStackCloud, infix, ops};
 use crate::server::Target;
 
-/// An error as Keystone words it.
+/// An error in Keystone's words.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: StatusCode,
@@ -28,7 +28,7 @@ impl Fault {
         }
     }
 
-    /// A failed authentication; Keystone never says what was wrong.
+    /// A failed authentication; Keystone never reports the reason.
     fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
@@ -156,7 +156,7 @@ fn header_token(
         .map(|token| (id.to_owned(), token.clone()))
 }
 
-/// The subject token of a request, after checking that the caller may ask about it.
+/// The subject token of a request, after a check of the caller's permission.
 fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Result<(String, Token), Fault> {
     let action = match request.method {
         Method::DELETE => "identity:revoke_token",
@@ -164,7 +164,7 @@ fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Re
     };
     let (_, caller) =
         header_token(cloud, identity, request, "x-auth-token").ok_or_else(Fault::unauthorized)?;
-    // Without a subject there is nobody who could be the caller.
+    // Without a subject, no caller is checked.
     let id = request
         .header("x-subject-token")
         .ok_or_else(|| Fault::forbidden(action))?;
@@ -262,8 +262,8 @@ fn render(identity: &Identity, token: &Token, catalogue: Option<Value>) -> Value
     json!({ "token": document })
 }
 
-/// The service catalogue, unless the request declines it. Every region and interface has its own URL, so that the
-/// call log shows which was used. Made before the identity is locked: regions are locked first.
+/// The service catalogue, unless the request declines it. Every region and interface has its own URL, so that the call
+/// log shows the endpoint. It is built before the identity is locked, since regions are locked first.
 fn catalogue(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
     if request.last("nocatalog").is_some() {
         return None;
@@ -281,7 +281,7 @@ fn catalogue(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
         let mut endpoints = Vec::new();
         for (number, region) in regions.iter().enumerate() {
             for interface in ["admin", "internal", "public"] {
-                // Stable ids: a catalogue that is read twice is the same.
+                // IDs are stable, so that each read returns the same catalogue.
                 let unique = format!("{kind}{interface}").replace(|c: char| !c.is_ascii_hexdigit(), "0");
                 let url = match kind {
                     "identity" => format!("{}{}/identity", cloud.base, infix(interface)),

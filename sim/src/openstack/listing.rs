@@ -1,5 +1,4 @@
-//! Listings as Neutron and Octavia have them: filters, pages and the choice of fields, over the documents that the
-//! service shows.
+//! Listings of Neutron and Octavia: filters, pages and the choice of fields, over the documents of the service.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +7,7 @@ use crate::http::Request;
 /// An object as the service shows it.
 pub(super) type Document = Map<String, Value>;
 
-/// Parameters that the services have and no client sends.
+/// Parameters that the simulator does not have.
 const UNSENT: [&str; 8] = [
     "sort",
     "sort_key",
@@ -20,7 +19,7 @@ const UNSENT: [&str; 8] = [
     "not-tags-any",
 ];
 
-/// Whether a listing asks for something that the simulator does not have.
+/// Whether a listing uses parameters that the simulator does not have.
 pub(super) fn is_unsupported(request: &Request) -> bool {
     UNSENT.iter().any(|name| request.last(name).is_some())
 }
@@ -29,7 +28,7 @@ pub(super) fn is_unsupported(request: &Request) -> bool {
 pub(super) struct Query<'a> {
     /// Filters by attribute; the values of one attribute are alternatives.
     pub(super) filters: Vec<(&'a str, Vec<&'a str>)>,
-    /// The fields that are shown; all without a choice. Unknown ones select nothing.
+    /// The requested fields; empty: all. Unknown ones select nothing.
     fields: Vec<&'a str>,
     pub(super) limit: Option<&'a str>,
     pub(super) marker: Option<&'a str>,
@@ -56,10 +55,10 @@ impl<'a> Query<'a> {
         query
     }
 
-    /// Whether a document passes all filters.
+    /// Whether a document matches all filters.
     pub(super) fn matches(&self, document: &Document) -> bool {
-        self.filters.iter().all(|(name, wanted)| {
-            let matches = |have: &Value| wanted.iter().any(|wanted| equals(have, wanted));
+        self.filters.iter().all(|(name, requested)| {
+            let matches = |have: &Value| requested.iter().any(|requested| equals(have, requested));
             match document.get(*name) {
                 Some(Value::Array(list)) => list.iter().any(matches),
                 have => matches(have.unwrap_or(&Value::Null)),
@@ -67,7 +66,7 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// The fields of a document that are shown.
+    /// The requested fields of a document.
     pub(super) fn choose(&self, mut document: Document) -> Document {
         if !self.fields.is_empty() {
             document.retain(|name, _| self.fields.contains(&name.as_str()));
@@ -77,21 +76,21 @@ impl<'a> Query<'a> {
 }
 
 /// Whether an attribute has the value of a filter. The databases ignore case.
-fn equals(have: &Value, wanted: &str) -> bool {
+fn equals(have: &Value, requested: &str) -> bool {
     match have {
-        Value::String(have) => have.eq_ignore_ascii_case(wanted),
-        Value::Bool(have) => is_true(wanted) == *have,
-        Value::Null => wanted.is_empty(),
+        Value::String(have) => have.eq_ignore_ascii_case(requested),
+        Value::Bool(have) => is_true(requested) == *have,
+        Value::Null => requested.is_empty(),
         // A part of a port's address, by its name.
-        Value::Object(parts) => wanted.split_once('=').is_some_and(|(name, wanted)| {
+        Value::Object(parts) => requested.split_once('=').is_some_and(|(name, requested)| {
             let part = parts.get(name);
-            part.is_some_and(|have| equals(have, wanted))
+            part.is_some_and(|have| equals(have, requested))
         }),
-        other => serde_json::from_str::<Value>(wanted).is_ok_and(|wanted| wanted == *other),
+        other => serde_json::from_str::<Value>(requested).is_ok_and(|requested| requested == *other),
     }
 }
 
-/// Whether a text of a query stands for true.
+/// Whether a text of a query means true.
 pub(super) fn is_true(text: &str) -> bool {
     matches!(
         text.to_lowercase().as_str(),

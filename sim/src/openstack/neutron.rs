@@ -1,5 +1,5 @@
-//! Neutron v2.0: version document, extensions, networks, subnets, ports and their tags, floating addresses, security
-//! groups and their rules, routers and quotas.
+//! Neutron v2.0: version document, extensions, networks, subnets, ports and their tags, floating IPs, security groups
+//! and their rules, routers and quotas.
 
 mod body;
 mod floating;
@@ -26,7 +26,7 @@ use crate::openstack::region::{
 };
 use crate::server::{Cloud as _, Target};
 
-/// An error as Neutron words it.
+/// An error in Neutron's words.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: StatusCode,
@@ -57,7 +57,7 @@ impl Fault {
         )
     }
 
-    /// More than a project may have.
+    /// A project's quota is exceeded.
     fn over_quota(resource: &str) -> Self {
         let message = format!("Quota exceeded for resources: ['{resource}'].");
         Self::new(StatusCode::CONFLICT, "OverQuota", message)
@@ -70,17 +70,17 @@ pub(crate) fn error(status: StatusCode, class: &str, message: &str) -> Reply {
     Reply::json(status, &body)
 }
 
-/// A request below `/v2.0` with all that its answer depends on.
+/// A request below `/v2.0` with all inputs of its answer.
 struct Api<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a Region,
     request: &'a Request,
     caller: &'a Caller,
-    /// URL of the endpoint that was used.
+    /// URL of the requested endpoint.
     endpoint: String,
 }
 
-/// A request that changes something.
+/// A request that changes an object.
 struct Edit<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a mut Region,
@@ -100,12 +100,12 @@ impl Edit<'_> {
         }
     }
 
-    /// Something that the caller sees.
+    /// An object that is visible to the caller.
     fn find<T: Resource>(&self, id: &str) -> Result<Arc<T>, Fault> {
         listing::find::<T>(&self.api(), id)
     }
 
-    /// Whether a project may have one more of what it has so many of.
+    /// Checks the quota of a project that has `have` objects.
     fn check_quota(&self, resource: &str, have: usize) -> Result<(), Fault> {
         let quotas = &self.cloud.settings.read().resource_quotas;
         match quotas.get(resource) {
@@ -114,12 +114,12 @@ impl Edit<'_> {
         }
     }
 
-    /// Holds the caller to the revision that the header `If-Match` names.
+    /// Checks the revision in the header `If-Match`.
     fn check_revision(&self, revision: u64) -> Result<(), Fault> {
-        let Some(wanted) = self.request.header("if-match") else {
+        let Some(requested) = self.request.header("if-match") else {
             return Ok(());
         };
-        let number = wanted
+        let number = requested
             .strip_prefix("revision_number=")
             .and_then(|number| number.parse::<u64>().ok());
         match number {
@@ -129,7 +129,7 @@ impl Edit<'_> {
                 "RevisionNumberConstraintFailed",
                 format!("Constrained to {number}, but current revision is {revision}"),
             )),
-            // What it does not understand it does not hold anybody to.
+            // An unknown form has no effect.
             None => Ok(()),
         }
     }
@@ -157,7 +157,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     answer(&api, target).unwrap_or_else(|fault| error(fault.status, fault.class, &fault.message))
 }
 
-/// Answers a request that changes something.
+/// Answers a request that changes an object.
 pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) -> Reply {
     let caller = match cloud.caller(request) {
         Ok(caller) => caller,
@@ -264,7 +264,7 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     }
 }
 
-/// How many of each kind a project may have; -1 stands for any number.
+/// The quotas of a project; -1 is unlimited.
 fn quotas(api: &Api<'_>) -> Reply {
     let quotas = &api.cloud.settings.read().resource_quotas;
     let kinds = [

@@ -16,7 +16,7 @@ use crate::openstack::{OpenStackCloud, ops};
 use crate::server::Target;
 use view::ServerView;
 
-/// An error as Nova words it.
+/// An error in Nova's words.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: StatusCode,
@@ -39,7 +39,7 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// An error that Nova did not expect; only its class gets out.
+    /// An error that Nova did not expect; clients only see its class.
     fn unexpected(class: &str) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -77,7 +77,7 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
     reply
 }
 
-/// A request below `/v2.1` with all that its answer depends on.
+/// A request below `/v2.1` with all inputs of its answer.
 struct Api<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a Region,
@@ -85,7 +85,7 @@ struct Api<'a> {
     caller: &'a Caller,
     /// The minor number of the microversion.
     version: u32,
-    /// URL of the endpoint that was used, without the version.
+    /// URL of the requested endpoint, without the version.
     endpoint: String,
 }
 
@@ -104,7 +104,7 @@ impl Api<'_> {
         format!("{}{}/{path}", self.endpoint, self.project_part())
     }
 
-    /// The project's part of a link: Nova adds it when the request names the project, wherever that is.
+    /// The project's part of a link: Nova adds it when the request's path has the project.
     fn project_part(&self) -> String {
         let project = &self.caller.project_id;
         let named = [&self.request.path, &self.request.query]
@@ -121,7 +121,7 @@ impl Api<'_> {
         self.region.cells_down.contains(&server.cell)
     }
 
-    /// `GET /servers/{id}`: a server that this caller may see.
+    /// `GET /servers/{id}`: a server that is visible to the caller.
     fn server(&self, id: &str) -> Result<Reply, Fault> {
         let server = self
             .region
@@ -169,7 +169,7 @@ impl Api<'_> {
             .map(|server| ServerView { api: self, server })
             .collect();
         let mut body = json!({ "servers": page });
-        // Nova adds a link whenever the page is full, even if nothing follows.
+        // Nova adds a link whenever the page is full, even if it is the last one.
         if let (Some(last), Some(fields)) = (page.last(), body.as_object_mut())
             && page.len() == limit
         {
@@ -178,7 +178,7 @@ impl Api<'_> {
         Ok(Reply::json(StatusCode::OK, &body))
     }
 
-    /// The link to the page after a server: the parameters in order, and a new marker last.
+    /// The link to the page after a server: the parameters in order, and the new marker last.
     fn next_link(&self, last: &str) -> Value {
         let params = self.request.params.iter();
         let mut params: BTreeMap<&str, &str> = params
@@ -194,7 +194,7 @@ impl Api<'_> {
         json!([{"rel": "next", "href": href}])
     }
 
-    /// The place of the server after which a page begins. Nova asks the server's own cell.
+    /// The position of a marker. Nova reads it from the server's own cell.
     fn marker(&self, marker: &str) -> Result<AgeKey, Fault> {
         let servers = &self.region.servers;
         let server = servers.get(marker);
@@ -242,13 +242,13 @@ enum NameFilter {
 impl NameFilter {
     fn matches(&self, name: &str) -> bool {
         match self {
-            Self::Exactly(wanted) => name.to_lowercase() == *wanted,
+            Self::Exactly(requested) => name.to_lowercase() == *requested,
             Self::Pattern(pattern) => pattern.is_match(name),
         }
     }
 }
 
-/// Nova escapes every `|`, so that alternatives are impossible.
+/// Nova escapes every `|`, so alternatives are impossible.
 fn name_filter(pattern: &str) -> Result<NameFilter, Fault> {
     let escaped = pattern.replace('|', "\\|");
     let anchored = escaped.strip_prefix('^').and_then(|rest| rest.strip_suffix('$'));
@@ -261,7 +261,7 @@ fn name_filter(pattern: &str) -> Result<NameFilter, Fault> {
         .map_err(|_| Fault::unexpected("oslo_db.exception.DBError"))
 }
 
-/// The text that a pattern without any operator stands for.
+/// The text of a pattern without operators.
 fn literal(pattern: &str) -> Option<String> {
     let mut literal = String::new();
     let mut chars = pattern.chars();
@@ -293,7 +293,7 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
     }
 }
 
-/// Answers a request to Nova. No answer if the simulator does not have the operation.
+/// Answers a request to Nova; `None` if the simulator does not have the operation.
 pub(crate) fn handle(
     cloud: &OpenStackCloud,
     region: &Region,
@@ -331,10 +331,10 @@ pub(crate) fn handle(
     Some(versioned(reply, &format!("2.{version}")))
 }
 
-/// Minor number of the newest microversion that the simulator knows; a cloud may have newer ones.
+/// Minor number of the newest simulated microversion; a cloud may have newer ones.
 const NEWEST: u32 = 47;
 
-/// Says which microversion an answer is about.
+/// Adds the microversion to an answer.
 fn versioned(reply: Reply, version: &str) -> Reply {
     reply
         .with("OpenStack-API-Version", &format!("compute {version}"))
@@ -342,7 +342,7 @@ fn versioned(reply: Reply, version: &str) -> Reply {
         .with("Vary", "OpenStack-API-Version, X-OpenStack-Nova-API-Version")
 }
 
-/// The answer to a request with a bad microversion, which is repeated if it has the form of a version.
+/// The answer to an invalid microversion, which is repeated if it has the form of a version.
 fn refusal(fault: &Fault, version: Option<&str>) -> Reply {
     let reply = error(fault.status, &fault.message);
     match version {
@@ -355,7 +355,7 @@ fn refusal(fault: &Fault, version: Option<&str>) -> Reply {
 fn unscoped(caller: &Caller, op: &str) -> Result<(), Fault> {
     match op {
         _ if !caller.project_id.is_empty() => Ok(()),
-        // Nova looks for the server first, and that is where it notices.
+        // Nova searches for the server first, and fails there.
         "server_get" => Err(Fault::unexpected("nova.exception.NovaException")),
         "flavor_get" => Err(Fault::new(StatusCode::FORBIDDEN, "Forbidden")),
         _ => {
@@ -365,8 +365,8 @@ fn unscoped(caller: &Caller, op: &str) -> Result<(), Fault> {
     }
 }
 
-/// The microversion that a request asks for: the minor number, Nova's first being 2.1. The fault of one that does not
-/// exist comes with its text, if it has the form of a version.
+/// The minor number of the requested microversion; the lowest is 2.1. The fault of an unknown one contains its text, if
+/// it has the form of a version.
 fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault, Option<String>)> {
     let max = cloud.settings.read().max_microversion;
     let standard = request.header("openstack-api-version").and_then(|header| {
@@ -382,10 +382,10 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
             .header("x-openstack-nova-api-version")
             .map(|version| version.trim().to_owned())
     };
-    let Some(wanted) = standard.or_else(legacy) else {
+    let Some(requested) = standard.or_else(legacy) else {
         return Ok(1);
     };
-    if wanted == "latest" {
+    if requested == "latest" {
         return Ok(max);
     }
     let number = |text: &str| -> Option<u32> {
@@ -394,18 +394,20 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
             .then(|| text.parse().ok())
             .flatten()
     };
-    let parsed = wanted
+    let parsed = requested
         .split_once('.')
         .and_then(|(major, minor)| number(major).zip(number(minor)));
     let Some((major, minor)) = parsed else {
-        let message =
-            format!("API Version String {wanted} is of invalid format. Must be of format MajorNum.MinorNum.");
+        let message = format!(
+            "API Version String {requested} is of invalid format. Must be of format MajorNum.MinorNum."
+        );
         return Err((Fault::bad_request(message), None));
     };
     if major != 2 || minor < 1 || minor > max {
-        let message =
-            format!("Version {wanted} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}.");
-        return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(wanted)));
+        let message = format!(
+            "Version {requested} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}."
+        );
+        return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(requested)));
     }
     Ok(minor)
 }

@@ -49,13 +49,13 @@ fn names(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// A request with all that its answer depends on.
+/// A request with all inputs of its answer.
 struct Api<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a Region,
     request: &'a Request,
     caller: &'a Caller,
-    /// URL of the endpoint that was used.
+    /// URL of the requested endpoint.
     endpoint: String,
     /// Minor number of the newest version.
     minor: u32,
@@ -66,7 +66,7 @@ impl Api<'_> {
         &self.region.balancing
     }
 
-    /// An object that the caller may see.
+    /// An object that is visible to the caller.
     fn find(&self, kind: Kind, id: &str) -> Result<&Object, Fault> {
         let found = self.state().get(kind, id);
         let found = found.ok_or_else(|| Fault::not_found(title(kind), id))?;
@@ -141,7 +141,7 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
     }
 }
 
-/// Whether an operation changes something.
+/// Whether an operation changes an object.
 pub(crate) fn writes(op: &str) -> bool {
     op.starts_with("loadbalancer_")
         && ["_create", "_update", "_delete", "_failover"]
@@ -149,7 +149,7 @@ pub(crate) fn writes(op: &str) -> bool {
             .any(|end| op.ends_with(end))
 }
 
-/// Who makes a request.
+/// The caller of a request.
 fn admit(cloud: &OpenStackCloud, request: &Request) -> Result<Caller, Box<Reply>> {
     cloud.caller(request).map_err(|_| {
         let message = "The request you have made requires authentication.";
@@ -162,7 +162,7 @@ fn admit(cloud: &OpenStackCloud, request: &Request) -> Result<Caller, Box<Reply>
     })
 }
 
-/// Answers a request to Octavia that changes nothing.
+/// Answers a read.
 pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request, target: &Target) -> Reply {
     let endpoint = cloud.endpoint(target);
     let minor = cloud.settings.read().load_balancing.max_minor;
@@ -184,25 +184,25 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     answer(&api, target).unwrap_or_else(Fault::reply)
 }
 
-/// The parts of a path that are ids.
+/// The IDs in a path.
 fn ids(target: &Target) -> (&str, &str) {
     let part = |index: usize| target.rest.get(index).map(String::as_str).unwrap_or_default();
     (part(3), part(5))
 }
 
-/// Whether a path leads through a pool that there is not.
-fn check_way(state: &Balancing, target: &Target) -> Result<(), Fault> {
+/// Checks that the pool in the path exists.
+fn check_pool_in_path(state: &Balancing, target: &Target) -> Result<(), Fault> {
     let (id, _) = ids(target);
     let through = target.op.starts_with("loadbalancer_member");
     if through && state.get(Kind::Pool, id).is_none() {
-        return Err(Fault::no_way(id));
+        return Err(Fault::missing_pool(id));
     }
     Ok(())
 }
 
 fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     let (id, _) = ids(target);
-    check_way(api.state(), target)?;
+    check_pool_in_path(api.state(), target)?;
     match target.op {
         "loadbalancer_list" => listing::list(api, Kind::LoadBalancer, None),
         "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id),
@@ -231,7 +231,7 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     }
 }
 
-/// Answers a request to Octavia that changes something.
+/// Answers a request that changes an object.
 pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) -> Reply {
     let caller = match admit(cloud, request) {
         Ok(caller) => caller,
@@ -258,7 +258,7 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
 
 fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault> {
     let (id, below) = ids(target);
-    check_way(&edit.region.balancing, target)?;
+    check_pool_in_path(&edit.region.balancing, target)?;
     let is_known = |name: &str| match name {
         "cascade" => target.op == "loadbalancer_delete",
         "additive_only" => target.op == "loadbalancer_members_update" && edit.minor() >= 11,

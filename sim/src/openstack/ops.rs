@@ -1,12 +1,12 @@
-//! Names of operations, as the call log, faults and latencies know them.
+//! Names of operations in the call log, faults and latencies.
 
 use http::Method;
 
-/// A request that no client of the simulator sends; it is answered with 501.
+/// A request that the simulator does not have; it is answered with 501.
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// The operation on a collection or on one of its objects. `names` are those of list, create, get, update and delete;
-/// `-` stands for one that the simulator does not have.
+/// `-` is one that the simulator does not have.
 pub(crate) fn of_collection(method: &Method, is_item: bool, names: &'static str) -> &'static str {
     let index = match (is_item, method.as_str()) {
         (false, "GET") => 0,

@@ -1,8 +1,8 @@
-//! Values as the services, which are written in Python, show them in messages.
+//! Values in the format of Python, as the services show them in messages.
 
 use serde_json::Value;
 
-/// A value as Python writes it.
+/// A value in Python's format.
 pub(crate) fn python(value: &Value) -> String {
     let quoted = |value: &Value| match value {
         Value::String(text) => format!("'{text}'"),

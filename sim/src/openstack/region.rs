@@ -1,6 +1,6 @@
 //! One region's compute, network and load balancing state, with the indices that its listings need.
 //!
-//! Records sit behind `Arc`, so that freezing a region for a stale read copies its indices and no record.
+//! Records are behind `Arc`, so that freezing a region for a stale read copies its indices but no record.
 
 mod balancing;
 mod network;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::openstack::ids::Ids;
 use crate::openstack::spec::{AddressSpec, PortSpec, ServerPatch, ServerSpec};
 
-/// A flavor; a server keeps the one it was made with.
+/// A flavor; a server keeps the flavor of its creation.
 #[derive(Debug)]
 pub(crate) struct Flavor {
     pub(crate) id: String,
@@ -58,7 +58,7 @@ pub(crate) struct Secret {
     pub(crate) created: Timestamp,
 }
 
-/// When something is created, and by whom it is owned.
+/// The creation time and the owner of a new object.
 #[derive(Clone, Debug)]
 pub(crate) struct Birth {
     pub(crate) at: Timestamp,
@@ -82,20 +82,20 @@ impl Region {
     }
 
     /// A flavor by id or name, or the first one.
-    pub(crate) fn flavor(&self, wanted: Option<&str>) -> Result<Arc<Flavor>> {
-        let found = match wanted {
+    pub(crate) fn flavor(&self, requested: Option<&str>) -> Result<Arc<Flavor>> {
+        let found = match requested {
             None => self.flavors.values().next(),
-            Some(wanted) => self
+            Some(requested) => self
                 .flavors
-                .get(wanted)
-                .or_else(|| self.flavors.values().find(|flavor| flavor.name == wanted)),
+                .get(requested)
+                .or_else(|| self.flavors.values().find(|flavor| flavor.name == requested)),
         };
         found
             .cloned()
-            .ok_or_else(|| Error::unknown("flavor", wanted.unwrap_or_default()))
+            .ok_or_else(|| Error::unknown("flavor", requested.unwrap_or_default()))
     }
 
-    /// Makes a server with its ports and returns its id.
+    /// Creates a server with its ports and returns its ID.
     pub(crate) fn create_server(&mut self, spec: &ServerSpec, birth: &Birth, ids: &Ids) -> Result<String> {
         let status = spec.status.clone().unwrap_or_else(|| "ACTIVE".to_owned());
         if !is_status(&status) {
@@ -136,7 +136,7 @@ impl Region {
         self.servers.insert(server);
         for port in ports {
             if let Err(error) = self.attach_port(&id, port, birth, ids) {
-                // A server half made would surprise whoever corrects the mistake and tries again.
+                // A partially created server would block a corrected request.
                 self.purge_server(&id);
                 return Err(error);
             }
@@ -144,7 +144,7 @@ impl Region {
         Ok(id)
     }
 
-    /// Gives a server one more port.
+    /// Adds a port to a server.
     pub(crate) fn attach_port(
         &mut self,
         id: &str,
@@ -163,7 +163,7 @@ impl Region {
         Ok(port_id)
     }
 
-    /// Takes a port from its server or trunk and deletes it.
+    /// Detaches a port from its server or trunk and deletes it.
     pub(crate) fn delete_port(&mut self, port_id: &str) -> Result<()> {
         let port = self.network.remove_port(port_id)?;
         self.servers
@@ -171,7 +171,7 @@ impl Region {
         Ok(())
     }
 
-    /// Makes changes to a server.
+    /// Applies a patch to a server.
     pub(crate) fn update_server(&mut self, id: &str, patch: &ServerPatch, at: Timestamp) -> Result<()> {
         self.live_server(id)?;
         if let Some(status) = patch.status.as_deref().filter(|status| !is_status(status)) {
@@ -214,18 +214,18 @@ impl Region {
         Ok(())
     }
 
-    /// Lets the changes at load balancers take effect whose time is up.
+    /// Applies the due changes of load balancers.
     pub(crate) fn settle(&mut self, now: Timestamp, heartbeats: bool) {
         for gone in self.balancing.settle(now, heartbeats) {
             self.release_vip(&gone);
         }
     }
 
-    /// Gives back the port of a load balancer that is gone, if it was made for it.
+    /// Deletes the port of a deleted load balancer, if Octavia created it.
     pub(crate) fn release_vip(&mut self, balancer: &Object) {
         let port = balancer.text("vip_port_id");
         if *balancer.get("octavia_owned") == true {
-            // Somebody may have deleted it before.
+            // Another client may have deleted it before.
             let _present = self.network.remove_port(port);
         }
         let group = balancer.text("octavia_group");
@@ -244,7 +244,7 @@ impl Region {
             .map(|server| server.ports.clone())
             .unwrap_or_default();
         for port in ports {
-            // The port was made a moment ago, so it is there.
+            // The port was created a moment ago, so it exists.
             let _present = self.network.remove_port(&port);
         }
         self.servers.remove(id);
@@ -257,7 +257,7 @@ impl Region {
             .ok_or_else(|| Error::unknown("server", id))
     }
 
-    /// The addresses that Nova shows of a server: for each port its fixed ones, then its floating ones, by network
+    /// The addresses of a server as Nova shows them: for each port its fixed ones, then its floating ones, by network
     /// name in the order of the ports.
     pub(crate) fn addresses<'a>(&'a self, server: &'a Server) -> Vec<(&'a str, Vec<ShownAddress<'a>>)> {
         if let Some(addresses) = &server.addresses {

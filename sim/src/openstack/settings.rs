@@ -1,4 +1,4 @@
-//! What the services can do and how they behave, as it can be changed while they run.
+//! The features and behavior of the services, which can be changed while they run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::millis;
 
-/// What the services can do and how they behave.
+/// The features and behavior of the services.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Minor number of Nova's newest microversion: 1 is a cloud that has none but 2.1.
+    /// Minor number of Nova's newest microversion; 1: only version 2.1.
     pub max_microversion: u32,
-    /// Most servers or flavors on a page.
+    /// The most servers or flavors on a page.
     pub max_limit: usize,
-    /// Most objects of Neutron on a page; without it Neutron pages only when asked to.
+    /// The most objects of Neutron on a page; without it, Neutron pages only on request.
     pub network_max_limit: Option<usize>,
     /// Extensions of Neutron that are switched off, by alias.
     pub missing_extensions: Vec<String>,
-    /// Whether a member of a project may choose a floating address, which only administrators may by default.
+    /// Whether a member of a project may choose the address of a floating IP. By default only administrators may.
     pub choose_floating_address: bool,
-    /// How many of a kind a project may have; what is not named is unlimited. Neutron's names (`floatingip`,
-    /// `security_group`, `security_group_rule`, `port`, and `router_route` for one router) and Octavia's
-    /// (`load_balancer`, `listener`, `pool`, `member`, `health_monitor`).
+    /// The quota of each kind of object in a project; unlimited if missing. Neutron's names are `floatingip`,
+    /// `security_group`, `security_group_rule`, `port`, and `router_route` for one router. Octavia's are
+    /// `load_balancer`, `listener`, `pool`, `member`, `health_monitor`.
     pub resource_quotas: BTreeMap<String, u64>,
     /// Octavia.
     pub load_balancing: LoadBalancing,
-    /// Whether there is a Barbican.
+    /// Whether Barbican exists.
     pub key_manager: bool,
 }
 
@@ -46,33 +46,33 @@ impl Default for Settings {
     }
 }
 
-/// Octavia's ways.
+/// The settings of Octavia.
 ///
-/// A change that takes no time is seen as done by the next request; the answer to the request that asked for it says
-/// `PENDING_...` all the same. A small cloud needs some 7 seconds for a load balancer and one for a change to it.
+/// A change with a duration of zero has taken effect at the next request, but its own answer shows `PENDING_...`. A
+/// small cloud needs about 7 seconds for a load balancer and one for a change of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoadBalancing {
-    /// Whether there is an Octavia.
+    /// Whether Octavia exists.
     pub enabled: bool,
-    /// Minor number of the newest version of its API. Attributes of later versions are unknown to it.
+    /// Minor number of the newest version of its API. Attributes of later versions are unknown.
     pub max_minor: u32,
     /// Providers; `amphora`, its alias `octavia`, and `ovn` are known.
     pub providers: Vec<String>,
     /// The provider of a load balancer that names none.
     pub default_provider: String,
-    /// How long a load balancer takes until it is made.
+    /// The duration of a load balancer's creation.
     #[serde(with = "millis", rename = "create_ms")]
     pub create_time: Duration,
-    /// How long a change takes, of a load balancer or of anything below it.
+    /// The duration of a change of a load balancer or an object below it.
     #[serde(with = "millis", rename = "update_ms")]
     pub update_time: Duration,
-    /// How long it takes until a load balancer is gone.
+    /// The duration of a load balancer's deletion.
     #[serde(with = "millis", rename = "delete_ms")]
     pub delete_time: Duration,
-    /// Whether the load balancers report that they are in operation. Without it they stay `OFFLINE`.
+    /// Whether load balancers report their operation. Without it they stay `OFFLINE`.
     pub heartbeats: bool,
-    /// Most objects on a page.
+    /// The most objects on a page.
     pub max_limit: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the control API is told: the things to create and the changes to make, in Rust and as JSON.
+//! Parameters of the control API: objects to create and changes, in Rust and as JSON.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// A server to create. Everything has a sensible default but the name.
+/// A server to create. All fields but the name have defaults.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerSpec {
-    /// Name. In a bulk creation `{i}` stands for the running number, `{i:05}` for the same with leading zeros.
+    /// Name. In a bulk creation `{i}` is replaced by the number, `{i:05}` by the number with leading zeros.
     pub name: String,
     /// UUID; random if not said.
     pub id: Option<String>,
@@ -63,7 +63,7 @@ fn fixed() -> String {
     "fixed".to_owned()
 }
 
-/// Changes to a server; what is not said stays.
+/// Changes to a server; missing fields do not change.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerPatch {
@@ -117,7 +117,7 @@ impl PortSpec {
     }
 }
 
-/// Changes to a port; what is not said stays.
+/// Changes to a port; missing fields do not change.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortPatch {
@@ -125,7 +125,7 @@ pub struct PortPatch {
     pub name: Option<String>,
     /// New status.
     pub status: Option<String>,
-    /// All fixed addresses anew.
+    /// Replaces all fixed addresses.
     pub addresses: Option<Vec<IpAddr>>,
     /// Replaces all tags.
     pub tags: Option<Vec<String>>,
@@ -179,11 +179,11 @@ pub struct RouterSpec {
     pub region: Option<String>,
     /// Project, by id or name; the default project if not said.
     pub project: Option<String>,
-    /// External network, by id or name, to which it leads.
+    /// External network of the gateway, by ID or name.
     pub gateway: Option<String>,
     /// Networks, by id or name, whose subnets it connects.
     pub networks: Vec<String>,
-    /// Whether its interfaces have no ports. Real ones do; a test that counts ports is spared them.
+    /// Whether its interfaces have no ports. Real ones have ports; tests that count ports use this.
     pub without_ports: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is around load balancers: certificates, floating addresses, ports, and what a cloud may lack.
+//! Objects around load balancers: certificates, floating IPs, ports; and clouds without some features.
 
 use ccm_sim::openstack::{NetworkSpec, SecretSpec};
 use reqwest::Method;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::client::{Answer, Session, password_login};
 
 #[tokio::test]
-async fn a_listener_that_ends_tls_needs_a_certificate_that_is_there() {
+async fn a_listener_that_terminates_tls_needs_an_existing_certificate() {
     let session = Session::start().await;
     let reference = session
         .cloud
@@ -79,10 +79,11 @@ async fn a_floating_address_needs_a_way_to_its_port_and_leaves_it_with_it() {
         (answer.status, answer.at("/NeutronError/type")),
         (404, "ExternalGatewayForFloatingIPNotFound")
     );
-    let wish = json!({"floatingip": {"floating_network_id": network, "floating_ip_address": "203.0.113.77"}});
+    let requested =
+        json!({"floatingip": {"floating_network_id": network, "floating_ip_address": "203.0.113.77"}});
     assert_eq!(
         session
-            .network(Method::POST, "/floatingips", wish.clone())
+            .network(Method::POST, "/floatingips", requested.clone())
             .await
             .status,
         403
@@ -90,10 +91,15 @@ async fn a_floating_address_needs_a_way_to_its_port_and_leaves_it_with_it() {
     session
         .cloud
         .configure(|settings| settings.choose_floating_address = true);
-    let made = session.network(Method::POST, "/floatingips", wish.clone()).await;
+    let made = session
+        .network(Method::POST, "/floatingips", requested.clone())
+        .await;
     assert_eq!(made.at("/floatingip/floating_ip_address"), "203.0.113.77");
     assert_eq!(
-        session.network(Method::POST, "/floatingips", wish).await.status,
+        session
+            .network(Method::POST, "/floatingips", requested)
+            .await
+            .status,
         409
     );
 }

@@ -1,4 +1,4 @@
-//! Octavia: states and their timing, refusals, and what happens outside.
+//! Octavia: states and their timing, refusals, and changes by other clients.
 
 mod listings;
 
@@ -74,7 +74,7 @@ impl Session {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A cloud in which changes take an hour, and tokens outlive them.
+/// A cloud in which changes take an hour, and tokens live longer.
 async fn slow() -> Session {
     let mut config = Config {
         token_lifetime: 100 * HOUR,
@@ -86,7 +86,7 @@ async fn slow() -> Session {
 }
 
 #[tokio::test]
-async fn a_load_balancer_is_locked_until_what_was_asked_for_is_done() {
+async fn a_load_balancer_is_locked_until_the_change_has_taken_effect() {
     let session = slow().await;
     let made = session.balancer(json!({})).await;
     assert_eq!(made.status, 201, "{}", made.text);
@@ -156,7 +156,7 @@ async fn a_load_balancer_is_locked_until_what_was_asked_for_is_done() {
 }
 
 #[tokio::test]
-async fn a_change_that_takes_no_time_is_seen_by_the_next_request() {
+async fn an_immediate_change_is_visible_to_the_next_request() {
     let session = Session::start().await;
     let made = session.balancer(json!({})).await;
     assert_eq!(made.at("/loadbalancer/provisioning_status"), "PENDING_CREATE");
@@ -201,7 +201,7 @@ async fn a_batch_sets_back_what_it_does_not_repeat_unless_it_only_adds() {
 }
 
 #[tokio::test]
-async fn what_fails_ends_in_error_and_can_only_be_deleted() {
+async fn a_failed_load_balancer_is_in_error_and_can_only_be_deleted() {
     let session = Session::start().await;
     session.cloud.fail_next_changes(1);
     let made = session.balancer(json!({})).await;
@@ -255,7 +255,7 @@ async fn what_fails_ends_in_error_and_can_only_be_deleted() {
 }
 
 #[tokio::test]
-async fn somebody_else_changes_and_deletes_things() {
+async fn other_clients_change_and_delete_objects() {
     let session = Session::start().await;
     let made = session.balancer(json!({})).await;
     let state = session.cloud.load_balancers().remove(0);
@@ -406,7 +406,7 @@ async fn an_older_version_knows_fewer_attributes() {
 }
 
 #[tokio::test]
-async fn ovn_refuses_what_it_does_not_have() {
+async fn ovn_refuses_unsupported_features() {
     let session = Session::start().await;
     let pool = |protocol: &str, algorithm: &str| json!({"name": "p", "protocol": protocol, "lb_algorithm": algorithm});
     let listener = |changes: Value| {

@@ -334,7 +334,7 @@ async fn flavors_are_shown_and_outlived_by_their_servers() {
 }
 
 #[tokio::test]
-async fn what_no_client_sends_is_501_and_named() {
+async fn an_unknown_request_is_501_and_named() {
     let session = Session::start().await;
     for (method, path) in [
         (Method::GET, "/RegionOne/compute/v2.1"),

@@ -1,4 +1,4 @@
-//! The control API over HTTP, the call log, and the things around.
+//! The control API over HTTP, the call log, and related parts.
 
 use ccm_sim::openstack::{AppCredentialSpec, Config, OpenStack, ServerSpec};
 use reqwest::Method;
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::client::{Session, http_client};
 
 #[tokio::test]
-async fn things_are_made_changed_and_deleted_over_http() {
+async fn objects_are_created_changed_and_deleted_over_http() {
     let session = Session::start().await;
     let made = session
         .sim(

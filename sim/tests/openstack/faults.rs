@@ -1,4 +1,4 @@
-//! Faults, quotas and latency as a client feels them.
+//! Faults, quotas and latency as a client observes them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::client::Session;
 
 const LIST: &str = "/RegionOne/compute/v2.1/servers/detail";
 
-/// A request's outcome: its status, or that there was no whole answer.
+/// A request's outcome: its status, or an error without a whole answer.
 async fn outcome(session: &Session, path: &str) -> Result<u16, reqwest::Error> {
     let response = session
         .request(Method::GET, path)
@@ -24,7 +24,7 @@ async fn outcome(session: &Session, path: &str) -> Result<u16, reqwest::Error> {
 }
 
 #[tokio::test]
-async fn a_quota_answers_429_and_says_when_to_come_back() {
+async fn a_quota_answers_429_with_retry_after() {
     let session = Session::start().await;
     let quota = Quota {
         per_second: 0.1,
@@ -119,7 +119,7 @@ async fn connections_end_without_an_answer() {
         let name = action.name();
         session.cloud.clear_calls();
         session.cloud.add_fault(Fault::new(action).once());
-        // A client may send a safe request again on a new connection; POST it is not.
+        // A client may repeat a safe request on a new connection, but not a POST.
         let sent = session
             .http
             .post(format!("{}/auth/tokens", session.cloud.auth_url()))
@@ -134,7 +134,7 @@ async fn connections_end_without_an_answer() {
 }
 
 #[tokio::test]
-async fn commit_then_drop_does_what_was_asked_and_drop_does_not() {
+async fn commit_then_drop_handles_the_request_and_drop_does_not() {
     let session = Session::start().await;
     for (action, still_valid) in [(Action::Drop, 200), (Action::CommitThenDrop, 401)] {
         session.cloud.add_fault(Fault::on("token_delete", action).once());
@@ -171,7 +171,7 @@ async fn a_truncated_body_is_an_error_and_an_empty_object_is_none() {
 async fn a_timeout_lasts_until_the_client_gives_up() {
     let session = Session::start().await;
     for action in [Action::Timeout, Action::CommitThenHang] {
-        // The client's time includes that of a connection, which is open after this.
+        // The client's time includes opening a connection, which is done here.
         assert_eq!(session.get(LIST).await.status, 200);
         session.cloud.clear_calls();
         session.cloud.add_fault(Fault::on("server_list", action).once());
@@ -225,7 +225,7 @@ async fn answers_take_their_time() {
     assert_eq!(slow[..2], [true, true]);
 }
 
-/// The names in a listing that is held at this moment while another server is made.
+/// The number of names in a listing that is held at this moment while another server is created.
 async fn held_listing(at: Moment) -> usize {
     let session = Session::start().await;
     let fault = session
@@ -249,7 +249,7 @@ async fn a_request_is_held_before_it_is_handled_or_after() {
 }
 
 #[tokio::test]
-async fn a_reply_is_told_of_when_it_has_gone_out() {
+async fn a_sent_reply_is_notified() {
     let session = Session::start().await;
     let action = Action::Hold {
         at: Moment::AfterReply,
@@ -260,7 +260,7 @@ async fn a_reply_is_told_of_when_it_has_gone_out() {
     assert_eq!(session.get(LIST).await.status, 200);
     assert!(session.cloud.wait_for_fault(fault).await.is_some());
     assert_eq!(session.cloud.faults()[0].reached, 1);
-    // Who waits for what will not come any more is told so.
+    // A task that waits for a removed fault is notified.
     let fault = session.cloud.add_fault(Fault::on("server_list", action));
     let (reached, removed) = tokio::join!(session.cloud.wait_for_fault(fault), async {
         session.cloud.remove_fault(fault)
@@ -269,7 +269,7 @@ async fn a_reply_is_told_of_when_it_has_gone_out() {
 }
 
 #[tokio::test]
-async fn a_partial_listing_looks_like_a_whole_one() {
+async fn a_partial_listing_has_the_form_of_a_whole_one() {
     let session = Session::start().await;
     session
         .cloud

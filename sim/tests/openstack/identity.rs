@@ -52,7 +52,7 @@ async fn a_login_answers_a_token_and_a_catalogue_of_all_regions_and_interfaces()
                 text(&endpoint["region"]),
                 text(&endpoint["interface"]),
             ));
-            // Where the client finds something below it.
+            // The path of an object below it.
             let below = match service["type"].as_str().unwrap() {
                 "compute" => "/flavors/2",
                 "key-manager" => "/v1/secrets/none",
@@ -248,7 +248,7 @@ async fn refuses_malformed_requests_with_400() {
 }
 
 #[tokio::test]
-async fn a_token_can_be_looked_at_until_it_expires() {
+async fn a_token_can_be_read_until_it_expires() {
     let session = Session::start().await;
     let look = || {
         let request = session.request(Method::GET, "/identity/v3/auth/tokens");
@@ -299,7 +299,7 @@ async fn tokens_end_when_they_are_revoked_or_the_password_changes() {
 }
 
 #[tokio::test]
-async fn without_a_project_there_is_only_what_is_for_everybody() {
+async fn without_a_project_only_public_documents_are_visible() {
     let session = Session::start().await;
     let unscoped = session.login(&password_login("ccm", "correct-horse", None)).await;
     let session = Session {

@@ -1,4 +1,4 @@
-//! The simulated OpenStack from the outside: plain HTTP in, answers and effects out.
+//! The simulated OpenStack over plain HTTP: answers and effects.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

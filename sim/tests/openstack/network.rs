@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::client::{Answer, Session};
 
 #[tokio::test]
-async fn the_catalogue_leads_to_a_version_document() {
+async fn the_catalogue_has_the_url_of_a_version_document() {
     let session = Session::start().await;
     let answer = session.get("/RegionOne/network").await;
     assert_eq!(answer.at("/versions/0/id"), "v2.0");
@@ -299,7 +299,7 @@ async fn refuses_a_request_line_beyond_the_front_ends_limit() {
 }
 
 #[tokio::test]
-async fn networks_of_others_are_seen_if_shared_or_external() {
+async fn networks_of_others_are_visible_if_shared_or_external() {
     let session = Session::start().await;
     let other = session.cloud.create_project("other");
     let network = |name: &str, shared: bool| NetworkSpec {

@@ -68,7 +68,7 @@ async fn routes_are_added_and_removed_and_the_answer_has_all_of_them() {
     let one = ("10.244.1.0/24", "10.0.0.7");
     let added = ground.add(&[one]).await;
     assert_eq!(added.status, 200, "{}", added.text);
-    // What is there is no error, and a second path to the same network is one more route.
+    // An existing route is no error, and a second path to the same network is another route.
     let more = ground.add(&[one, ("10.244.1.0/24", "10.0.0.8")]).await;
     assert_eq!(
         more.json["router"]["routes"].as_array().unwrap().len(),
@@ -77,14 +77,14 @@ async fn routes_are_added_and_removed_and_the_answer_has_all_of_them() {
         more.text
     );
     assert_eq!(ground.shown().await["routes"], more.json["router"]["routes"]);
-    // Nor is what is not there.
+    // Nor is a missing one.
     let removed = ground.remove(&[one, ("10.244.9.0/24", "10.0.0.7")]).await;
     assert_eq!(removed.status, 200, "{}", removed.text);
     assert_eq!(ground.table(), ["10.244.1.0/24 10.0.0.8"]);
 }
 
 #[tokio::test]
-async fn the_whole_set_is_judged_whatever_of_it_is_new() {
+async fn the_whole_resulting_set_is_checked() {
     let ground = Ground::lay().await;
     let good = ("10.244.1.0/24", "10.0.0.7");
     for (bad, reason) in [
@@ -109,7 +109,7 @@ async fn the_whole_set_is_judged_whatever_of_it_is_new() {
         }
         assert!(ground.table().is_empty(), "all or nothing");
     }
-    // One that came there in another way spoils every change, except the one that takes it away.
+    // An invalid route that was set in another way fails every change, except the one that removes it.
     let foreign: (ipnet::IpNet, IpAddr) = ("172.16.0.0/12".parse().unwrap(), "192.0.2.1".parse().unwrap());
     let cloud = &ground.session.cloud;
     cloud.set_router_routes(&ground.router, &[foreign]).unwrap();

@@ -8,7 +8,7 @@ use ccm_sim::openstack::{PortSpec, ServerSpec};
 use crate::client::{Session, password_login};
 
 #[tokio::test]
-async fn twenty_thousand_servers_are_paged_and_looked_up_without_effort() {
+async fn twenty_thousand_servers_are_paged_and_read_quickly() {
     let session = Session::start().await;
     let spec = ServerSpec {
         ports: Some(vec![PortSpec::on("private"), PortSpec::on("private")]),

@@ -83,7 +83,7 @@ async fn serve<F: Front>(
     let (head, body) = request.into_parts();
     let body = collect(body).await.map_err(|_| Closed)?;
     let request = shared.controls().enter(shared.read(&head, &body));
-    let verdict = shared.controls().rules.judge(|rule| rule.matches(&request));
+    let verdict = shared.controls().rules.decide(|rule| rule.matches(&request));
     let action = verdict.rule.map(|(id, rule)| (id, rule.action));
     if let Some((_, action)) = &action {
         shared
@@ -116,7 +116,7 @@ async fn serve<F: Front>(
             let (head, body) = forward().await?.into_parts();
             let body = match body {
                 ProxyBody::Whole(body) => {
-                    let (body, sent) = body.told(line);
+                    let (body, sent) = body.with_notification(line);
                     let (shared, request) = (Arc::clone(shared), request.clone());
                     tokio::spawn(async move {
                         if sent.await {

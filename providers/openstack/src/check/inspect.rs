@@ -1,4 +1,4 @@
-//! The check of a cloud, and the reads of which it consists.
+//! The check of a cloud, and the reads that it consists of.
 
 use ccm_core::{
     ErrorKind, Priority, Result,
@@ -13,7 +13,7 @@ use crate::{
     load_balancer::reads::Reads,
 };
 
-/// A check of the cloud.
+/// A check of one cloud.
 pub(super) struct CloudCheck<'a> {
     pub(super) seen: Inspection<'a>,
     pub(super) settings: &'a Settings,
@@ -22,7 +22,7 @@ pub(super) struct CloudCheck<'a> {
 }
 
 impl<'a> CloudCheck<'a> {
-    /// A check that has authenticated.
+    /// Creates a check with an authenticated client.
     pub(super) fn new(
         keys: ConfigSource<'a>,
         settings: &'a Settings,
@@ -42,22 +42,22 @@ impl<'a> CloudCheck<'a> {
         }
     }
 
-    /// The findings, and what was not checked.
+    /// Returns the findings, and what was not checked.
     pub(super) fn into_report(mut self) -> CloudReport {
         let left_out = [
-            "Rights to write (load balancers, floating addresses, security groups, routes): they can not be tried without \
+            "Rights to write (load balancers, floating addresses, security groups, routes): they cannot be checked without \
              writing.",
-            "Quotas of Nova: no servers are made.",
+            "Quotas of Nova: no servers are created.",
             "Ids in annotations of Services: only their form. `plan` reads them, with a cluster.",
         ];
         self.seen.report.left_out.extend(left_out.map(str::to_owned));
         self.seen.report
     }
 
-    /// Reads one document; `None` if there is none.
+    /// Reads one document; `None` if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the document cannot be read.
     pub(super) async fn read<T: DeserializeOwned + Send>(
         &self,
         op: Op,
@@ -73,16 +73,18 @@ impl<'a> CloudCheck<'a> {
     }
 }
 
-/// What to do about an error of the cloud; empty if that is not known.
+/// The fix for an error of the cloud; empty if none is known.
 pub(super) fn remedy(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::PermissionDenied => {
-            "give the user a role in the project that lets it read this: mostly `reader` or `member`, for Octavia also \
+            "give the user a role in the project that lets it read this: usually `reader` or `member`, for Octavia also \
              `load-balancer_member`"
         }
-        ErrorKind::Unauthenticated => "look again; if it stays, the token is not good for this service",
+        ErrorKind::Unauthenticated => {
+            "run this again; if the error remains, the service does not accept the token"
+        }
         ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited => {
-            "see that the service answers from here, then look again"
+            "make sure that the service can be reached from here, then run this again"
         }
         _ => "",
     }

@@ -1,4 +1,4 @@
-//! Is there what the config names?
+//! Checks whether everything that the config names exists.
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
@@ -19,10 +19,10 @@ use crate::{
     },
 };
 
-/// More than this are not named as a choice.
+/// The most alternatives that a fix names.
 const CHOICES: usize = 5;
 
-/// The keys of `[LoadBalancer]` that a `[LoadBalancerClass]` has, too. Empty texts say nothing.
+/// The keys that `[LoadBalancer]` and `[LoadBalancerClass]` share. Empty texts are unset.
 struct Section<'a> {
     class: Option<&'a str>,
     keys: LoadBalancerClass,
@@ -38,8 +38,8 @@ impl<'a> Section<'a> {
 }
 
 impl CloudCheck<'_> {
-    /// Everything that the config names. `network`: Neutron answers. `can`: what load balancers can be asked for, if Octavia
-    /// answers.
+    /// Checks everything that the config names. `network`: whether Neutron answers. `can`: what load balancers support,
+    /// if Octavia answers.
     pub(super) async fn places(&mut self, network: bool, can: Option<Capabilities>) {
         let before = self.seen.report.findings.len();
         if network {
@@ -50,10 +50,10 @@ impl CloudCheck<'_> {
             }
         }
         if let Some(can) = can {
-            self.offers(can).await;
+            self.octavia_options(can).await;
         }
         if (network || can.is_some()) && self.seen.report.findings.len() == before {
-            self.seen.report.pass("config", "what it names is there");
+            self.seen.report.pass("config", "everything that it names exists");
         }
     }
 
@@ -61,14 +61,15 @@ impl CloudCheck<'_> {
         for router in &self.settings.routes.routers {
             let path = ["routers", router];
             let found = self.read::<Value>(Op::RouterGet, Service::Network, &path).await;
-            let message = format!("there is no router {router:?}, or it is none of this project");
+            let message =
+                format!("router {router:?} not found (it does not exist or belongs to another project)");
             let fix =
                 "write the ids of the routers that connect the nodes' subnets, or nothing for no routes";
             self.seen.found(("Route", "router-id"), found, message, fix);
         }
     }
 
-    /// The networks by whose names addresses of nodes are told apart.
+    /// Checks the networks whose names decide which addresses of nodes are public and internal.
     async fn networks_of_nodes(&mut self) {
         let networking = &self.settings.instances.networking;
         let public = networking.public.iter().map(|name| ("public-network-name", name));
@@ -76,15 +77,15 @@ impl CloudCheck<'_> {
             .internal
             .iter()
             .map(|name| ("internal-network-name", name));
-        // Not kept as an iterator: it would have to live through the questions.
+        // Collected, since an iterator cannot be used across `await`.
         let named: Vec<_> = public.chain(internal).collect();
         for (key, name) in named {
             let key = ("Networking", key);
             let query = [("name", name.as_str()), ("fields", "id")];
             match in_time(self.api.list::<Network>(&query, Priority::User)).await {
                 Ok(networks) if networks.is_empty() => {
-                    let message = format!("no network that the project sees is called {name:?}");
-                    let fix = "correct the name if nodes do not get the addresses that they should";
+                    let message = format!("network {name:?} not found (it does not exist or is not visible)");
+                    let fix = "correct the name if addresses of nodes are missing";
                     self.seen.note(Severity::Warning, key, message, fix);
                 }
                 Ok(_) => {}
@@ -115,7 +116,7 @@ impl CloudCheck<'_> {
         }
     }
 
-    /// The external network of whoever names none.
+    /// The external network for sections that name none.
     async fn default_network(&mut self) -> Option<String> {
         let conf = &self.settings.load_balancing.conf;
         if !conf.floating_network_id.is_empty() {
@@ -128,7 +129,7 @@ impl CloudCheck<'_> {
             Ok(None) if conf.internal_lb => {}
             Ok(None) => {
                 let message = "not set, and no external network with a subnet is found: load balancers get no floating address";
-                let fix = "name a network, or write internal-lb = true if that is meant";
+                let fix = "name a network, or write internal-lb = true if that is intended";
                 self.seen.note(Severity::Warning, key, message, fix);
             }
             Err(error) => self.seen.failed(key, &error),
@@ -136,13 +137,13 @@ impl CloudCheck<'_> {
         None
     }
 
-    /// The network that floating addresses come from. `None` if it is not one.
+    /// The network that floating IPs come from. `None` if it is not an external network.
     async fn external_network(&mut self, section: &Section<'_>, id: &str) -> Option<String> {
         let key = section.key("floating-network-id");
         let message = match self.network_document(id).await {
             Ok(Some(found)) if found["network"]["router:external"] == true => return Some(id.to_owned()),
             Ok(Some(_)) => format!("network {id:?} is not external, it has no floating addresses"),
-            Ok(None) => format!("there is no network {id:?}, or the project may not see it"),
+            Ok(None) => format!("network {id:?} not found (it does not exist or is not visible)"),
             Err(error) => {
                 self.seen.failed(key, &error);
                 return None;
@@ -158,7 +159,7 @@ impl CloudCheck<'_> {
         });
         let fix = match choices {
             Ok(choices) if !choices.is_empty() => {
-                format!("write the id of an external network; there are: {choices}")
+                format!("write the id of an external network; available: {choices}")
             }
             _ => "write the id of an external network".to_owned(),
         };
@@ -166,7 +167,7 @@ impl CloudCheck<'_> {
         None
     }
 
-    /// The subnets that floating addresses come from.
+    /// Checks the subnets that floating IPs come from.
     async fn floating_subnets(&mut self, section: &Section<'_>, external: Option<&str>) {
         if !section.keys.floating_subnet_id.is_empty() {
             let key = section.key("floating-subnet-id");
@@ -177,14 +178,17 @@ impl CloudCheck<'_> {
                         section.keys.floating_subnet_id,
                         external.unwrap_or_default()
                     );
-                    let fix = "write a subnet of floating-network-id, or another network there";
+                    let fix = "write a subnet of floating-network-id, or change floating-network-id";
                     self.seen.note(Severity::Error, key, message, fix);
                 }
                 Ok(Some(_)) => {}
-                // Subnets of external networks are often hidden, and serve all the same.
+                // Subnets of external networks are often hidden, and can be used all the same.
                 Ok(None) => {
-                    let message = format!("the project sees no subnet {:?}", section.keys.floating_subnet_id);
-                    let fix = "nothing if it is there and only hidden; else correct the id";
+                    let message = format!(
+                        "subnet {:?} not found (it does not exist or is not visible)",
+                        section.keys.floating_subnet_id
+                    );
+                    let fix = "nothing if the subnet exists but is hidden; otherwise correct the id";
                     self.seen.note(Severity::Warning, key, message, fix);
                 }
                 Err(error) => self.seen.failed(key, &error),
@@ -218,10 +222,7 @@ impl CloudCheck<'_> {
                     .map(|subnet| subnet.name.as_str())
                     .collect();
                 let message = format!("no subnet of the external network {external} fits");
-                let fix = format!(
-                    "correct pattern or tags; subnets that the project sees there: {}",
-                    names.join(", ")
-                );
+                let fix = format!("correct pattern or tags; visible subnets: {}", names.join(", "));
                 self.seen.note(Severity::Error, key, message, fix);
             }
             Ok(_) => {}
@@ -229,12 +230,12 @@ impl CloudCheck<'_> {
         }
     }
 
-    /// Where virtual addresses and members are.
+    /// Checks the networks and subnets of virtual addresses and members.
     async fn inner_networks(&mut self, section: &Section<'_>) {
         if !section.keys.network_id.is_empty() {
             let found = self.network_document(&section.keys.network_id).await;
             let message = format!(
-                "there is no network {:?}, or the project may not see it",
+                "network {:?} not found (it does not exist or is not visible)",
                 section.keys.network_id
             );
             let fix = "write the id of the network of the virtual addresses";
@@ -249,8 +250,8 @@ impl CloudCheck<'_> {
             }
             let key = section.key(name);
             let found = self.subnet_network(id).await;
-            let message = format!("there is no subnet {id:?}, or the project may not see it");
-            let fix = "write the id of a subnet, mostly that of the nodes";
+            let message = format!("subnet {id:?} not found (it does not exist or is not visible)");
+            let fix = "write the id of a subnet, usually that of the nodes";
             let network = self.seen.found(key, found, message, fix);
             let other = network.filter(|network| {
                 name == "subnet-id"
@@ -273,14 +274,14 @@ impl CloudCheck<'_> {
             .await
     }
 
-    /// The network of a subnet; `None` if no subnet with this id is seen.
+    /// The network of a subnet; `None` if no subnet with this ID is visible.
     async fn subnet_network(&self, id: &str) -> Result<Option<String>> {
         let subnet = in_time(self.reads.discovery.subnet(id, Priority::User)).await?;
         Ok(subnet.as_ref().as_ref().map(|subnet| subnet.network_id.clone()))
     }
 
-    /// What Octavia has to offer.
-    async fn offers(&mut self, can: Capabilities) {
+    /// Checks flavor, availability zone, provider and certificate.
+    async fn octavia_options(&mut self, can: Capabilities) {
         self.provider().await;
         let conf = &self.settings.load_balancing.conf;
         let (flavor, zone) = (conf.flavor_id.as_str(), conf.availability_zone.as_str());
@@ -351,7 +352,7 @@ impl CloudCheck<'_> {
                     self.seen.note(Severity::Error, key, message, fix);
                 }
             }
-            // Who may not see the list may still use what is on it.
+            // The provider may be usable even if the list of providers is hidden.
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = "Whether Octavia has the provider of lb-provider: its list may not be read.";

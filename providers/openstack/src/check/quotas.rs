@@ -1,7 +1,7 @@
-//! How much is left of what load balancers and routes are made of.
+//! The use of quotas by load balancers and routes.
 //!
-//! Neither Octavia nor every Neutron says how much of a quota is used, so that what there is is counted. Who may not read a
-//! quota may still use it: then it is left out.
+//! Neither Octavia nor every Neutron reports how much of a quota is used, so existing objects are counted. A quota that
+//! the credentials cannot read is left out.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
     load_balancer::responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
 };
 
-/// Numbers of Neutron and Octavia; other things may stand among them. Below zero, and none at all, is no limit.
+/// Quotas of Neutron and Octavia, among other values. Negative numbers and `null` are no limit.
 #[derive(Deserialize)]
 struct Limits {
     quota: BTreeMap<String, Limit>,
@@ -32,7 +32,7 @@ enum Limit {
 }
 
 impl Limits {
-    /// The quota of a kind under one of its names; `None`: this service has none. With `Some(None)` there may be any number.
+    /// The quota of a kind under any of its names. `None`: the service has no such quota. `Some(None)`: no limit.
     fn of(&self, names: &[&str]) -> Option<Option<u64>> {
         let found = names.iter().find_map(|name| self.quota.get(*name))?;
         Some(match found {
@@ -42,7 +42,7 @@ impl Limits {
     }
 }
 
-/// How much there is of a kind.
+/// How many objects of a kind exist.
 struct Usage {
     what: &'static str,
     names: &'static [&'static str],
@@ -50,12 +50,12 @@ struct Usage {
 }
 
 impl CloudCheck<'_> {
-    /// The quotas of Neutron and Octavia, of whichever can be asked.
+    /// Reports the use of the quotas of the services that can be read.
     pub(super) async fn quotas(&mut self, network: bool, load_balancing: bool) {
         let project = match in_time(self.api.project()).await {
             Ok(Some(project)) => project,
             Ok(None) => {
-                let text = "Quotas: the credentials are for no project.";
+                let text = "Quotas: the credentials have no project.";
                 self.seen.report.left_out.push(text.to_owned());
                 return;
             }
@@ -90,7 +90,7 @@ impl CloudCheck<'_> {
     fn limits(&mut self, service: &str, limits: Result<Option<Limits>>) -> Option<Limits> {
         let why = match limits {
             Ok(Some(limits)) => return Some(limits),
-            Ok(None) => "it has none to show",
+            Ok(None) => "it shows none",
             Err(error) if error.kind() == ErrorKind::PermissionDenied => "the credentials may not read them",
             Err(error) => {
                 self.unknown(service, &error);
@@ -108,7 +108,7 @@ impl CloudCheck<'_> {
     }
 
     /// # Errors
-    /// If it cannot be counted.
+    /// If the objects cannot be counted.
     async fn network_use(&self, project: &str) -> Result<Vec<Usage>> {
         let mut all = Vec::new();
         if self.settings.load_balancing.conf.enabled {
@@ -122,7 +122,7 @@ impl CloudCheck<'_> {
                 all.push(used("rules of security groups", &["security_group_rule"], rules));
             }
         }
-        // What each router may have; that there is none is said elsewhere.
+        // The quota applies to each router. Another check reports missing routers.
         for router in &self.settings.routes.routers {
             let path = ["routers", router.as_str()];
             let found = self.read::<Value>(Op::RouterGet, Service::Network, &path).await?;
@@ -135,7 +135,7 @@ impl CloudCheck<'_> {
     }
 
     /// # Errors
-    /// If it cannot be counted.
+    /// If the objects cannot be counted.
     async fn load_balancer_use(&self, project: &str) -> Result<Vec<Usage>> {
         let balancers = self.mine::<LoadBalancer>(project, &["id"]).await?.len();
         let listeners = self.mine::<Listener>(project, &["id"]).await?.len();
@@ -160,9 +160,9 @@ impl CloudCheck<'_> {
     fn report_usage(&mut self, service: &str, limits: &Limits, used: Result<Vec<Usage>>) {
         let used = match used {
             Ok(used) => used,
-            // That it may not be read was said already.
+            // Another check already reported the missing permission.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                let text = format!("Quotas of {service}: what there is may not be counted.");
+                let text = format!("Quotas of {service}: the usage cannot be read.");
                 self.seen.report.left_out.push(text);
                 return;
             }

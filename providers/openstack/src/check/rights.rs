@@ -1,4 +1,4 @@
-//! Are we let in, which services are there, and what may be read.
+//! Checks whether the credentials are valid, which services exist, and what can be read.
 
 use ccm_core::{
     Error, ErrorKind, Priority,
@@ -13,11 +13,11 @@ use crate::{
     load_balancer::features::Version,
 };
 
-/// That there is an answer is enough.
+/// Only the existence of an answer matters.
 #[derive(Deserialize)]
 struct AnyDocument {}
 
-/// What has to be readable, and where.
+/// An object that has to be readable, and its path.
 type Readable = (&'static str, Op, &'static [&'static str]);
 
 const NETWORK: [Readable; 3] = [
@@ -39,7 +39,7 @@ const LOAD_BALANCING: [Readable; 4] = [
     ("health monitors", Op::MonitorList, &["lbaas", "healthmonitors"]),
 ];
 
-/// What people call a service.
+/// The common name of a service.
 fn title(service: Service) -> &'static str {
     match service {
         Service::Compute => "Nova",
@@ -49,8 +49,8 @@ fn title(service: Service) -> &'static str {
     }
 }
 
-/// Why Keystone gave no token.
-pub(super) fn no_entry(keys: ConfigSource<'_>, error: &Error) -> Finding {
+/// The finding for an error of authentication.
+pub(super) fn authentication_failure(keys: ConfigSource<'_>, error: &Error) -> Finding {
     const SECRETS: [&str; 4] = [
         "application-credential-secret",
         "trustee-password",
@@ -63,23 +63,23 @@ pub(super) fn no_entry(keys: ConfigSource<'_>, error: &Error) -> Finding {
     let (key, fix) = match error.kind() {
         ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => (
             given.unwrap_or("auth-url"),
-            "correct user, password and project, or the application credential: Keystone says no more than this",
+            "correct user, password and project, or the application credential: Keystone gives no further reason",
         ),
         ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited => (
             "auth-url",
-            "see that this address answers from here: the name, the network, https_proxy, and ca-file if its certificate is not \
+            "make sure that this address can be reached from here: check the name, the network, https_proxy, and ca-file if its certificate is not \
              one that this machine trusts",
         ),
-        _ => ("auth-url", "correct the config by what the answer says"),
+        _ => ("auth-url", "correct the config as the answer says"),
     };
     keys.finding(Severity::of(error.kind()), ("Global", key), error.report())
         .fix(fix)
 }
 
 impl CloudCheck<'_> {
-    /// Nova: servers.
+    /// Checks Nova: servers.
     pub(super) async fn compute(&mut self) {
-        if !self.is_there(Service::Compute).await {
+        if !self.has_service(Service::Compute).await {
             return;
         }
         let page = |version| {
@@ -98,16 +98,16 @@ impl CloudCheck<'_> {
                         );
                         self.seen.report.pass("Nova", seen);
                     }
-                    Err(error) => self.may_not(Service::Compute, "servers", &error),
+                    Err(error) => self.report_unreadable(Service::Compute, "servers", &error),
                 }
             }
-            Err(error) => self.may_not(Service::Compute, "servers", &error),
+            Err(error) => self.report_unreadable(Service::Compute, "servers", &error),
         }
     }
 
-    /// Neutron. Whether it can be asked more.
+    /// Checks Neutron. Returns whether it can be read further.
     pub(super) async fn network(&mut self) -> bool {
-        if !self.is_there(Service::Network).await {
+        if !self.has_service(Service::Network).await {
             return false;
         }
         let load_balancing = &self.settings.load_balancing.conf;
@@ -121,10 +121,10 @@ impl CloudCheck<'_> {
         if !self.settings.routes.routers.is_empty() {
             all.push(&EXTENSIONS);
         }
-        self.may_read(Service::Network, &all, "").await
+        self.read_all(Service::Network, &all, "").await
     }
 
-    /// Octavia, if load balancers are wanted. Its version, if it can be asked more.
+    /// Checks Octavia, if load balancers are switched on. Returns its version if it can be read further.
     pub(super) async fn load_balancing(&mut self) -> Option<Version> {
         if !self.settings.load_balancing.conf.enabled {
             self.seen
@@ -132,53 +132,53 @@ impl CloudCheck<'_> {
                 .pass("Octavia", "not needed: load balancers are switched off");
             return None;
         }
-        if !self.is_there(Service::LoadBalancer).await {
+        if !self.has_service(Service::LoadBalancer).await {
             return None;
         }
         let version = match in_time(self.reads.version(Priority::User)).await {
             Ok(version) => version,
             Err(error) => {
-                self.may_not(Service::LoadBalancer, "its versions", &error);
+                self.report_unreadable(Service::LoadBalancer, "its versions", &error);
                 return None;
             }
         };
         let all: Vec<_> = LOAD_BALANCING.iter().collect();
         let seen = format!("API version 2.{}; ", version.0);
-        self.may_read(Service::LoadBalancer, &all, &seen)
+        self.read_all(Service::LoadBalancer, &all, &seen)
             .await
             .then_some(version)
     }
 
-    /// Whether the catalogue has the service; if not, that is noted.
-    async fn is_there(&mut self, service: Service) -> bool {
+    /// Whether the catalogue has the service. Reports a missing one.
+    async fn has_service(&mut self, service: Service) -> bool {
         let reason = match in_time(self.api.missing(service)).await {
             Ok(None) => return true,
             Ok(Some(reason)) => reason,
             Err(error) => {
-                self.may_not(service, "the catalogue", &error);
+                self.report_unreadable(service, "the catalogue", &error);
                 return false;
             }
         };
         match service {
             Service::LoadBalancer => self.seen.note(
-                // Nodes and routes do without.
+                // Nodes and routes do not need Octavia.
                 Severity::Warning,
                 ("LoadBalancer", "enabled"),
-                format!("there is no Octavia, so that no Service gets a load balancer: {reason}"),
-                "write enabled = false if that is known, else correct region and os-endpoint-type",
+                format!("Octavia not found, no Service gets a load balancer: {reason}"),
+                "write enabled = false if that is intended, otherwise correct region and os-endpoint-type",
             ),
             _ => self.seen.note(
                 Severity::Error,
                 ("Global", "region"),
-                format!("there is no {}: {reason}", title(service)),
+                format!("{} not found: {reason}", title(service)),
                 "correct region and os-endpoint-type, or the project",
             ),
         }
         false
     }
 
-    /// Reads one of each. Whether it is worth to go on: a service that does not answer is not asked again.
-    async fn may_read(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
+    /// Reads one object of each kind. Returns false if the service does not answer.
+    async fn read_all(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
         let mut readable = Vec::new();
         for (what, op, path) in all {
             let get = Call {
@@ -193,7 +193,7 @@ impl CloudCheck<'_> {
             match in_time(self.api.get::<AnyDocument>(&get, Priority::User)).await {
                 Ok(AnyDocument {}) => readable.push(*what),
                 Err(error) => {
-                    self.may_not(service, what, &error);
+                    self.report_unreadable(service, what, &error);
                     if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
                         return false;
                     }
@@ -207,8 +207,8 @@ impl CloudCheck<'_> {
         true
     }
 
-    fn may_not(&mut self, service: Service, what: &str, error: &Error) {
-        let message = format!("{what} can not be read: {}", error.report());
+    fn report_unreadable(&mut self, service: Service, what: &str, error: &Error) {
+        let message = format!("{what} cannot be read: {}", error.report());
         let finding = Finding::new(Severity::of(error.kind()), title(service), message);
         self.seen.report.findings.push(finding.fix(remedy(error.kind())));
     }

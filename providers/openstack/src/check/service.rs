@@ -1,4 +1,4 @@
-//! What is wrong with a Service, by the rules that load balancers themselves go by.
+//! Checks a Service, by the rules of load balancers.
 
 use ccm_core::{
     check::{Field, ServiceFinding, Severity},
@@ -17,7 +17,7 @@ use crate::load_balancer::{
     tags, warnings,
 };
 
-/// All there is to say of a Service of type LoadBalancer.
+/// All findings for a Service of type LoadBalancer.
 pub(super) fn findings(
     settings: &LoadBalancing,
     can: Capabilities,
@@ -27,16 +27,16 @@ pub(super) fn findings(
         return vec![ServiceFinding {
             severity: Severity::Warning,
             field: Field::Spec("type"),
-            message: "load balancers are switched off in the config, nobody serves it".to_owned(),
+            message: "load balancers are switched off in the config, the Service is not served".to_owned(),
             fix: "write enabled = true under [LoadBalancer]".to_owned(),
         }];
     }
     let (spec, invalid) = BalancerSpec::examine(service, settings, Some(can));
     let mut all: Vec<_> = invalid.iter().map(|invalid| refused(settings, invalid)).collect();
     all.extend(spec.ignored.iter().map(|ignored| TABLE.ignored(ignored)));
-    all.extend(later(settings, service, &spec));
+    all.extend(refused_on_creation(settings, service, &spec));
     all.extend(TABLE.unknown(&service.annotations));
-    all.extend(noted(settings, can, service, spec));
+    all.extend(event_warnings(settings, can, service, spec));
     all
 }
 
@@ -49,10 +49,14 @@ fn refused(settings: &LoadBalancing, invalid: &InvalidField) -> ServiceFinding {
     finding
 }
 
-/// What is refused only when the load balancer is made.
-fn later(settings: &LoadBalancing, service: &ServiceView, spec: &BalancerSpec) -> Vec<ServiceFinding> {
+/// The problems that are refused only when the load balancer is created.
+fn refused_on_creation(
+    settings: &LoadBalancing,
+    service: &ServiceView,
+    spec: &BalancerSpec,
+) -> Vec<ServiceFinding> {
     let mut all = Vec::new();
-    // The config's own method is the config's own problem, and so for the others.
+    // A value that comes from the config is a problem of the config.
     let own = |key| service.annotation(key).is_some();
     let error = |key, problem: &str| TABLE.invalid(&InvalidField::annotation(key, problem));
     if own(annotations::LB_METHOD) && !METHODS.contains(&spec.method.as_str()) {
@@ -78,21 +82,21 @@ fn later(settings: &LoadBalancing, service: &ServiceView, spec: &BalancerSpec) -
         all.push(ServiceFinding {
             severity: Severity::Error,
             field: Field::Spec("loadBalancerIP"),
-            message: format!("{address:?} is no IP address"),
+            message: format!("{address:?} is not an IP address"),
             fix: "write an address such as 203.0.113.7, or nothing".to_owned(),
         });
     }
     all
 }
 
-/// What Events would say of it once it is served.
-fn noted(
+/// The Warnings that Events would report once the Service is served.
+fn event_warnings(
     settings: &LoadBalancing,
     can: Capabilities,
     service: &ServiceView,
     mut spec: BalancerSpec,
 ) -> Vec<ServiceFinding> {
-    // Said already, each in its place.
+    // These are reported already.
     spec.ignored.clear();
     if METHODS.iter().all(|method| *method != spec.method) {
         spec.method = METHODS.map(str::to_owned).into_iter().next().unwrap_or_default();
@@ -101,7 +105,7 @@ fn noted(
         can,
         ..Inputs::default()
     };
-    let notes = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
+    let warnings = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
     let place = |reason| match reason {
         "LoadBalancerSourceRangesIgnored" if service.source_ranges.is_some() => {
             Field::Spec("loadBalancerSourceRanges")
@@ -116,10 +120,10 @@ fn noted(
         "LoadBalancerFloatingIPSkipped" => Field::Spec("ipFamilies"),
         _ => Field::Whole,
     };
-    let each = notes.into_iter().map(|note| ServiceFinding {
+    let each = warnings.into_iter().map(|warning| ServiceFinding {
         severity: Severity::Warning,
-        field: place(note.reason),
-        message: note.message,
+        field: place(warning.reason),
+        message: warning.message,
         fix: String::new(),
     });
     each.collect()

@@ -1,4 +1,4 @@
-//! The cloud's API: how a call becomes a request, and where it goes.
+//! The cloud's API: how a call becomes a request, and which URL it has.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -44,18 +44,18 @@ pub(crate) struct Connection {
     pub(crate) interface: Interface,
 }
 
-/// What all connections to one cloud share, whatever their credentials: the quota is the process's.
+/// State that all connections to one cloud share, whatever their credentials: the quota is per process.
 #[derive(Clone, Debug)]
 pub(crate) struct Gates {
     calls: Gate,
-    /// A call that needs a token repeats its attempt, and with it the request for the token.
+    /// Never retries: a call that needs a token repeats its attempt, and with it the request for the token.
     logins: Gate,
     requests: TimedMetrics,
     proxies: Proxies,
 }
 
 impl Gates {
-    /// Gates with full buckets.
+    /// Creates gates with full buckets.
     pub(crate) fn new(request_timeout: Duration, quotas: &Quotas, context: &BuildContext) -> Self {
         let mut config = GateConfig::new(crate::NAME);
         config.attempt_timeout = request_timeout;
@@ -65,8 +65,8 @@ impl Gates {
             retry: RetryPolicy::never(),
             ..config.clone()
         };
-        // Not for tokens: a standby needs one, too. Routes have a fence of their own; all other writes are for load
-        // balancers.
+        // Token requests have no fence: a standby needs a token, too. Routes have a fence of their own; all other
+        // writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
         Self {
             requests: TimedMetrics::publish(crate::NAME, &REQUEST_METRICS, &context.metrics),
@@ -89,13 +89,13 @@ impl Gates {
     }
 }
 
-/// Things on a page, the most that the services give by default.
+/// The page size. It is the largest that the services return by default.
 const PAGE_SIZE: usize = 1000;
-/// How much shorter the pages get if one is too large to be read: a pool shows the id of each of its members, so that a
-/// thousand of them may have more than any answer should.
+/// The factor by which pages shrink when one is too large to be read. A pool lists the IDs of its members, so a
+/// thousand pools can exceed the limit.
 const SHORTER: usize = 8;
 
-/// How many things of a kind a page may have, where that is not [`PAGE_SIZE`].
+/// The page sizes of kinds that differ from [`PAGE_SIZE`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageSizes(Arc<Mutex<HashMap<&'static str, usize>>>);
 
@@ -104,11 +104,11 @@ impl PageSizes {
         self.0.lock().get(kind).copied().unwrap_or(PAGE_SIZE)
     }
 
-    /// A page of so many was too large. False: there are no smaller ones.
+    /// Reduces the page size of a kind after a page of `size` was too large. False: no smaller size exists.
     pub(super) fn shorten(&self, kind: &'static str, size: usize) -> bool {
         let shorter = (size / SHORTER).max(1);
         let mut sizes = self.0.lock();
-        // Somebody else may have come further meanwhile.
+        // Another task may have reduced it further.
         let known = sizes.entry(kind).or_insert(shorter);
         *known = shorter.min(*known);
         shorter < size
@@ -137,7 +137,7 @@ impl fmt::Debug for Api {
 }
 
 impl Api {
-    /// Authenticates, and looks the services up.
+    /// Authenticates, and reads the endpoints of Nova and Neutron.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl Api {
         Ok(api)
     }
 
-    /// Authenticates; which services there are is not looked at.
+    /// Authenticates, without checking which services exist.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Api {
         })
     }
 
-    /// The same, but writes pass this fence.
+    /// The same client with another fence for writes.
     pub(crate) fn fenced_by(&self, fence: &Fence) -> Self {
         Self {
             gate: self.gate.fenced_by(fence),
@@ -199,7 +199,7 @@ impl Api {
         }
     }
 
-    /// Whom the cloud sees in us, and where.
+    /// The project, the user and the region of the credentials.
     pub(crate) fn scope(&self) -> String {
         let region = self.region.as_deref();
         let region = region
@@ -208,20 +208,20 @@ impl Api {
         format!("{}{region}", self.keystone.scope())
     }
 
-    /// The project that the token is good for; without one everything that may be seen is meant.
+    /// The project of the token. Without one, requests concern everything that is visible.
     ///
     /// # Errors
     ///
-    /// If there is no token to be had.
+    /// If no token can be obtained.
     pub(crate) async fn project(&self) -> Result<Option<String>> {
         Ok(self.keystone.token().await?.project())
     }
 
-    /// Why a service is not there; `None` if it is.
+    /// Why the catalogue has no endpoint of a service; `None` if it has one.
     ///
     /// # Errors
     ///
-    /// If there is no token to be had, and so no catalogue.
+    /// If no token can be obtained.
     pub(crate) async fn missing(&self, service: Service) -> Result<Option<String>> {
         self.keystone.token().await?;
         match self.endpoint(service).await {
@@ -231,7 +231,7 @@ impl Api {
         }
     }
 
-    /// Reads.
+    /// Sends a read.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl Api {
         rest::json(self, get, priority).await
     }
 
-    /// Reads what stands above the service's version.
+    /// Reads a document above the service's version.
     ///
     /// # Errors
     ///
@@ -259,11 +259,11 @@ impl Api {
         rest::json(self, &Call { endpoint, ..get }, priority).await
     }
 
-    /// Changes something and reads what it is now.
+    /// Sends a change, and reads the object from the answer.
     ///
     /// # Errors
     ///
-    /// As [`crate::error`] maps them. With [`ccm_core::Outcome::Unknown`] it may have been done nevertheless.
+    /// As [`crate::error`] maps them. With [`ccm_core::Outcome::Unknown`] the change may have happened nevertheless.
     pub(crate) async fn write<T: DeserializeOwned + Send>(
         &self,
         write: &Call<'_>,
@@ -272,8 +272,7 @@ impl Api {
         rest::json(self, write, priority).await
     }
 
-    /// Changes something of which the answer says nothing more. That what is to be deleted is not there is an error
-    /// here, of kind `NotFound`.
+    /// Sends a change whose answer has no further content. Deleting a missing object is an error of kind `NotFound`.
     ///
     /// # Errors
     ///
@@ -291,7 +290,7 @@ impl Api {
             .await
         {
             Ok(url) => Ok(url),
-            // The session's error is only text.
+            // The session's error is only text, so read the endpoint again for an error with its kind.
             Err(_) => {
                 self.keystone
                     .endpoint(service, self.interface, self.region.as_deref())
@@ -301,7 +300,7 @@ impl Api {
     }
 }
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint {
     service: Service,
@@ -314,8 +313,8 @@ impl RestApi for Api {
     type Endpoint = Endpoint;
     type Credentials = Arc<Token>;
 
-    // A page of a thousand servers has some three megabytes; a server with much metadata ten times that. Less in unit
-    // tests, so that what happens beyond it can be seen without that much.
+    // A page of a thousand servers has about three megabytes; with much metadata ten times that. The limit is lower in
+    // unit tests, so that they can exceed it with less data.
     const BODY_MAX: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
     const REQUEST_ID: &'static str = error::REQUEST_ID;
 
@@ -331,7 +330,8 @@ impl RestApi for Api {
         self.keystone.token().await
     }
 
-    /// After a token was revoked, or Keystone forgot it: a new one, unless somebody else got one meanwhile.
+    /// Renews a token that a service refused, because it was revoked or Keystone lost it. Another task may have renewed
+    /// it already.
     async fn renew(&self, refused: &Arc<Token>) -> Result<Option<Arc<Token>>> {
         self.keystone.renew(refused.generation).await.map(Some)
     }
@@ -352,7 +352,7 @@ impl RestApi for Api {
     fn is_success(&self, endpoint: Endpoint, method: &Method, status: StatusCode) -> bool {
         match status {
             StatusCode::OK => true,
-            // Of a list of versions.
+            // The status of a list of versions.
             StatusCode::MULTIPLE_CHOICES => endpoint.unversioned,
             _ => *method != Method::GET && status.is_success(),
         }
@@ -390,7 +390,7 @@ pub(crate) fn read<'a>(op: Op, service: Service, path: &'a [&'a str]) -> Call<'a
     call(op, service, Method::GET, path)
 }
 
-/// The call with Nova's microversion; none is 2.1. A Nova that does not know the header yet ignores it and answers as 2.1.
+/// Adds Nova's microversion; without one Nova uses 2.1. A Nova that does not know the header ignores it.
 pub(crate) fn with_microversion<'a>(version: Option<&str>, mut call: Call<'a>) -> Call<'a> {
     if let Some(version) = version {
         insert(&mut call.headers, MICROVERSION, &format!("compute {version}"));
@@ -398,7 +398,7 @@ pub(crate) fn with_microversion<'a>(version: Option<&str>, mut call: Call<'a>) -
     call
 }
 
-/// The call, which Neutron refuses unless this is still the revision of the object; then the error is
+/// Makes Neutron refuse the call unless the object still has this revision. The error is then
 /// [stale](ccm_core::plan::WriteConflict::Stale).
 pub(crate) fn if_revision<'a>(revision: Option<i64>, mut call: Call<'a>) -> Call<'a> {
     if let Some(revision) = revision {

@@ -1,4 +1,4 @@
-//! The service catalogue: which URL a service has, in our region and on our interface.
+//! The service catalogue: the URL of each service in the configured region and interface.
 
 use std::collections::BTreeSet;
 
@@ -6,24 +6,24 @@ use ccm_core::{Error, ErrorKind, Result};
 use serde::Deserialize;
 use url::Url;
 
-/// The services we use.
+/// The services that the provider uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Service {
     /// Nova.
     Compute,
     /// Neutron.
     Network,
-    /// Octavia. There may be none.
+    /// Octavia. Optional.
     LoadBalancer,
-    /// Barbican. There may be none.
+    /// Barbican. Optional.
     KeyManager,
 }
 
 impl Service {
-    /// All of them.
+    /// All services.
     pub(crate) const ALL: [Self; 4] = [Self::Compute, Self::Network, Self::LoadBalancer, Self::KeyManager];
 
-    /// Its type in the catalogue.
+    /// The service's type in the catalogue.
     pub(crate) fn catalogue_type(self) -> &'static str {
         match self {
             Self::Compute => "compute",
@@ -47,7 +47,7 @@ pub(crate) enum Interface {
 }
 
 impl Interface {
-    /// As it stands in the catalogue.
+    /// The name in the catalogue.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -56,7 +56,7 @@ impl Interface {
         }
     }
 
-    /// Reads the config file's spelling; also that of clouds.yaml files made for older tools (`publicURL`).
+    /// Parses the spelling of the config file, or that of `clouds.yaml` files for older tools (`publicURL`).
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.strip_suffix("URL").unwrap_or(text) {
             "public" => Some(Self::Public),
@@ -99,11 +99,11 @@ impl Endpoint {
 }
 
 impl Catalogue {
-    /// The URL below which the service's resources are, version included: the first endpoint that fits.
+    /// The URL of the service's resources, version included: that of the first endpoint that matches.
     ///
     /// # Errors
     ///
-    /// If none fits; the error says what there is instead.
+    /// If none matches; the error lists the alternatives.
     pub(crate) fn endpoint(
         &self,
         service: Service,
@@ -146,7 +146,7 @@ impl Catalogue {
                     .map(String::as_str),
             );
             format!(
-                "region {region:?} is not in the catalogue, regions there: {}",
+                "region {region:?} is not in the catalogue, available regions: {}",
                 regions.unwrap_or_default()
             )
         } else {
@@ -167,14 +167,14 @@ impl Catalogue {
     }
 }
 
-/// All different ones in alphabetical order, or nothing if there is none.
+/// Joins the distinct items in alphabetical order; `None` if there are none.
 fn list<'a>(items: impl Iterator<Item = &'a str>) -> Option<String> {
     let items: BTreeSet<_> = items.filter(|item| !item.is_empty()).collect();
     (!items.is_empty()).then(|| items.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-/// The endpoint with a trailing slash and a version. A catalogue often gives Neutron's without one; each service has had
-/// only one major version for a decade, so the version document that would say so is not read.
+/// Adds a trailing slash and a version to an endpoint. A catalogue often lists Neutron's without a version. Each
+/// service has had only one major version for a decade, so no version document is read.
 fn versioned(service: Service, text: &str) -> Result<Url> {
     let bad = |why: String| {
         let kind = service.catalogue_type();
@@ -185,7 +185,7 @@ fn versioned(service: Service, text: &str) -> Result<Url> {
     };
     let mut url = Url::parse(text).map_err(|error| bad(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(bad("no http address".to_owned()));
+        return Err(bad("not an http URL".to_owned()));
     }
     url.set_query(None);
     url.set_fragment(None);
@@ -205,7 +205,7 @@ fn versioned(service: Service, text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// An endpoint as [`Catalogue::endpoint`] gives it, up to where its version stands.
+/// Removes the version from a URL of [`Catalogue::endpoint`].
 pub(super) fn unversioned(mut url: Url) -> Url {
     let above: Vec<String> = url
         .path_segments()
@@ -220,7 +220,7 @@ pub(super) fn unversioned(mut url: Url) -> Url {
     url
 }
 
-/// `v2`, `v2.1`, `v3`.
+/// Whether the path segment is a version: `v2`, `v2.1`, `v3`.
 fn is_version(segment: &str) -> bool {
     segment.strip_prefix('v').is_some_and(|rest| {
         rest.starts_with(|c: char| c.is_ascii_digit()) && rest.chars().all(|c| c.is_ascii_digit() || c == '.')
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_there_is_when_nothing_fits() {
+    fn an_error_lists_the_alternatives() {
         use Service::{Compute, Network};
         let wrong = |service, interface, region| {
             catalogue()
@@ -294,7 +294,7 @@ mod tests {
         };
         let text = wrong(Compute, Interface::Public, Some("Three"));
         assert!(
-            text.contains("\"Three\" is not in the catalogue, regions there: One, One-id, Two, Two-id"),
+            text.contains("\"Three\" is not in the catalogue, available regions: One, One-id, Two, Two-id"),
             "{text}"
         );
         let text = wrong(Network, Interface::Admin, Some("One"));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_versions_stands_above_the_version() {
+    fn the_list_of_versions_is_above_the_version() {
         for (url, above) in [
             ("http://octavia:9876/v2.0/", "http://octavia:9876/"),
             ("http://cloud/load-balancer/v2.0/", "http://cloud/load-balancer/"),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_endpoint_that_is_no_http_address() {
+    fn an_endpoint_that_is_not_an_http_url_is_refused() {
         for url in ["", "nova", "ftp://nova/v2.1", "http://"] {
             let catalogue: Catalogue = serde_json::from_value(
                 json!([{"type": "compute", "endpoints": [{"interface": "public", "region": null, "url": url}]}]),

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Counts the changes of whom the cloud sees in us. Clones are the same count.
+/// Counts the changes of the credentials' scope (project and user). Clones share the count.
 #[derive(Clone, Debug)]
 pub(crate) struct Generation(watch::Sender<u64>);
 
@@ -13,13 +13,13 @@ impl Default for Generation {
 }
 
 impl Generation {
-    /// The count.
+    /// Returns the count.
     pub(crate) fn current(&self) -> u64 {
         *self.0.borrow()
     }
 
-    /// Adds one. Every question from now on must be answered with the new credentials, so call this right before the
-    /// change, under a lock that keeps everybody from still using the old ones.
+    /// Increments the count. From then on, every read must use the new credentials. Call this right before the change,
+    /// under a lock that excludes users of the old ones.
     pub(crate) fn advance(&self) -> u64 {
         let mut now = 0;
         self.0.send_modify(|count| {
@@ -29,9 +29,9 @@ impl Generation {
         now
     }
 
-    /// Waits until the count is another one than this.
+    /// Waits until the count differs from `generation`.
     pub(crate) async fn beyond(&self, generation: u64) {
-        // The sender is here, so that the channel cannot close.
+        // The sender is in `self`, so the channel cannot close.
         let _ = self
             .0
             .subscribe()

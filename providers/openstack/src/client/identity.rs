@@ -6,18 +6,18 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-/// Everything needed to get a token.
+/// The data that is needed to get a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Credentials {
     /// `auth-url`.
     pub(crate) auth_url: Url,
     /// The credentials.
     pub(crate) identity: Identity,
-    /// What the token is to be good for.
+    /// The requested scope of the token.
     pub(crate) scope: Scope,
 }
 
-/// A user or application credential: by its id, or by a name that means something only in a domain.
+/// A user, by its ID, or by its name in a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum User {
     /// `user-id`.
@@ -47,21 +47,21 @@ pub(crate) enum Identity {
     Password {
         /// The user.
         user: User,
-        /// The proof.
+        /// The password.
         password: SecretString,
     },
     /// An application credential.
     ApplicationCredential {
-        /// Which.
+        /// The ID or name.
         id: ApplicationCredential,
-        /// The proof.
+        /// The secret.
         secret: SecretString,
     },
-    /// A token made by somebody else.
+    /// A token from the config.
     Token(SecretString),
 }
 
-/// An application credential, by id or by a name that means something only for its user.
+/// An application credential, by its ID, or by its name and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApplicationCredential {
     /// By id.
@@ -75,10 +75,10 @@ pub(crate) enum ApplicationCredential {
     },
 }
 
-/// What the token is to be good for.
+/// The requested scope of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Whatever the identity implies: an application credential's own project, a user's default project.
+    /// The scope that the identity implies: an application credential's own project, or a user's default project.
     Implied,
     /// A project by id.
     ProjectId(String),
@@ -96,7 +96,7 @@ pub(crate) enum Scope {
 }
 
 impl Credentials {
-    /// The body of `POST /v3/auth/tokens`. Holds the secret: not to be logged.
+    /// The body of `POST /v3/auth/tokens`. It contains the secret and must not be logged.
     pub(crate) fn body(&self) -> Value {
         let identity = match &self.identity {
             Identity::Password { user, password } => {
@@ -134,7 +134,7 @@ impl Credentials {
         json!({"auth": auth})
     }
 
-    /// The token to be used as it is: given without a scope, it cannot be exchanged for another.
+    /// The token that is used directly: without a scope it cannot be exchanged for another.
     pub(crate) fn bare_token(&self) -> Option<&SecretString> {
         match (&self.identity, &self.scope) {
             (Identity::Token(token), Scope::Implied) => Some(token),
@@ -143,7 +143,7 @@ impl Credentials {
     }
 }
 
-/// The user for errors, without the secret.
+/// Describes the user in errors, without the secret.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_show_neither_in_debug_nor_in_display() {
+    fn secrets_are_in_neither_debug_nor_display() {
         for identity in [
             Identity::Password {
                 user: user(),

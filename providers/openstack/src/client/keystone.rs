@@ -1,8 +1,8 @@
-//! Tokens: getting, keeping and renewing them.
+//! Keystone tokens: how they are requested, cached and renewed.
 //!
-//! One token serves all requests. It is renewed before it expires, in the background while the old one is still good;
-//! and when a service refuses it (revoked, or Keystone lost it). However many requests find out at once, one renewal
-//! serves them all. The catalogue comes with the token, so that each renewal also brings moved endpoints.
+//! One token serves all requests. It is renewed in the background before it expires, and when a service refuses it
+//! (revoked, or lost by Keystone). Concurrent refusals share one renewal. The catalogue comes with the token, so each
+//! renewal also updates the endpoints.
 
 mod answer;
 
@@ -34,30 +34,30 @@ use super::{
 };
 use crate::error::{self, Fault};
 
-/// Answers of Keystone are larger than this only if something is wrong. A catalogue has a few dozen kilobytes.
+/// The largest accepted answer of Keystone. A catalogue has a few dozen kilobytes.
 const BODY_MAX: usize = 8 << 20;
-/// After Keystone refused the credentials it is not asked again for so long: it may lock the user out for trying.
+/// The pause after Keystone refused the credentials: further attempts may lock the user out.
 const COOL_DOWN: Duration = Duration::from_secs(10);
-/// How long after a failed early renewal the next is tried.
+/// The pause after a failed early renewal.
 const EARLY_RETRY: Duration = Duration::from_secs(30);
-/// How long a token is used that seems to have expired already when it is given.
+/// How long a token is used that has already expired when it is issued.
 const DISPUTED: Duration = Duration::from_secs(30);
-/// A token that is given with less time left than this is not renewed early: the renewal would bring no more.
+/// The shortest lifetime with an early renewal. Below it, a renewal gains nothing.
 const SHORTEST_EARLY: Duration = Duration::from_secs(2);
 
-/// A token and what came with it.
+/// A token and the data that came with it.
 pub(crate) struct Token {
     header: HeaderValue,
     pub(crate) catalogue: Catalogue,
-    /// Counts renewals: tells whether a refused token is still the one in use.
+    /// The number of the renewal. It shows whether a refused token is still the current one.
     pub(crate) generation: u64,
     renew_at: Instant,
     expires_at: Instant,
-    /// For whom Keystone made it.
+    /// The user and project that Keystone issued it for.
     holder: User,
 }
 
-/// Without the token.
+/// Omits the token.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Token")
@@ -67,24 +67,24 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The project that it is good for, if it is for one.
+    /// The ID of the token's project, if it has one.
     pub(crate) fn project(&self) -> Option<String> {
         self.holder.project_id()
     }
 
-    /// Puts it on a request.
+    /// Adds the token to a request.
     pub(crate) fn apply(&self, request: RequestBuilder) -> RequestBuilder {
         request.header(AUTH_TOKEN, self.header.clone())
     }
 }
 
-/// Our account with Keystone.
+/// The client of Keystone.
 pub(crate) struct Keystone {
     credentials: Credentials,
     http: Client,
-    /// Does not retry: the call that needs the token does.
+    /// Never retries: the call that needs the token does.
     gate: Gate,
-    /// Advanced when a renewed token is for somebody else than the one before.
+    /// Incremented when a renewed token has another user or project.
     identity: Generation,
     state: Mutex<State>,
     /// Locked during a renewal.
@@ -93,13 +93,13 @@ pub(crate) struct Keystone {
 
 #[derive(Default)]
 struct State {
-    /// Where the API begins, once known: `auth-url`, or what Keystone's version document says.
+    /// The base URL of API version 3, once known: from `auth-url` or Keystone's list of versions.
     api: Option<Url>,
     token: Option<Arc<Token>>,
     generation: u64,
-    /// The last renewal, if it failed: when it ended, and how.
+    /// The last renewal, if it failed: its end and its error.
     failed: Option<(Instant, Error)>,
-    /// Not before this is the next renewal in the background.
+    /// The earliest time of the next renewal in the background.
     early_not_before: Option<Instant>,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Debug for Keystone {
 }
 
 impl Keystone {
-    /// Does not ask for a token yet.
+    /// Creates the client. Requests no token yet.
     pub(crate) fn new(credentials: Credentials, http: Client, gate: Gate, identity: Generation) -> Self {
         Self {
             credentials,
@@ -128,7 +128,7 @@ impl Keystone {
     ///
     /// # Errors
     ///
-    /// If there is no token to be had, or the catalogue has no such endpoint.
+    /// If no token can be obtained, or the catalogue has no such endpoint.
     pub(crate) async fn endpoint(
         self: &Arc<Self>,
         service: Service,
@@ -138,11 +138,11 @@ impl Keystone {
         self.token().await?.catalogue.endpoint(service, interface, region)
     }
 
-    /// A token that is good as far as we know.
+    /// Returns a token that has not expired. Renews it when necessary.
     ///
     /// # Errors
     ///
-    /// If there is none and Keystone gives none.
+    /// If the token has expired and Keystone issues none.
     pub(crate) async fn token(self: &Arc<Self>) -> Result<Arc<Token>> {
         let now = Instant::now();
         let (token, early) = {
@@ -174,12 +174,12 @@ impl Keystone {
         Ok(token)
     }
 
-    /// A newer token than the one of this generation. All callers that ask during a renewal are served by it, also if it
-    /// fails.
+    /// Returns a newer token than that of this generation. All callers during a renewal share its result, also a
+    /// failure.
     ///
     /// # Errors
     ///
-    /// If Keystone gives none.
+    /// If Keystone issues none.
     pub(crate) async fn renew(&self, generation: u64) -> Result<Arc<Token>> {
         let asked = Instant::now();
         let _renewing = self.renewing.lock().await;
@@ -204,11 +204,11 @@ impl Keystone {
                 let token = Arc::new(token);
                 let before = state.token.as_ref().map(|token| &token.holder);
                 if before.is_some_and(|before| !before.is(&token.holder)) {
-                    // A project or user of the same name took the place of another.
+                    // Another project or user now has the configured name.
                     warn!(
                         was = before.map(ToString::to_string),
                         is = %token.holder,
-                        "The same credentials are somebody else's now"
+                        "The credentials now belong to another user or project"
                     );
                     self.identity.advance();
                 }
@@ -225,12 +225,12 @@ impl Keystone {
         }
     }
 
-    /// The generation of the token in use; 0 if there is none yet.
+    /// The generation of the current token; 0 if there is none yet.
     pub(crate) fn generation(&self) -> u64 {
         self.state.lock().generation
     }
 
-    /// Why the last renewal failed, if it did.
+    /// The error of the last renewal, if it failed.
     pub(crate) fn last_failure(&self) -> Option<Error> {
         self.state.lock().failed.as_ref().map(|(_, error)| error.clone())
     }
@@ -248,7 +248,7 @@ impl Keystone {
                 let header = answer::secret_header(token.expose_secret()).ok_or_else(|| {
                     Error::new(
                         ErrorKind::InvalidConfig,
-                        "[Global] token holds characters that no token can have",
+                        "[Global] token contains characters that are invalid in a token",
                     )
                 })?;
                 let request = self.http.get(url).header(AUTH_TOKEN, header.clone());
@@ -264,10 +264,10 @@ impl Keystone {
         if !matches!(reply.status, StatusCode::OK | StatusCode::CREATED) {
             return Err(self.refused(&reply));
         }
-        let parsed = answer::parse(&reply, given).map_err(|what| self.no_keystone(&what))?;
+        let parsed = answer::parse(&reply, given).map_err(|what| self.not_keystone(&what))?;
         let mut left = parsed.time_left(&reply.headers, Timestamp::now());
         if left < Duration::from_secs(1) {
-            // Nobody gives tokens that have expired: clocks disagree. A refusal will tell when it has.
+            // Keystone issues no expired tokens, so the clocks disagree. A refusal will show the expiry.
             left = DISPUTED;
         }
         Ok(Token {
@@ -280,7 +280,7 @@ impl Keystone {
         })
     }
 
-    /// Where Keystone's API version 3 begins.
+    /// The base URL of Keystone's API version 3.
     async fn api(&self) -> Result<Url> {
         if let Some(api) = self.state.lock().api.clone() {
             return Ok(api);
@@ -290,7 +290,7 @@ impl Keystone {
         let api = if path.ends_with("/v3") {
             below(auth_url, "")
         } else if matches!(self.credentials.scope, super::identity::Scope::Trust(_)) {
-            // The flow of trusts has no version discovery.
+            // Trusts have no version discovery.
             below(auth_url, "v3/")
         } else {
             let reply = self
@@ -299,13 +299,13 @@ impl Keystone {
             if !matches!(reply.status, StatusCode::OK | StatusCode::MULTIPLE_CHOICES) {
                 return Err(self.refused(&reply));
             }
-            answer::choose_version(auth_url, &reply.body).map_err(|what| self.no_keystone(&what))?
+            answer::choose_version(auth_url, &reply.body).map_err(|what| self.not_keystone(&what))?
         };
         self.state.lock().api = Some(api.clone());
         Ok(api)
     }
 
-    /// Sends a request and reads the answer, whatever it is.
+    /// Sends a request and returns the answer, whatever its status.
     async fn send(&self, op: Op, request: RequestBuilder) -> Result<Answer> {
         let attempt = || async {
             let (http, request) = request.try_clone().map_or((None, None), |r| {
@@ -315,7 +315,7 @@ impl Keystone {
             let (Some(http), Some(Ok(request))) = (http, request) else {
                 return Err(Error::new(
                     ErrorKind::Unexpected,
-                    "the request to Keystone could not be made",
+                    "the request to Keystone could not be built",
                 ));
             };
             let target = Target {
@@ -335,7 +335,7 @@ impl Keystone {
                 .await
                 .map_err(|failure: Failure| self.about(failure.into_error(&target)))?;
             if reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS {
-                // Here, so that the gate sees a reply that asks to slow down.
+                // Fails here, so that the gate sees a request to slow down.
                 return Err(self.about(error::refused(&target, &reply)));
             }
             Ok(reply)
@@ -343,22 +343,22 @@ impl Keystone {
         self.gate.call(op, Priority::User, attempt).await
     }
 
-    /// The error for an answer that says no.
+    /// The error for a refusal.
     fn refused(&self, reply: &Answer) -> Error {
         let fault = Fault::parse(&reply.body);
         if !fault.is_openstack {
             let status = reply.status;
-            return self.no_keystone(&if status.is_redirection() {
-                "it answers with a redirect to another host".to_owned()
+            return self.not_keystone(&if status.is_redirection() {
+                "the answer is a redirect to another host".to_owned()
             } else {
                 format!("the answer is {} {}", status.as_u16(), fault.message)
             });
         }
         let kind = match reply.status {
-            // An unknown application credential is "not found", in Keystone's words.
+            // Keystone answers "not found" for an unknown application credential.
             StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND => ErrorKind::Unauthenticated,
             StatusCode::FORBIDDEN => ErrorKind::PermissionDenied,
-            // What we sent comes from the config.
+            // The request comes from the config.
             _ => ErrorKind::InvalidConfig,
         };
         self.about(Error::new(
@@ -367,22 +367,22 @@ impl Keystone {
         ))
     }
 
-    /// The error for an answer that Keystone does not give.
-    fn no_keystone(&self, what: &str) -> Error {
+    /// The error for an answer that cannot be Keystone's.
+    fn not_keystone(&self, what: &str) -> Error {
         self.about(Error::new(
             ErrorKind::InvalidConfig,
             format!("no OpenStack Identity service answers at auth-url: {what}"),
         ))
     }
 
-    /// Adds the endpoint and the user. Never the secret.
+    /// Adds the endpoint and the user to an error. Never adds the secret.
     pub(super) fn about(&self, error: Error) -> Error {
         error
             .with_context("auth_url", self.auth_url())
             .with_context("as", self.credentials.identity.to_string())
     }
 
-    /// For errors and events: for whom the token in use is, as whom, and where.
+    /// The project and user of the current token and the URL, for errors and Events.
     pub(super) fn scope(&self) -> String {
         let holder = self
             .state
@@ -396,14 +396,14 @@ impl Keystone {
 
     fn auth_url(&self) -> String {
         let mut url = self.credentials.auth_url.clone();
-        // A password may stand there.
+        // The URL may contain a password.
         let _ = url.set_password(None);
         url.to_string()
     }
 }
 
-/// When a token with so much time left is renewed: at 80 % of it, or ten minutes before the end where that is later
-/// still; a little earlier by chance, so that a fleet that started together does not renew together.
+/// When to renew a token with this time left: at 80 %, or ten minutes before its expiry if that is later. Random jitter
+/// spreads the renewals of processes that started together.
 fn early(left: Duration) -> Duration {
     if left < SHORTEST_EARLY {
         return left;

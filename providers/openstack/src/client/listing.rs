@@ -1,5 +1,5 @@
-//! Listings as Neutron and Octavia give them: `{"<things>": [...], "<things>_links": [...]}`, the next page by the id of
-//! the last thing.
+//! Listings of Neutron and Octavia: `{"<things>": [...], "<things>_links": [...]}`. The ID of the last object selects
+//! the next page.
 
 use std::{fmt, marker::PhantomData};
 
@@ -19,24 +19,24 @@ use super::{
     ops::Op,
 };
 
-/// A thing that a service keeps.
+/// An object of a service.
 pub(crate) trait Resource: DeserializeOwned + Send + Sync + 'static {
-    /// The key of one in a document.
+    /// The key of one object in a document.
     const ONE: &'static str;
-    /// The key of many in a document.
+    /// The key of several objects in a document.
     const MANY: &'static str;
     /// The service.
     const SERVICE: Service;
     /// The path of the listing below the service.
     const PATH: &'static [&'static str];
-    /// What reading a page of them is.
+    /// The operation that reads a page.
     const LIST: Op;
 
-    /// Its id.
+    /// The object's ID.
     fn id(&self) -> &str;
 }
 
-/// Says of records where their service keeps them: a line for each.
+/// Declares the paths and keys of resources, one line for each.
 macro_rules! resources {
     ($($record:ident: $one:literal $many:literal of $service:ident at $path:expr, $list:ident;)+) => {$(
         impl $crate::client::listing::Resource for $record {
@@ -54,11 +54,11 @@ macro_rules! resources {
 }
 pub(crate) use resources;
 
-/// The document with one thing.
+/// A document with one object.
 #[derive(Debug)]
 pub(crate) struct Single<T>(pub(crate) T);
 
-/// The document around one thing, under its key.
+/// A document that wraps one object under its key.
 struct Envelope<'a, B: ?Sized>(&'static str, &'a B);
 
 impl<B: Serialize + ?Sized> Serialize for Envelope<'_, B> {
@@ -67,7 +67,7 @@ impl<B: Serialize + ?Sized> Serialize for Envelope<'_, B> {
     }
 }
 
-/// A page of things.
+/// A page of objects.
 #[derive(Debug)]
 struct Collection<T> {
     things: Vec<T>,
@@ -80,7 +80,7 @@ struct Link {
     rel: String,
 }
 
-/// The value of a key of a document, and whether the document has a link to the next page.
+/// Reads the value of a key of a document, and whether the document has a link to the next page.
 fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     key: &'static str,
@@ -104,7 +104,7 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
                     map.next_value::<IgnoredAny>()?;
                 }
             }
-            // The address is not taken from the link: services behind a proxy often give one that cannot be reached.
+            // The link's URL is not used: services behind a proxy often return one that cannot be reached.
             let has_next = links.unwrap_or_default().iter().any(|link| link.rel == "next");
             Ok((found.ok_or_else(|| de::Error::missing_field(self.0))?, has_next))
         }
@@ -126,11 +126,11 @@ impl<'de, T: Resource> Deserialize<'de> for Collection<T> {
 }
 
 impl Api {
-    /// All things that the query lets through. All or nothing.
+    /// Lists all objects that match the query. An incomplete listing is an error.
     ///
     /// # Errors
     ///
-    /// As [`crate::error`] maps them, but never of kind `NotFound`: that a listing is not there says nothing about things.
+    /// As [`crate::error`] maps them, but never of kind `NotFound`: a missing listing proves nothing about objects.
     pub(crate) async fn list<T: Resource>(
         &self,
         query: &[(&'static str, &str)],
@@ -139,7 +139,7 @@ impl Api {
         self.list_at(T::PATH, query, priority).await
     }
 
-    /// As [`Self::list`], of things that stand below others.
+    /// As [`Self::list`], for objects below others.
     ///
     /// # Errors
     ///
@@ -166,10 +166,10 @@ impl Api {
                     Err(error) if is_too_large(&error) && self.page_sizes.shorten(T::MANY, size) => {
                         debug!(
                             things = T::MANY,
-                            size, "A page is too large, asking for shorter ones"
+                            size, "A page is too large, requesting shorter ones"
                         );
                     }
-                    // The thing whose id was the marker is gone.
+                    // The object whose ID was the marker was deleted.
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::NotFound)
                             && fetched > 0
@@ -193,7 +193,7 @@ impl Api {
         }
     }
 
-    /// The object with this ID, read now; `None` if it does not exist.
+    /// Reads the object with this ID; `None` if it does not exist.
     ///
     /// # Errors
     /// If it cannot be read, or the answer is another object.
@@ -203,7 +203,7 @@ impl Api {
         match self.get::<Single<T>>(&get, priority).await {
             Ok(Single(found)) if found.id() != id => {
                 let (kind, other) = (T::ONE, found.id());
-                let text = format!("asked for {kind} {id}, the answer is {kind} {other}");
+                let text = format!("requested {kind} {id}, the answer is {kind} {other}");
                 Err(Error::new(ErrorKind::Unexpected, text))
             }
             Ok(Single(found)) => Ok(Some(found)),
@@ -212,7 +212,7 @@ impl Api {
         }
     }
 
-    /// Sends the document with one thing, and reads what the thing is then.
+    /// Sends a document with one object, and returns the object from the answer.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_its_list_is_no_page() {
+    fn a_page_without_its_list_is_an_error() {
         for text in [r#"{}"#, r#"{"apples": null}"#, "[]", r#"{"pears": []}"#] {
             assert!(serde_json::from_str::<Collection<Apple>>(text).is_err(), "{text}");
         }

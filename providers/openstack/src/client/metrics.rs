@@ -1,9 +1,8 @@
-//! The metrics of calls that the Go cloud controller has, under its names: each request by itself, as dashboards know
-//! them. `ccm_cloud_*` counts whole calls.
+//! The Go cloud controller's metrics of calls, under its names. They count each request, `ccm_cloud_*` whole calls.
 
 use ccm_core::client::{PROMETHEUS_BUCKETS, TimedConfig};
 
-/// Their names, label and buckets. The format appends `_total`.
+/// The names, label and buckets of these metrics. The format appends `_total`.
 pub(crate) static REQUEST_METRICS: TimedConfig = TimedConfig {
     label: "request",
     duration: (

@@ -1,28 +1,28 @@
-//! The kinds of calls, for metrics, quota and repetition.
+//! The kinds of calls, with their metric label, quota bucket and idempotency.
 
 use ccm_core::client::operations;
 
-/// Keystone's quota.
+/// The bucket of Keystone.
 pub(super) const IDENTITY: &str = "identity";
-/// Nova's quota.
+/// The bucket of Nova.
 pub(super) const COMPUTE: &str = "compute";
-/// Neutron's quota.
+/// The bucket of Neutron.
 pub(super) const NETWORK: &str = "network";
-/// Octavia's quota.
+/// The bucket of Octavia.
 pub(super) const LOAD_BALANCER: &str = "load-balancer";
-/// Barbican's quota.
+/// The bucket of Barbican.
 pub(super) const KEY_MANAGER: &str = "key-manager";
 
-// Octavia refuses a second change while it works on the first one, and a PUT with a revision cannot match twice: what was
-// sent once and got no answer is looked up. Only what Neutron deletes may be deleted again without a look.
+// Octavia refuses a second change during the first one, and a PUT with a revision cannot match twice. A write without
+// an answer is therefore followed by a read. Only deletions in Neutron may be repeated without one.
 operations! {
-    /// A kind of call. The names are those of the Go cloud controller where it has one.
+    /// A kind of call. Where the Go cloud controller has it, the name is the same.
     pub(crate) enum Op {
         /// Keystone's list of versions.
         VersionList = "version_list", IDENTITY, Read;
-        /// A new token. A second one does no harm.
+        /// Requests a token. A second one does no harm.
         TokenCreate = "token_create", IDENTITY, IdempotentWrite;
-        /// A look at a token.
+        /// Validates a token.
         TokenGet = "token_get", IDENTITY, Read;
 
         /// A page of servers.
@@ -36,7 +36,7 @@ operations! {
         PortList = "port_list", NETWORK, Read;
         /// A port's security groups or address pairs.
         PortUpdate = "port_update", NETWORK, Write;
-        /// One tag of a port less.
+        /// Removes a tag from a port.
         PortTagDelete = "port_tag_delete", NETWORK, IdempotentWrite;
         /// One network.
         NetworkGet = "network_get", NETWORK, Read;
@@ -48,35 +48,35 @@ operations! {
         SubnetGet = "subnet_get", NETWORK, Read;
         /// A page of floating addresses.
         FloatingIpList = "floating_ip_list", NETWORK, Read;
-        /// How many things of each kind the project may have.
+        /// The quotas of the project.
         NetworkQuotaGet = "quota_get", NETWORK, Read;
-        /// The list of what this Neutron can.
+        /// The extensions of Neutron.
         ExtensionList = "network_extension_list", NETWORK, Read;
         /// A router with its routes.
         RouterGet = "router_get", NETWORK, Read;
-        /// All routes of a router, under its revision.
+        /// Writes all routes of a router, under its revision.
         RouterUpdate = "router_update", NETWORK, Write;
-        /// More routes for a router. Those that it has already are no error.
+        /// Adds routes to a router. Existing ones are no error.
         RouterAddRoutes = "router_add_extraroutes", NETWORK, IdempotentWrite;
-        /// Fewer routes for a router. Those that it has not are no error.
+        /// Removes routes from a router. Missing ones are no error.
         RouterRemoveRoutes = "router_remove_extraroutes", NETWORK, IdempotentWrite;
-        /// A new floating address.
+        /// Creates a floating IP.
         FloatingIpCreate = "floating_ip_create", NETWORK, Write;
-        /// A floating address gets another port, or none.
+        /// Moves a floating IP to another port, or detaches it.
         FloatingIpUpdate = "floating_ip_update", NETWORK, Write;
-        /// A floating address less.
+        /// Deletes a floating IP.
         FloatingIpDelete = "floating_ip_delete", NETWORK, IdempotentWrite;
         /// A page of security groups.
         SecurityGroupList = "security_group_list", NETWORK, Read;
-        /// A new security group.
+        /// Creates a security group.
         SecurityGroupCreate = "security_group_create", NETWORK, Write;
-        /// A security group less.
+        /// Deletes a security group.
         SecurityGroupDelete = "security_group_delete", NETWORK, IdempotentWrite;
         /// The rules of a security group.
         SecurityGroupRuleList = "security_group_rule_list", NETWORK, Read;
-        /// A new rule.
+        /// Creates a rule.
         SecurityGroupRuleCreate = "security_group_rule_create", NETWORK, Write;
-        /// A rule less.
+        /// Deletes a rule.
         SecurityGroupRuleDelete = "security_group_rule_delete", NETWORK, IdempotentWrite;
 
         /// Octavia's list of versions.
@@ -87,62 +87,62 @@ operations! {
         LoadBalancerFlavorGet = "loadbalancer_flavor_get", LOAD_BALANCER, Read;
         /// One of Octavia's availability zones.
         LoadBalancerZoneGet = "loadbalancer_availabilityzone_get", LOAD_BALANCER, Read;
-        /// How many things of each kind the project may have.
+        /// The quotas of the project.
         LoadBalancerQuotaGet = "loadbalancer_quota_get", LOAD_BALANCER, Read;
         /// A page of load balancers.
         LoadBalancerList = "loadbalancer_list", LOAD_BALANCER, Read;
         /// One load balancer, or its state.
         LoadBalancerGet = "loadbalancer_get", LOAD_BALANCER, Read;
-        /// A new load balancer, mostly with everything below it.
+        /// Creates a load balancer, usually with everything below it.
         LoadBalancerCreate = "loadbalancer_create", LOAD_BALANCER, Write;
-        /// A load balancer's own fields.
+        /// Updates a load balancer's own fields.
         LoadBalancerUpdate = "loadbalancer_update", LOAD_BALANCER, Write;
-        /// A load balancer less.
+        /// Deletes a load balancer.
         LoadBalancerDelete = "loadbalancer_delete", LOAD_BALANCER, Write;
-        /// A failover of a load balancer.
+        /// Fails over a load balancer.
         LoadBalancerFailover = "loadbalancer_failover", LOAD_BALANCER, Write;
         /// One listener.
         ListenerGet = "loadbalancer_listener_get", LOAD_BALANCER, Read;
         /// A page of listeners.
         ListenerList = "loadbalancer_listener_list", LOAD_BALANCER, Read;
-        /// A new listener.
+        /// Creates a listener.
         ListenerCreate = "loadbalancer_listener_create", LOAD_BALANCER, Write;
-        /// A listener's fields.
+        /// Updates a listener.
         ListenerUpdate = "loadbalancer_listener_update", LOAD_BALANCER, Write;
-        /// A listener less.
+        /// Deletes a listener.
         ListenerDelete = "loadbalancer_listener_delete", LOAD_BALANCER, Write;
         /// One pool.
         PoolGet = "loadbalancer_pool_get", LOAD_BALANCER, Read;
         /// A page of pools.
         PoolList = "loadbalancer_pool_list", LOAD_BALANCER, Read;
-        /// A new pool.
+        /// Creates a pool.
         PoolCreate = "loadbalancer_pool_create", LOAD_BALANCER, Write;
-        /// A pool's fields.
+        /// Updates a pool.
         PoolUpdate = "loadbalancer_pool_update", LOAD_BALANCER, Write;
-        /// A pool less.
+        /// Deletes a pool.
         PoolDelete = "loadbalancer_pool_delete", LOAD_BALANCER, Write;
         /// The members of a pool.
         MemberList = "loadbalancer_member_list", LOAD_BALANCER, Read;
-        /// Many members at once.
+        /// Replaces or adds several members.
         MembersUpdate = "loadbalancer_members_update", LOAD_BALANCER, Write;
-        /// A new member.
+        /// Creates a member.
         MemberCreate = "loadbalancer_member_create", LOAD_BALANCER, Write;
-        /// A member less.
+        /// Deletes a member.
         MemberDelete = "loadbalancer_member_delete", LOAD_BALANCER, Write;
         /// A page of health monitors.
         MonitorList = "loadbalancer_healthmonitor_list", LOAD_BALANCER, Read;
         /// One health monitor.
         MonitorGet = "loadbalancer_healthmonitor_get", LOAD_BALANCER, Read;
-        /// A new health monitor.
+        /// Creates a health monitor.
         MonitorCreate = "loadbalancer_healthmonitor_create", LOAD_BALANCER, Write;
-        /// A health monitor's fields.
+        /// Updates a health monitor.
         MonitorUpdate = "loadbalancer_healthmonitor_update", LOAD_BALANCER, Write;
-        /// A health monitor less.
+        /// Deletes a health monitor.
         MonitorDelete = "loadbalancer_healthmonitor_delete", LOAD_BALANCER, Write;
 
-        /// A secret's description.
+        /// The metadata of a secret.
         SecretGet = "secret_get", KEY_MANAGER, Read;
-        /// A container's description.
+        /// The metadata of a container.
         ContainerGet = "container_get", KEY_MANAGER, Read;
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_a_call_does() {
+    fn names_match_the_calls() {
         for op in Op::ALL {
             let name = op.name();
             let reads = ["_list", "_get"].iter().any(|end| name.ends_with(end));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_stands_for_two_calls_of_one_service() {
+    fn names_are_unique_in_a_service() {
         let mut seen = std::collections::HashSet::new();
         for op in Op::ALL {
             assert!(seen.insert((op.name(), op.bucket())), "{}", op.name());

@@ -5,9 +5,9 @@ use ccm_core::config::quota_section;
 use super::ops::{COMPUTE, IDENTITY, LOAD_BALANCER, NETWORK};
 
 quota_section! {
-    /// How much is asked of the cloud at most. OpenStack publishes no limits, so that these are careful; raise them where a
-    /// large cluster waits for its cloud (`ccm_cloud_wait_seconds` tells). A service that asks to slow down is obeyed in any
-    /// case. The Go cloud controller does not know this section.
+    /// The limits on calls of the cloud. OpenStack publishes no limits, so the defaults are low. Raise them if a large
+    /// cluster waits for its cloud (see `ccm_cloud_wait_seconds`). Requests of a service to slow down are always
+    /// respected. The Go cloud controller does not know this section.
     pub(crate) struct Quotas {
         "compute" => pub(crate) compute: COMPUTE, "Nova";
         "network" => pub(crate) network: NETWORK, "Neutron";

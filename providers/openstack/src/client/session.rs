@@ -13,10 +13,10 @@ use super::{
     keystone::{Keystone, Token},
 };
 
-/// A session whose requests go through this client.
+/// Creates a session whose requests use this HTTP client.
 ///
 /// # Errors
-/// Keystone cannot be reached or refuses.
+/// If Keystone cannot be reached or refuses.
 pub(super) async fn connect(
     http: reqwest::Client,
     keystone: &Arc<Keystone>,
@@ -27,7 +27,7 @@ pub(super) async fn connect(
         keystone: Arc::clone(keystone),
     };
     let session = Session::new_with_client(http, auth).await.map_err(|error| {
-        // Our own error is behind one that went through the session, which keeps only text.
+        // The session keeps only the text of our error.
         let own = keystone.last_failure();
         own.unwrap_or_else(|| Error::new(ErrorKind::Unexpected, "the session failed").with_source(error))
     })?;
@@ -54,7 +54,7 @@ impl Interface {
     }
 }
 
-/// Our [`Keystone`] as the session sees it.
+/// Adapts [`Keystone`] to the session.
 #[derive(Debug)]
 struct Auth {
     keystone: Arc<Keystone>,

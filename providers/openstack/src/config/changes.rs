@@ -1,7 +1,7 @@
-//! What a new config changes, and what of it can be taken over while running.
+//! The differences between two configs, and which of them take effect at run time.
 //!
-//! Credentials, the way to Keystone and quotas can. Everything else shapes what was already done to nodes, or is read in
-//! so many places that half of it would be old: it waits for a restart.
+//! Changes of credentials, the connection to Keystone and quotas do. Everything else needs a restart: it affected nodes
+//! already, or is read in many places that would have to change together.
 
 use ccm_core::config::{Changes, ConfigFile};
 
@@ -13,12 +13,12 @@ pub(crate) fn is_live(key: &str) -> bool {
     key.starts_with("[Quota] ") || key.starts_with("[Global] ") && !of_nodes.contains(&key)
 }
 
-/// Keys of `[Global]` that say where others stand.
+/// Keys of `[Global]` that locate other values.
 const WHERE: [&str; 3] = ["[Global] use-clouds", "[Global] clouds-file", "[Global] cloud"];
 
 impl Config {
-    /// What changes from this config to a new one. Values count, not how they are written; and what files hold counts as
-    /// the value of the key that names them.
+    /// The changes from this config to a new one. Values count, not their spelling. The content of a file counts as the
+    /// value of the key that names it.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
         let mut changes = Changes::default();
         let reported = self.given.changed_keys(&new.given);
@@ -28,7 +28,7 @@ impl Config {
         let (tls, new_tls) = (&self.settings.connection.tls, &new.settings.connection.tls);
         let pem = |identity: &Option<(Vec<u8>, Vec<u8>)>| identity.clone().unzip();
         let ((certificate, key), (new_certificate, new_key)) = (pem(&tls.identity), pem(&new_tls.identity));
-        // A key that names another file, or none any more, is reported already.
+        // A key that names another file, or no file anymore, is reported already.
         let rotated = [
             (
                 "ca-file",
@@ -57,7 +57,7 @@ impl Config {
         }
         for key in ConfigFile::changed_keys(&self.conf, &new.conf) {
             if key.starts_with("[Global] ") && !WHERE.contains(&key.as_str()) {
-                // Reported above, wherever it is given.
+                // The credentials were compared above, wherever they come from.
                 continue;
             }
             let list = if is_live(&key) {
@@ -95,10 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_quotas_change_live_and_all_else_with_a_restart() {
+    fn credentials_and_quotas_change_live_and_everything_else_with_a_restart() {
         let none: [Vec<String>; 2] = [vec![], vec![]];
         let old = global("token = t\nregion = One");
-        // The same, in other words.
+        // The same config, with another spelling.
         let same = global(
             "token = \"t\"\nregion = One\nos-endpoint-type = public\ntls-insecure =\n[Quota]\ncompute-burst = 50",
         );

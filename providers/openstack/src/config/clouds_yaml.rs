@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::credentials::Given;
 
-/// An entry: what we take of it.
+/// The values of an entry that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Entry {
@@ -37,11 +37,11 @@ struct File {
     public_clouds: BTreeMap<String, Entry>,
 }
 
-/// What is wrong, and the key of `[Global]` it is about.
+/// A key of `[Global]`, and the problem with it.
 type Wrong = (&'static str, String);
 
 impl Entry {
-    /// This one, with what it lacks taken from another.
+    /// Fills missing values from another entry.
     fn or(self, other: Self) -> Self {
         Self {
             auth: self.auth.or(other.auth),
@@ -57,11 +57,12 @@ impl Entry {
     }
 }
 
-/// Finds the file and in it the entry; `secure.yaml` goes over it, the profile it names in `clouds-public.yaml` under it.
+/// Reads an entry of `clouds.yaml`. `secure.yaml` overrides it, and its profile in `clouds-public.yaml` has the
+/// defaults.
 ///
 /// # Errors
 ///
-/// If the file or the entry cannot be found or read. What stands in the file is not repeated: it holds secrets.
+/// If the file or the entry cannot be found or read. The error does not repeat the content, which contains secrets.
 pub(super) fn entry(
     file: &str,
     cloud: &str,
@@ -76,7 +77,7 @@ pub(super) fn entry(
     let (path, mut clouds) = match named {
         Some((key, path)) => match read(&path, files)? {
             Some(clouds) => (path, clouds),
-            None => return Err((key, format!("there is no file {}", path.display()))),
+            None => return Err((key, format!("file {} not found", path.display()))),
         },
         None => search("clouds", &directories, files)?.ok_or_else(|| {
             let places: Vec<_> = directories
@@ -85,7 +86,7 @@ pub(super) fn entry(
                 .collect();
             (
                 "use-clouds",
-                format!("there is no clouds.yaml in {}", places.join(", ")),
+                format!("clouds.yaml not found in {}", places.join(", ")),
             )
         })?,
     };
@@ -109,7 +110,7 @@ pub(super) fn entry(
         ));
     };
 
-    // Beside the file itself first.
+    // The directory of the file itself comes first.
     let mut places: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
     places.extend(directories);
     if let Some((_, mut secure)) = search("secure", &places, files)?
@@ -126,7 +127,7 @@ pub(super) fn entry(
     Ok(entry)
 }
 
-/// Where the files are looked for, in this order.
+/// The directories to search, in order.
 fn directories(env: &Environment) -> Vec<PathBuf> {
     let home = env
         .var("HOME")
@@ -138,7 +139,7 @@ fn directories(env: &Environment) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first file of this name.
+/// The first file with this name.
 fn search(stem: &str, places: &[PathBuf], files: &mut ConfigFiles) -> Result<Option<(PathBuf, File)>, Wrong> {
     for place in places {
         for suffix in ["yaml", "yml"] {
@@ -151,7 +152,7 @@ fn search(stem: &str, places: &[PathBuf], files: &mut ConfigFiles) -> Result<Opt
     Ok(None)
 }
 
-/// `None` if there is no such file.
+/// Reads a file; `None` if it does not exist.
 fn read(path: &Path, files: &mut ConfigFiles) -> Result<Option<File>, Wrong> {
     let text = files
         .read(path)
@@ -166,7 +167,7 @@ fn read(path: &Path, files: &mut ConfigFiles) -> Result<Option<File>, Wrong> {
             ));
         }
     };
-    // Neither the error's own text nor the line may be shown: a password may stand there.
+    // Neither the error's own text nor the line may be shown: they may contain a password.
     let wrong = |at: Position| {
         (
             "use-clouds",

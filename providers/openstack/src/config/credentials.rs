@@ -1,5 +1,4 @@
-//! From keys to credentials. What is ambiguous or incomplete is refused here, in words, before Keystone refuses it with
-//! a bare 401.
+//! Credentials from keys. Ambiguous or incomplete ones are refused here with a reason; Keystone would only answer 401.
 
 use ccm_core::config::{Problems, same_value};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,7 +8,7 @@ use url::Url;
 use super::{clouds_yaml::Entry, keys::Global};
 use crate::client::identity::{ApplicationCredential, Credentials, Domain, Identity, Scope, User};
 
-/// A value of `[Global]`; an empty one is as good as none.
+/// A value of `[Global]`; an empty one counts as missing.
 trait Value {
     type Given;
 
@@ -33,11 +32,11 @@ impl Value for Option<SecretString> {
     }
 }
 
-/// Declares [`Given`]: each field with its type, its field of `[Global]` and its key there. `skip`: an entry of `clouds.yaml`
-/// does not have it under `auth`.
+/// Declares [`Given`]: each field with its type, its field of `[Global]` and its key. `skip`: the field is not under
+/// `auth` in an entry of `clouds.yaml`.
 macro_rules! given {
     ($($field:ident: $type:ty = $global:ident $key:literal $([$skip:ident])?;)+) => {
-        /// What is given of `[Global]`, whether by the file itself or by `clouds.yaml`.
+        /// The values of `[Global]`, from the file itself or from `clouds.yaml`.
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(default)]
         pub(super) struct Given {
@@ -49,12 +48,12 @@ macro_rules! given {
                 Self { $($field: global.$global.given(),)+ }
             }
 
-            /// This, with what it lacks taken from another.
+            /// Fills missing values from another set.
             pub(super) fn or(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)+ }
             }
 
-            /// The keys of `[Global]` that differ, but for those whose effect is compared ([`super::changes`]).
+            /// The keys of `[Global]` that differ, except those whose effect is compared ([`super::changes`]).
             pub(super) fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
                 let same = [$(($key, same_value(&self.$field, &new.$field)),)+].into_iter();
                 let changed = same.filter(|(_, same)| !same).map(|(key, _)| key);
@@ -94,7 +93,7 @@ given! {
 }
 
 impl Given {
-    /// Takes from an entry of `clouds.yaml` what is not given.
+    /// Fills missing values from an entry of `clouds.yaml`.
     pub(super) fn fill_from(&mut self, entry: Entry) {
         let other = Self {
             region: entry.region_name,
@@ -116,7 +115,7 @@ impl Given {
     }
 }
 
-/// The credentials, or errors.
+/// Returns the credentials; `None` if they have problems.
 pub(super) fn resolve(given: &Given, problems: &mut Problems) -> Option<Credentials> {
     let auth_url = auth_url(given, problems);
     let identity = identity(given, problems);
@@ -157,9 +156,8 @@ fn auth_url(given: &Given, problems: &mut Problems) -> Option<Url> {
     }
 }
 
-/// The order in which methods are tried is that of the Go cloud controller: token, password, application credential.
-/// With more than one given it would go on with one that is hardly meant; so that is refused, except where what is left
-/// over can do no harm.
+/// Selects the method in the order of the Go cloud controller: token, password, application credential. Several methods
+/// are refused, since the order may select one that is not intended. Harmless extra values only cause a warning.
 fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
     if given.trust_id.is_some() {
         return trustee(given, problems);
@@ -225,8 +223,7 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
         (Some(id), _) => ApplicationCredential::Id(id.clone()),
         (None, name) => {
             if given.user_id.is_none() && given.username.is_none() {
-                let what =
-                    "a name says nothing without its user; give user-id, or username and user-domain-name";
+                let what = "a name needs its user; give user-id, or username and user-domain-name";
                 return refuse(problems, "application-credential-name", what);
             }
             ApplicationCredential::Name {
@@ -281,7 +278,7 @@ fn trustee(given: &Given, problems: &mut Problems) -> Option<Identity> {
     }
 }
 
-/// The user. `domain-id` and `domain-name` stand for the user's domain only where they are not the scope.
+/// The user. `domain-id` and `domain-name` are the user's domain only where they are not the scope.
 fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<User> {
     let domain_keys = ("user-domain-id", "user-domain-name");
     let own = domain(
@@ -314,7 +311,7 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
                 None
             };
             let Some(domain) = own.or(default) else {
-                let what = "a name says nothing without its domain; give user-domain-name or user-domain-id";
+                let what = "a name needs its domain; give user-domain-name or user-domain-id";
                 return refuse(problems, "username", what);
             };
             Some(User::Name {
@@ -354,7 +351,7 @@ fn scope(given: &Given, problems: &mut Problems) -> Option<Scope> {
             None
         };
         let Some(domain) = own.or(default) else {
-            let what = "a name says nothing without its domain; give tenant-domain-name or tenant-domain-id";
+            let what = "a name needs its domain; give tenant-domain-name or tenant-domain-id";
             return refuse(problems, "tenant-name", what);
         };
         return Some(Scope::ProjectName {
@@ -374,7 +371,7 @@ fn default_domain(given: &Given, problems: &mut Problems) -> Option<Option<Domai
     )
 }
 
-/// A domain of two keys. The outer `None` is an error.
+/// A domain, from its two keys. The outer `None` is an error.
 fn domain(
     (id_key, name_key): (&str, &str),
     id: &Option<String>,

@@ -11,10 +11,10 @@ use crate::{
 };
 
 config_section! {
-    /// How to reach the cloud, and the credentials. The credentials are one of: user and password, an application credential,
-    /// or a token; with `trust-id` the password of a trustee.
+    /// The connection to the cloud, and the credentials. The credentials are one of: user and password, an application
+    /// credential, or a token; with `trust-id` the password of a trustee.
     pub(crate) struct Global {
-        /// URL of the Identity service (Keystone). With `/v3` at its end it is used as it is, otherwise the service's list of versions is read. Needed, here or in `clouds.yaml`. Example: `https://keystone.example:5000/v3`.
+        /// URL of the Identity service (Keystone). With `/v3` at its end it is used unchanged, otherwise the service's list of versions is read. Required, here or in `clouds.yaml`. Example: `https://keystone.example:5000/v3`.
         "auth-url" => pub(crate) auth_url: String,
         /// Name of the user. Needs a domain: `user-domain-id` or `user-domain-name`, or with a project `domain-id` or `domain-name`. Example: `ccm`.
         "username" => pub(crate) username: String,
@@ -22,7 +22,7 @@ config_section! {
         "user-id" => pub(crate) user_id: String,
         /// Password of the user.
         "password" => pub(crate) password: Option<SecretString>,
-        /// Id of the project. Wins over `tenant-name`. Example: `5d0f2b3c7e1a4c8f9b21`.
+        /// Id of the project. Takes precedence over `tenant-name`. Example: `5d0f2b3c7e1a4c8f9b21`.
         "tenant-id" => pub(crate) tenant_id: String,
         /// Name of the project. Needs a domain: `tenant-domain-id` or `tenant-domain-name`, or `domain-id` or `domain-name`. Example: `prod`.
         "tenant-name" => pub(crate) tenant_name: String,
@@ -34,13 +34,13 @@ config_section! {
         "user-domain-id" => pub(crate) user_domain_id: String,
         /// Name of the user's domain. Example: `Default`.
         "user-domain-name" => pub(crate) user_domain_name: String,
-        /// Id of the domain of both user and project, where these have none of their own. Without a project: the domain that the token is good for. Example: `default`.
+        /// Id of the domain of both user and project, where these have none of their own. Without a project: the domain of the token's scope. Example: `default`.
         "domain-id" => pub(crate) domain_id: String,
         /// Name of that domain. Example: `Default`.
         "domain-name" => pub(crate) domain_name: String,
-        /// Id of a trust. The token is then good for what the trust gives. Example: `0d7f5c1b9e3a4f2c8d60`.
+        /// Id of a trust. The token then has the rights of the trust. Example: `0d7f5c1b9e3a4f2c8d60`.
         "trust-id" => pub(crate) trust_id: String,
-        /// Id of the user that the trust was given to. Without it the user above. Example: `7b1e9d3f5a2c4e8f0b6d`.
+        /// Id of the user that the trust delegates to. Without it the user above. Example: `7b1e9d3f5a2c4e8f0b6d`.
         "trustee-id" => pub(crate) trustee_id: String,
         /// Password of that user.
         "trustee-password" => pub(crate) trustee_password: Option<SecretString>,
@@ -50,7 +50,7 @@ config_section! {
         "application-credential-name" => pub(crate) application_credential_name: String,
         /// Secret of the application credential.
         "application-credential-secret" => pub(crate) application_credential_secret: Option<SecretString>,
-        /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It cannot be used beyond its expiry.
+        /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It cannot be used after its expiry.
         "token" => pub(crate) token: Option<SecretString>,
         /// The region: which endpoints of the catalogue are used, and the nodes' region label. Empty: the first endpoint of each service, and no label. Example: `RegionOne`.
         "region" => pub(crate) region: String,
@@ -58,25 +58,25 @@ config_section! {
         "os-endpoint-type" => pub(crate) os_endpoint_type: String,
         /// File with the certificates (PEM) of the only authorities to trust, in place of the system's. Example: `/etc/config/ca.pem`.
         "ca-file" => pub(crate) ca_file: String,
-        /// These certificates themselves. Used only without `ca-file`.
+        /// The content of such a file. Used only without `ca-file`.
         "cafilecontents" => pub(crate) cafilecontents: String,
         /// File with our client certificate (PEM). Used only together with `key-file`. Example: `/etc/config/tls.crt`.
         "cert-file" => pub(crate) cert_file: String,
         /// File with the key of our client certificate (PEM). Example: `/etc/config/tls.key`.
         "key-file" => pub(crate) key_file: String,
-        /// Exactly `true`: certificates are not verified. Anything else, also `yes` and `1`: they are. Example: `true`.
+        /// Exactly `true`: certificates are not verified. Any other value, also `yes` and `1`: they are. Example: `true`.
         "tls-insecure" => pub(crate) tls_insecure: String,
-        /// Take from `clouds.yaml` what this section does not give.
+        /// Read values that this section does not set from `clouds.yaml`.
         "use-clouds" => pub(crate) use_clouds: bool,
-        /// Path of `clouds.yaml`. Without it: what `OS_CLIENT_CONFIG_FILE` names, then the working directory, `~/.config/openstack` and `/etc/openstack`. Example: `/etc/config/clouds.yaml`.
+        /// Path of `clouds.yaml`. Without it: the file that `OS_CLIENT_CONFIG_FILE` names, then the working directory, `~/.config/openstack` and `/etc/openstack`. Example: `/etc/config/clouds.yaml`.
         "clouds-file" => pub(crate) clouds_file: String,
-        /// Which entry of `clouds.yaml`; implies `use-clouds`. Without it: what `OS_CLOUD` names, or the only one. Example: `prod`.
+        /// Entry of `clouds.yaml` to use; implies `use-clouds`. Without it: the entry that `OS_CLOUD` names, or the only one. Example: `prod`.
         "cloud" => pub(crate) cloud: String,
     }
 }
 
 config_section! {
-    /// Which of a server's addresses become addresses of the node, and in which order.
+    /// The selection and order of a node's addresses.
     pub(crate) struct Networking {
         /// Leave IPv6 addresses out.
         "ipv6-support-disabled" => pub(crate) ipv6_support_disabled: bool,
@@ -84,7 +84,7 @@ config_section! {
         "public-network-name" => pub(crate) public_network_name: Vec<String>,
         /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks. Example: `cluster`.
         "internal-network-name" => pub(crate) internal_network_name: Vec<String>,
-        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last. Without it: the order of Neutron's list when a node is initialized; later the node keeps the order that it shows. Example: `10.0.0.0/8, 192.168.0.0/16`.
+        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last. Without it: the order of Neutron's list when a node is initialized; later the node keeps its order. Example: `10.0.0.0/8, 192.168.0.0/16`.
         "address-sort-order" => pub(crate) address_sort_order: String,
     }
 }
@@ -102,9 +102,9 @@ config_section! {
 config_section! {
     /// Routes to the nodes' Pods, for Pod networks without an overlay.
     pub(crate) struct Route {
-        /// Id of the router that gets the routes, or several with commas between, of which each gets all of them. Empty: no routes. The Go cloud controller knows one. Example: `1f2e3d4c-5b6a-4978-8897-a6b5c4d3e2f1`.
+        /// Id of the router that gets the routes, or several separated by commas, each of which gets all routes. Empty: no routes. The Go cloud controller supports only one. Example: `1f2e3d4c-5b6a-4978-8897-a6b5c4d3e2f1`.
         "router-id" => pub(crate) router_id: String,
-        /// Whether the nodes' ports get the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops what Pods send. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
+        /// Whether the nodes' ports get the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops the Pods' packets. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
         "allowed-address-pairs" => pub(crate) allowed_address_pairs: bool = true,
     }
 }

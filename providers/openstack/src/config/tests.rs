@@ -1,4 +1,4 @@
-//! Files as users have them, good and bad.
+//! Valid and invalid config files.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub(super) fn good(text: &str) -> Settings {
     load_text(text).unwrap().0
 }
 
-/// The error lines, each without the file's name.
+/// The errors, without the file's name.
 pub(super) fn errors(text: &str) -> Vec<String> {
     let error = load_text(text).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -127,7 +127,7 @@ fn every_way_to_authenticate_is_understood() {
             json!({"project": {"id": "t"}}),
         ),
         (
-            // A user-id needs no domain, and the default is not for it.
+            // A user-id needs no domain, and the default domain does not apply to it.
             "user-id = u\npassword = p\ntenant-name = t\ndomain-id = d",
             json!({"user": {"id": "u", "password": "p"}}),
             json!({"project": {"name": "t", "domain": {"id": "d"}}}),
@@ -180,7 +180,7 @@ fn every_way_to_authenticate_is_understood() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_with_its_line() {
+fn all_problems_are_reported_at_once_with_their_lines() {
     let lines = errors(
         "[Global]\n\
          username = ccm\n\
@@ -196,18 +196,15 @@ fn everything_wrong_is_said_at_once_with_its_line() {
     );
     let expect = [
         ("1:", "[Global] auth-url: missing"),
-        ("2:", "[Global] username: a name says nothing without its domain"),
-        (
-            "4:",
-            "[Global] tenant-name: a name says nothing without its domain",
-        ),
+        ("2:", "[Global] username: a name needs its domain"),
+        ("4:", "[Global] tenant-name: a name needs its domain"),
         (
             "5:",
             "[Global] os-endpoint-type: invalid availability \"outside\"; write public, internal or admin",
         ),
         ("6:", "[Global] ca-file: could not read \"/does/not/exist\""),
         ("8:", "[Metadata] search-order: invalid element \"disk\""),
-        ("9:", "[Metadata] request-timeout: a timeout can not be negative"),
+        ("9:", "[Metadata] request-timeout: a timeout cannot be negative"),
         ("11:", "monitor-delay"),
     ];
     assert_eq!(lines.len(), expect.len(), "{lines:#?}");
@@ -252,7 +249,7 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
         (
             "username = u\npassword = p\ndomain-id = d",
             "3:",
-            "username: a name says nothing without its domain",
+            "username: a name needs its domain",
         ),
         (
             "application-credential-id = a\napplication-credential-secret = s\npassword = p",
@@ -267,7 +264,7 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
         (
             "application-credential-name = a\napplication-credential-secret = s",
             "3:",
-            "name says nothing without its user",
+            "name needs its user",
         ),
         (
             "token = t\napplication-credential-id = a\napplication-credential-secret = s",
@@ -305,7 +302,7 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
 }
 
 #[test]
-fn what_is_only_suspicious_is_a_warning() {
+fn suspicious_values_are_warnings() {
     let (_, warnings) = load_text(&global(
         "token = t\npassword = p\ntenant-id = x\ntls-insecure = yes\ncert-file = c\nregoin = r\n[Networking]\naddress-sort-order = 10/8\n[Router]\nrouter-id = r",
     ))
@@ -316,7 +313,7 @@ fn what_is_only_suspicious_is_a_warning() {
         "tls-insecure: \"yes\" has no effect",
         "cert-file: not used without key-file",
         "regoin",
-        "\"10/8\" is no CIDR",
+        "\"10/8\" is not a CIDR",
         "Router",
     ] {
         assert!(
@@ -327,7 +324,7 @@ fn what_is_only_suspicious_is_a_warning() {
 }
 
 #[test]
-fn no_file_and_an_unreadable_file_are_told_apart() {
+fn a_missing_and_an_unreadable_file_are_distinguished() {
     let none = load(None, &Environment::default()).map(|_| ()).unwrap_err();
     assert!(
         none.to_string()
@@ -423,7 +420,7 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
 }
 
 #[test]
-fn what_is_wrong_with_clouds_yaml_is_said_without_its_secrets() {
+fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
     let case = |clouds: Option<&str>, conf: &str| {
         let mut list = vec![("cloud.conf", conf)];
         list.extend(clouds.map(|clouds| ("clouds.yaml", clouds)));
@@ -435,7 +432,7 @@ fn what_is_wrong_with_clouds_yaml_is_said_without_its_secrets() {
     };
     let text = case(None, "[Global]\nuse-clouds\n");
     assert!(
-        text.contains("cloud.conf:2:") && text.contains("there is no clouds.yaml in"),
+        text.contains("cloud.conf:2:") && text.contains("clouds.yaml not found in"),
         "{text}"
     );
     let text = case(Some(CLOUDS), "[Global]\nuse-clouds\n");

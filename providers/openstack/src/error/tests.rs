@@ -1,4 +1,4 @@
-//! The table of recorded faults, and the ways in which a connection fails.
+//! Recorded faults, and connection failures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use ccm_core::{Outcome, client::rest::Failure, plan::WriteConflict};
@@ -22,7 +22,7 @@ struct Case {
     after: Option<u64>,
     #[serde(default = "get")]
     method: String,
-    /// That it may not be tried again.
+    /// Whether a retry is forbidden.
     #[serde(default)]
     retry: Option<String>,
     #[serde(default)]
@@ -100,7 +100,7 @@ fn recorded_faults_become_the_right_errors() {
 }
 
 #[test]
-fn what_another_server_answers_is_permanent_and_what_breaks_off_is_not() {
+fn answers_of_other_servers_are_permanent_and_broken_connections_are_not() {
     let refusal = |status, body: &str| {
         let answer = Answer {
             status: StatusCode::from_u16(status).unwrap(),

@@ -1,7 +1,6 @@
-//! The addresses of a node: their kinds, and their order, which is part of the contract with users.
+//! The addresses of a node. Their types and order are part of the contract with users.
 //!
-//! The rules are those of the Go cloud controller, step by step; a node's addresses must not change because another
-//! program writes them.
+//! The rules are exactly those of the Go cloud controller: a node's addresses must not change after a migration.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -32,7 +31,7 @@ pub(crate) struct Subport<'a> {
     pub(crate) addresses: Vec<&'a str>,
 }
 
-/// The addresses of a server, given its ports and the subports of its trunks in their order.
+/// The addresses of a server, from its record, its ports and the subports of its trunks, in order.
 pub(crate) fn node_addresses(
     server: &Server,
     ports: &[&Port],
@@ -49,7 +48,7 @@ pub(crate) fn node_addresses(
             list.add_ip(AddressType::InternalIP, &ip.ip_address);
         }
     }
-    // Nova gives "" for what is not set.
+    // Nova returns "" for an unset value.
     if !server.access_ipv4.is_empty() {
         list.add(AddressType::ExternalIP, &server.access_ipv4);
     }
@@ -65,7 +64,7 @@ pub(crate) fn node_addresses(
         list.add(AddressType::Hostname, hostname);
     }
 
-    // Network by network, by name bytewise; in a network Nova's own entries come before those of subports.
+    // Networks are ordered bytewise by name. In a network, Nova's own entries come before those of subports.
     let mut networks: BTreeMap<&str, Vec<(&str, bool)>> = BTreeMap::new();
     for (network, entries) in &server.addresses {
         let known = networks.entry(network).or_default();
@@ -126,8 +125,8 @@ impl List {
     }
 }
 
-/// Sorts by the first network of `order` that holds the address. What is in none of them, host names too, comes last
-/// and keeps its order; what is in the same one is sorted by value.
+/// Sorts by the first network of `order` that contains the address, then by value. Other addresses and host names come
+/// last and keep their order.
 fn sort(addresses: &mut [NodeAddress], order: &[IpNet]) {
     if order.is_empty() {
         return;
@@ -144,7 +143,7 @@ fn sort(addresses: &mut [NodeAddress], order: &[IpNet]) {
     });
 }
 
-/// Reads `address-sort-order`: networks separated by commas or white space. What is none is given back beside them.
+/// Parses `address-sort-order`: networks separated by commas or white space. Invalid entries are returned separately.
 pub(crate) fn parse_sort_order(text: &str) -> (Vec<IpNet>, Vec<&str>) {
     let mut networks = Vec::new();
     let mut invalid = Vec::new();

@@ -13,16 +13,16 @@ use super::{
 };
 use crate::client::{Api, Op, catalogue::Service, read};
 
-/// A flavor never changes; a day bounds how long one that was deleted and created again under its id is mistaken.
+/// A flavor never changes, but may be deleted and created again with the same ID.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Finds instance types.
+/// Determines instance types.
 #[derive(Debug)]
 pub(super) struct Flavors {
     api: Api,
-    /// From a flavor's id to its name, where server records have only the id.
+    /// Names of flavors by ID, for server records that have only the ID.
     names: Cache<String, String>,
-    /// From a flavor's name to its id, where server records have only the name and it is no label value.
+    /// IDs of flavors by name, for server records whose name of the flavor is not a label value.
     ids: Cache<String, String>,
 }
 
@@ -36,7 +36,7 @@ impl Flavors {
         }
     }
 
-    /// The flavor's name if it can be a label's value, else its id.
+    /// The flavor's name if it is a valid label value, otherwise its ID.
     pub(super) async fn instance_type(&self, server: &Server, priority: Priority) -> Result<Option<String>> {
         let label = |text: &str| is_label_value(text).then(|| text.to_owned());
         match (&server.flavor.original_name, &server.flavor.id) {
@@ -64,7 +64,7 @@ impl Flavors {
         self.names.get(id.to_owned(), Freshness::AtMost(KEPT), load).await
     }
 
-    /// Only the old form of a server record has the id.
+    /// Reads the server without the microversion: only then does its record have the flavor's ID.
     async fn id(&self, name: &str, server: &str, priority: Priority) -> Result<std::sync::Arc<String>> {
         let (api, owned) = (self.api.clone(), server.to_owned());
         let load = move || async move {

@@ -1,12 +1,12 @@
-//! From a Nova server record to the values of a node's labels.
+//! The values of a node's labels, from a Nova server record.
 
 use ccm_core::Power;
 
 /// The longest value of a Kubernetes label.
 const LABEL_MAX: usize = 63;
 
-/// The availability zone as a label's value: every run of other characters than `[-A-Za-z0-9_.]` becomes one `-`,
-/// separators at both ends go, and it is cut to 63 characters. `None` if nothing is left.
+/// The availability zone as a label value: every run of characters other than `[-A-Za-z0-9_.]` becomes one `-`,
+/// separators at both ends are removed, and it is cut to 63 characters. `None` if nothing remains.
 pub(crate) fn zone(availability_zone: &str) -> Option<String> {
     let mut clean = String::with_capacity(availability_zone.len());
     let mut replaced = false;
@@ -20,7 +20,8 @@ pub(crate) fn zone(availability_zone: &str) -> Option<String> {
         }
     }
     let mut label = clean.trim_matches(is_separator);
-    // Only ASCII is left, so a byte is a character. The cut may lay a separator bare, which the API server would refuse.
+    // Only ASCII remains, so a byte is a character. The cut may leave a separator at the end, which the API server
+    // refuses.
     if let Some(cut) = label.get(..LABEL_MAX) {
         label = cut.trim_end_matches(is_separator);
     }
@@ -31,7 +32,7 @@ fn is_separator(c: char) -> bool {
     matches!(c, '-' | '_' | '.')
 }
 
-/// Whether Kubernetes takes this as a label's value (an empty one is no instance type).
+/// Whether the text is a valid and non-empty label value.
 pub(crate) fn is_label_value(text: &str) -> bool {
     let alphanumeric = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     text.len() <= LABEL_MAX
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn label_values_are_told_from_others() {
+    fn label_values_are_recognized() {
         for (text, valid) in [
             ("m1.small", true),
             ("1", true),

@@ -18,14 +18,14 @@ use super::{
 };
 use crate::client::Api;
 
-/// Ids of one request: the address of 150 stays below 8 KiB, the least that servers in front of Neutron take.
+/// The most IDs of one request: a URL with 150 stays below 8 KiB, the lowest limit of servers in front of Neutron.
 const IDS: usize = 150;
-/// How long the name of a network is believed.
-const NAMES_KEPT: Duration = Duration::from_secs(300);
-/// Names are forgotten all at once when there are so many.
+/// How long the name of a network is cached.
+const NAMES_MAX_AGE: Duration = Duration::from_secs(300);
+/// The most cached names. When there are more, all are dropped.
 const NAMES_MAX: usize = 10_000;
 
-/// The fields that are read; Neutron leaves the others out.
+/// The requested fields.
 const PORT_FIELDS: [&str; 6] = [
     "id",
     "device_id",
@@ -35,10 +35,10 @@ const PORT_FIELDS: [&str; 6] = [
     "trunk_details",
 ];
 
-/// What is attached to a server.
+/// The ports of a server.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
-    /// In Neutron's order.
+    /// The server's own ports, in Neutron's order.
     ports: Vec<Port>,
     /// The subports of their trunks, each with the name of its network.
     subports: Vec<(Arc<str>, Port)>,
@@ -63,7 +63,7 @@ impl Attached {
     }
 }
 
-/// Finds ports.
+/// Reads ports.
 #[derive(Debug)]
 pub(super) struct Ports {
     api: Api,
@@ -79,7 +79,7 @@ impl Ports {
         }
     }
 
-    /// What is attached to each of these servers. A request that fails fails for the servers it was about.
+    /// The ports of each of these servers. A failed request affects only its own servers.
     pub(super) async fn attached_to(
         &self,
         servers: &[&str],
@@ -101,7 +101,7 @@ impl Ports {
     }
 
     async fn of_chunk(&self, servers: &[&str], priority: Priority) -> Result<HashMap<String, Arc<Attached>>> {
-        // Neutron lists ports by id. The Go cloud controller keeps that order, whichever port is older.
+        // Neutron lists ports by ID. The Go cloud controller keeps that order, too.
         let ports = list_ports(&self.api, ("device_id", servers), &PORT_FIELDS, priority).await?;
         let mut attached: HashMap<String, Attached> = HashMap::new();
         for port in ports {
@@ -118,8 +118,8 @@ impl Ports {
             .collect())
     }
 
-    /// Adds the subports. One that is not there (any more), or whose network may not be seen, is left out; but if they
-    /// could not be read the addresses are not known, and a node must not lose those it has.
+    /// Adds the subports. A missing subport, or one whose network is not visible, is left out. A failed read is an
+    /// error, since a node must not lose addresses.
     async fn add_subports(&self, attached: &mut HashMap<String, Attached>, priority: Priority) -> Result<()> {
         let ids: HashSet<&str> = attached
             .values()
@@ -152,7 +152,7 @@ impl Ports {
                     None => warn!(
                         server,
                         port = sub.port_id,
-                        "Left a subport out: it or its network can not be seen"
+                        "Left a subport out: it or its network does not exist or is not visible"
                     ),
                 }
             }
@@ -167,7 +167,7 @@ impl Ports {
     ) -> Result<HashMap<String, Arc<str>>> {
         let (mut names, missing) = {
             let kept = self.names.lock();
-            let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_KEPT);
+            let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_MAX_AGE);
             let names: HashMap<String, Arc<str>> = ids
                 .iter()
                 .filter_map(|id| Some(((*id).to_owned(), Arc::clone(&fresh(id)?.0))))
@@ -194,7 +194,7 @@ impl Ports {
     }
 }
 
-/// All ports with one of these values of a key, so many of which go into one request as servers take.
+/// Lists all ports with one of these values of a key, in requests of at most [`IDS`] values.
 pub(crate) async fn list_ports(
     api: &Api,
     (key, values): (&'static str, &[&str]),

@@ -5,7 +5,7 @@ use ccm_core::{Error, ErrorKind, Result};
 /// The scheme, which is also the provider's name.
 pub(crate) const SCHEME: &str = "openstack";
 
-/// What a provider ID says.
+/// A parsed provider ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProviderId<'a> {
     /// A server of this cloud, perhaps in another region of it.
@@ -19,12 +19,12 @@ pub(crate) enum ProviderId<'a> {
     Foreign,
 }
 
-/// Reads a provider ID. One without a scheme (`/<server>`, `<region>/<server>`) is read as if it had ours, since old
-/// kubelets wrote such.
+/// Parses a provider ID. One without a scheme (`/<server>`, `<region>/<server>`) counts as ours, since old kubelets
+/// wrote such IDs.
 ///
 /// # Errors
 ///
-/// If the ID has our scheme, or none, and is not of our form.
+/// If the ID has our scheme or none, and another form.
 pub(crate) fn parse(text: &str) -> Result<ProviderId<'_>> {
     let rest = match text.split_once("://") {
         Some((SCHEME, rest)) => rest,
@@ -32,8 +32,8 @@ pub(crate) fn parse(text: &str) -> Result<ProviderId<'_>> {
         None => text,
     };
     match rest.split_once('/') {
-        // The id becomes a part of a URL's path. Nova's own are UUIDs; everything that could change the meaning of the
-        // path is refused here rather than escaped.
+        // The ID becomes part of a URL's path. Nova's own IDs are UUIDs. Characters that could change the meaning of
+        // the path are refused, not escaped.
         Some((region, id))
             if !id.is_empty()
                 && id
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_ids_of_other_clouds_alone() {
+    fn ids_of_other_clouds_are_ignored() {
         for text in [
             "other-provider:///7b9cf879",
             "aws:///eu-west-1a/i-0123",
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(region in "[A-Za-z0-9_.-]{0,12}", id in "[a-f0-9-]{1,36}") {
+        fn rendered_ids_are_parsed_again(region in "[A-Za-z0-9_.-]{0,12}", id in "[a-f0-9-]{1,36}") {
             let text = render(&region, &id);
             prop_assert_eq!(parse(&text).unwrap(), ProviderId::Server { region: &region, id: &id });
         }

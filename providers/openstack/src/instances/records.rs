@@ -1,5 +1,5 @@
-//! What is kept of the records of Nova and Neutron. A page of a thousand servers is several megabytes of JSON; of a
-//! server a few hundred bytes stay.
+//! The stored part of the records of Nova and Neutron. A page of a thousand servers is several megabytes of JSON; a few
+//! hundred bytes of each server are stored.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ records! {
         name: String,
         status: String,
         flavor: Flavor,
-        /// By network name. Sorted bytewise, which is the order in which they are to be walked.
+        /// By network name, sorted bytewise.
         addresses: BTreeMap<String, Vec<NovaAddress>>,
         #[serde(rename = "accessIPv4")]
         access_ipv4: String,
@@ -41,12 +41,12 @@ records! {
         availability_zone: String,
     }
 
-    /// What is read of a server's metadata.
+    /// The used part of a server's metadata.
     Metadata {
         hostname: Option<String>,
     }
 
-    /// What a server record says of its flavor: the name from microversion 2.47 on, before it the id.
+    /// The flavor of a server record: its name from microversion 2.47 on, before that its ID.
     Flavor {
         original_name: Option<String>,
         id: Option<String>,
@@ -60,7 +60,7 @@ records! {
         fixed_ips: Vec<FixedIp>,
         trunk_details: TrunkDetails,
         security_groups: Vec<String>,
-        /// Whether security groups have an effect on it; missing where Neutron does not have that choice.
+        /// Whether security groups affect the port; missing where Neutron does not support the choice.
         port_security_enabled: Option<bool>,
         tags: Vec<String>,
         revision_number: Option<i64>,
@@ -74,7 +74,7 @@ records! {
     /// A Neutron network.
     Network[id] {
         name: String,
-        /// Its subnets, also those that we may not see.
+        /// Its subnets, including those that are not visible.
         subnets: Vec<String>,
     }
 }
@@ -155,13 +155,13 @@ pub(crate) struct Link {
     pub(crate) rel: String,
 }
 
-/// Whether there is a further page. Its address is not taken from the link: services behind a proxy often give one that
-/// cannot be reached. The marker is the last id.
+/// Whether there is another page. The link's URL is not used: services behind a proxy often return one that cannot be
+/// reached. The marker is the last ID.
 pub(crate) fn has_next(links: &[Link]) -> bool {
     links.iter().any(|link| link.rel == "next")
 }
 
-/// `null` is as good as missing.
+/// Reads `null` as the default.
 pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_as_good_as_missing() {
+    fn null_counts_as_missing() {
         let server: Server = serde_json::from_str(
             r#"{"id": "a", "name": null, "flavor": null, "addresses": null, "metadata": null, "accessIPv4": null,
                 "OS-EXT-AZ:availability_zone": null}"#,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_its_list_is_no_page() {
+    fn a_page_without_its_list_is_an_error() {
         assert!(serde_json::from_str::<ServerPage>("{}").is_err());
         assert!(serde_json::from_str::<OneServer>("{}").is_err());
     }

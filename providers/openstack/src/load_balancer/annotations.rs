@@ -1,104 +1,104 @@
 //! The annotations of Services.
 //!
-//! Values that the Go cloud controller tolerates get its default here, too, and are reported; a value that it or Octavia
-//! refuses is an error that names the annotation. An empty value replaces the config's value.
+//! Values that the Go cloud controller tolerates get its default here, too, and are reported. A value that it or
+//! Octavia refuses is an error that names the annotation. An empty value overrides the config's value.
 
 use ccm_core::load_balancer::annotations;
 
 annotations! {
     prefixes: ["loadbalancer.openstack.org/", "service.beta.kubernetes.io/openstack-"];
     reference: "docs/reference/openstack.md";
-    /// No floating address. Always so if the config has `internal-lb`.
+    /// No floating IP. Always the case if the config has `internal-lb`.
     INTERNAL = "service.beta.kubernetes.io/openstack-internal-load-balancer", "bool, default `internal-lb`";
     /// Networks of clients, if `spec.loadBalancerSourceRanges` names none.
-    SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges", "CIDRs, default everybody";
-    /// Id of the load balancer to use. Written for those that were made.
+    SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges", "CIDRs, default all clients";
+    /// Id of the load balancer to use. Also written by the controller.
     LOAD_BALANCER_ID = "loadbalancer.openstack.org/load-balancer-id", "text";
-    /// Address of the load balancer. Written.
+    /// Address of the load balancer. Written by the controller.
     LOAD_BALANCER_ADDRESS = "loadbalancer.openstack.org/load-balancer-address", "text";
-    /// The status shows this name alone.
+    /// The status shows only this name.
     HOSTNAME = "loadbalancer.openstack.org/hostname", "text";
-    /// Which `[LoadBalancerClass]` of the config.
+    /// The `[LoadBalancerClass]` of the config to use.
     CLASS = "loadbalancer.openstack.org/class", "text";
-    /// External network of the floating address.
+    /// External network of the floating IP.
     FLOATING_NETWORK_ID = "loadbalancer.openstack.org/floating-network-id", "text, default `floating-network-id`";
-    /// Subnet of the floating address.
+    /// Subnet of the floating IP.
     FLOATING_SUBNET_ID = "loadbalancer.openstack.org/floating-subnet-id", "text, default `floating-subnet-id`";
-    /// Pattern for the name of the floating address's subnet.
+    /// Pattern for the name of the floating IP's subnet.
     FLOATING_SUBNET = "loadbalancer.openstack.org/floating-subnet", "text, default `floating-subnet`";
-    /// Tags of the floating address's subnet.
+    /// Tags of the floating IP's subnet.
     FLOATING_SUBNET_TAGS = "loadbalancer.openstack.org/floating-subnet-tags", "text, default `floating-subnet-tags`";
-    /// The floating address survives the Service.
+    /// The floating IP is kept when the Service is deleted.
     KEEP_FLOATING_IP = "loadbalancer.openstack.org/keep-floatingip", "bool, default false";
-    /// Subnet of the virtual address. Only when the load balancer is made.
+    /// Subnet of the virtual address. Only when the load balancer is created.
     SUBNET_ID = "loadbalancer.openstack.org/subnet-id", "text, default `subnet-id`";
-    /// Network of the virtual address. Only when the load balancer is made.
+    /// Network of the virtual address. Only when the load balancer is created.
     NETWORK_ID = "loadbalancer.openstack.org/network-id", "text, default `network-id`";
-    /// Port with the virtual address. Only when the load balancer is made.
+    /// Port with the virtual address. Only when the load balancer is created.
     PORT_ID = "loadbalancer.openstack.org/port-id", "text";
     /// Subnet of the members.
     MEMBER_SUBNET_ID = "loadbalancer.openstack.org/member-subnet-id", "text, default `member-subnet-id`";
-    /// Connections at once; -1 is no limit.
+    /// The most simultaneous connections; -1 is no limit.
     CONNECTION_LIMIT = "loadbalancer.openstack.org/connection-limit", "number, default -1";
-    /// How connections are spread over the members.
+    /// How connections are distributed over the members.
     LB_METHOD = "loadbalancer.openstack.org/lb-method", "text, default `lb-method`";
     /// Members get the client's address by the PROXY protocol: `true` or `v1`, or `v2`.
     PROXY_PROTOCOL = "loadbalancer.openstack.org/proxy-protocol", "text, default `false`";
     /// Members get the client's address by the header `X-Forwarded-For`.
     X_FORWARDED_FOR = "loadbalancer.openstack.org/x-forwarded-for", "bool, default false";
-    /// The load balancer ends TLS with this certificate.
+    /// The load balancer terminates TLS with this certificate.
     TLS_CONTAINER_REF = "loadbalancer.openstack.org/default-tls-container-ref", "text, default `default-tls-container-ref`";
-    /// How long a client may be silent.
+    /// The longest inactivity of a client.
     TIMEOUT_CLIENT_DATA = "loadbalancer.openstack.org/timeout-client-data", "milliseconds, default 50000";
-    /// How long connecting to a member may take.
+    /// The longest time to connect to a member.
     TIMEOUT_MEMBER_CONNECT = "loadbalancer.openstack.org/timeout-member-connect", "milliseconds, default 5000";
-    /// How long a member may be silent.
+    /// The longest inactivity of a member.
     TIMEOUT_MEMBER_DATA = "loadbalancer.openstack.org/timeout-member-data", "milliseconds, default 50000";
-    /// How long to wait for more data to look at.
+    /// The time to wait for more data to inspect.
     TIMEOUT_TCP_INSPECT = "loadbalancer.openstack.org/timeout-tcp-inspect", "milliseconds, default 0";
-    /// Whether members are checked.
+    /// Whether the health of members is monitored.
     ENABLE_HEALTH_MONITOR = "loadbalancer.openstack.org/enable-health-monitor", "bool, default `create-monitor`";
     /// Time between two checks.
     HEALTH_MONITOR_DELAY = "loadbalancer.openstack.org/health-monitor-delay", "seconds, default `monitor-delay`";
-    /// How long a check may take.
+    /// The longest duration of a check.
     HEALTH_MONITOR_TIMEOUT = "loadbalancer.openstack.org/health-monitor-timeout", "seconds, default `monitor-timeout`";
-    /// Checks until a member is up.
+    /// Successful checks before a member is up.
     HEALTH_MONITOR_MAX_RETRIES = "loadbalancer.openstack.org/health-monitor-max-retries", "1 to 10, default `monitor-max-retries`";
-    /// Checks until a member is down.
+    /// Failed checks before a member is down.
     HEALTH_MONITOR_MAX_RETRIES_DOWN = "loadbalancer.openstack.org/health-monitor-max-retries-down", "1 to 10, default `monitor-max-retries-down`";
-    /// Octavia flavor. Only when the load balancer is made.
+    /// Octavia flavor. Only when the load balancer is created.
     FLAVOR_ID = "loadbalancer.openstack.org/flavor-id", "text, default `flavor-id`";
-    /// Octavia availability zone. Only when the load balancer is made.
+    /// Octavia availability zone. Only when the load balancer is created.
     AVAILABILITY_ZONE = "loadbalancer.openstack.org/availability-zone", "text, default `availability-zone`";
-    /// Tags of the load balancer, beside our own and those that others added. The lists of Services that share it are added up.
+    /// Tags of the load balancer, in addition to the controller's and those that others added. If Services share it, it has the tags of all.
     LOAD_BALANCER_TAGS = "loadbalancer.openstack.org/load-balancer-tags", "tags, separated by commas";
-    /// Tags of the Service's listeners, beside our own and those that others added.
+    /// Tags of the Service's listeners, in addition to the controller's and those that others added.
     LISTENER_TAGS = "loadbalancer.openstack.org/listener-tags", "tags, separated by commas";
-    /// Tags of the Service's pools, beside those that others added.
+    /// Tags of the Service's pools, in addition to those that others added.
     POOL_TAGS = "loadbalancer.openstack.org/pool-tags", "tags, separated by commas";
-    /// Tags that the load balancer has because of the annotation. Written.
+    /// Tags that the load balancer has because of the annotation. Written by the controller.
     APPLIED_LOAD_BALANCER_TAGS = "loadbalancer.openstack.org/applied-load-balancer-tags", "text";
-    /// Tags that the listeners have because of the annotation. Written.
+    /// Tags that the listeners have because of the annotation. Written by the controller.
     APPLIED_LISTENER_TAGS = "loadbalancer.openstack.org/applied-listener-tags", "text";
-    /// Tags that the pools have because of the annotation. Written.
+    /// Tags that the pools have because of the annotation. Written by the controller.
     APPLIED_POOL_TAGS = "loadbalancer.openstack.org/applied-pool-tags", "text";
     /// Labels of the nodes that become members.
     NODE_SELECTOR = "loadbalancer.openstack.org/node-selector", "text, default `node-selector`";
 }
 
-/// What holds for all of them.
-pub(crate) const INTRODUCTION: &str = "A text that is present and empty takes the place of the config's value. A value without a meaning is taken for the \
-     default, and a Warning event says so; one that Octavia would refuse is refused.";
+/// The rules for all annotations.
+pub(crate) const INTRODUCTION: &str = "An empty text overrides the config's value. An invalid value counts as the default, and a Warning Event \
+     reports it. A value that Octavia refuses is an error.";
 
-/// The ranges that Octavia takes.
+/// The ranges that Octavia accepts.
 pub(crate) mod allowed {
     use std::ops::RangeInclusive;
 
     /// Timeouts of listeners, in milliseconds: 24 days.
     pub(crate) const TIMEOUT: RangeInclusive<i64> = 0..=2_073_600_000;
-    /// Connections at once.
+    /// The most simultaneous connections.
     pub(crate) const CONNECTION_LIMIT: RangeInclusive<i64> = -1..=i64::MAX;
-    /// Checks until a member is up or down.
+    /// Checks before a member is up or down.
     pub(crate) const RETRIES: RangeInclusive<i64> = 1..=10;
     /// Times of health monitors, in seconds.
     pub(crate) const SECONDS: RangeInclusive<i64> = 1..=i64::MAX;

@@ -1,4 +1,4 @@
-//! The calls of the plan: reading how parts are, and making one change after the other.
+//! The calls of a plan: reading the observed state of parts, and sending one change after the other.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -37,31 +37,31 @@ use super::{
 };
 use crate::client::Api;
 
-/// A security group is in use until its ports have let go of it.
+/// The retry interval for a security group that its ports still use.
 const IN_USE: Duration = Duration::from_secs(2);
-/// If many load balancers are waited for, a poll of all of them is good for this long.
+/// How long a shared poll of many load balancers is reused.
 const SHARED_POLL: Duration = Duration::from_millis(500);
-/// The same for those that somebody else left pending, for which nobody hurries.
+/// The same for load balancers that others left pending, which are less urgent.
 const SHARED_PENDING_POLL: Duration = Duration::from_secs(2);
 
 /// A change that Octavia accepted.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    /// The load balancer's id.
+    /// The load balancer's ID.
     id: String,
-    /// The load balancer is gone when the change is done; otherwise it is `ACTIVE`.
+    /// Whether the change ends with the deletion of the load balancer; otherwise with `ACTIVE`.
     deletes: bool,
-    /// It has a floating IP, which loses its port when the load balancer is deleted.
+    /// Whether it has a floating IP, which is detached when the load balancer is deleted.
     has_floating_ip: bool,
 }
 
-/// A cloud through whatever credentials are in use.
+/// A cloud with its current credentials.
 pub(crate) trait Clients: Cloud {
-    /// With what load balancers are read and changed now.
+    /// The current clients for reads and changes of load balancers.
     fn clients(&self) -> (Api, Arc<Reads>);
 }
 
-/// The calls.
+/// The reads, changes and polls of load balancers.
 #[derive(Debug)]
 pub(crate) struct Calls<C> {
     settings: Arc<LoadBalancing>,
@@ -71,7 +71,7 @@ pub(crate) struct Calls<C> {
     directory_cache: Mutex<DirectoryCache>,
     /// When to poll the load balancers that Octavia is changing.
     polls: Mutex<PollIntervals<Key>>,
-    /// Ids of load balancers whose creation this process sent and which it has not seen `ACTIVE` or gone since.
+    /// IDs of load balancers that this process created and has not observed as `ACTIVE` or deleted since.
     created: Mutex<HashSet<String>>,
     /// The cluster as of the last pass: its ownership tag, and the nodes whose ports are read.
     cluster: Mutex<ClusterView>,
@@ -80,7 +80,7 @@ pub(crate) struct Calls<C> {
 }
 
 impl<C: Clients> Calls<C> {
-    /// Calls with these clients. `cloud`: through which nodes are seen, too.
+    /// Creates the calls. `cloud` also reads the nodes.
     pub(crate) fn new(settings: Arc<LoadBalancing>, cloud: C) -> Self {
         Self {
             settings,
@@ -109,9 +109,9 @@ impl<C: Clients> Calls<C> {
             Key::Balancer(id) => reads.load_balancer(id, read).await?.into_iter().collect(),
             Key::New(name) => {
                 let listing = reads.load_balancers(None, read).await?;
-                let there = listing.by_key(name);
-                let there = there.filter(|balancer| balancer.provisioning_status.is_there());
-                there.cloned().collect::<Vec<_>>()
+                let remaining = listing.by_key(name);
+                let remaining = remaining.filter(|balancer| balancer.provisioning_status.remains());
+                remaining.cloned().collect::<Vec<_>>()
             }
             _ => Vec::new(),
         };
@@ -122,7 +122,7 @@ impl<C: Clients> Calls<C> {
         }
         let mut objects: Objects<Kind> = balancers.iter().map(|balancer| (&**balancer).into()).collect();
         if objects.all.iter().any(observe::is_pending) {
-            // What is below it can wait until it has settled.
+            // The objects below it are read once it is not pending.
             return Ok(LoadBalancerSnapshot {
                 objects,
                 ..LoadBalancerSnapshot::default()
@@ -176,7 +176,7 @@ impl<C: Clients> Calls<C> {
         })
     }
 
-    /// Whether a floating address can be had by those that leave it to us from where.
+    /// Whether an external network exists for Services that want a floating IP and name no network.
     async fn external(&self, reads: &Reads, members: &[PartMember], priority: Priority) -> Result<bool> {
         let settings = &self.settings;
         let asks = PartMember::staying(members).any(|member| {
@@ -190,7 +190,7 @@ impl<C: Clients> Calls<C> {
         Ok(network.is_some())
     }
 
-    /// Reads what is below a load balancer.
+    /// Reads the objects below a load balancer.
     async fn children(
         &self,
         reads: &Reads,
@@ -285,9 +285,9 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let (_, reads) = self.cloud.clients();
         if let Some(why) = reads.missing().await? {
-            // Without it nobody can say what there is: nothing is made, and no finalizer goes.
+            // Nothing can be observed without Octavia, so nothing is created and no finalizer is removed.
             let text = format!(
-                "there are no load balancers here: {why}; if this cloud has none, write enabled=false into [LoadBalancer]"
+                "Octavia is not available: {why}; if this cloud has none, write enabled=false into [LoadBalancer]"
             );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
@@ -422,7 +422,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
                 ends(false);
                 Err(Error::new(
                     ErrorKind::Unexpected,
-                    format!("Octavia could not do this, load balancer {id} is in ERROR"),
+                    format!("the change failed in Octavia, load balancer {id} is in ERROR"),
                 ))
             }
             Some(_) => {
@@ -444,7 +444,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
         let (since, waiting) = self.polls.lock().polled_pending(id);
         let state = state(&reads, id, since, waiting, SHARED_PENDING_POLL, priority).await?;
         if state.is_none() {
-            // It may have had a floating IP.
+            // It may have had a floating IP, which is detached now.
             reads.floating_ips.invalidate("");
         }
         let pending = state.is_some_and(|state| state.provisioning_status.is_pending());
@@ -459,8 +459,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
     }
 }
 
-/// The state of a load balancer that is waited for since then. One poll may serve many, if it is recent and not older than
-/// the change.
+/// The state of a load balancer. One poll may serve many, if it is recent and newer than `since`.
 async fn state(
     reads: &Reads,
     id: &str,
@@ -484,7 +483,7 @@ fn poll_timing(kind: Effect) -> PollTiming {
             interval: Duration::from_millis(750),
             ..PollTiming::default()
         },
-        // A Service waits for it. Many at once are polled by one listing.
+        // A Service waits for the creation. One listing polls many of them.
         Effect::Create => PollTiming {
             interval: Duration::from_millis(750),
             growth: 0.1,
@@ -494,7 +493,7 @@ fn poll_timing(kind: Effect) -> PollTiming {
     }
 }
 
-/// The servers behind the nodes that a Service takes.
+/// The servers of the nodes that a Service selects.
 fn servers(service: &ServiceView, settings: &LoadBalancing, cluster: &ClusterView) -> Vec<String> {
     let selector = spec::selector(service, settings);
     let nodes = cluster.nodes.eligible();

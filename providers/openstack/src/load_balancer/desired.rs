@@ -1,4 +1,4 @@
-//! How the parts should be, as values: from Services, nodes and what was discovered for them.
+//! The desired state of parts, from Services, nodes and discovered inputs.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,45 +30,45 @@ use super::{
 };
 use crate::instances::provider_id;
 
-/// What was found out for one Service.
+/// The discovered inputs of one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServiceInputs {
-    /// Where its virtual address is to be.
+    /// The subnet of its virtual address.
     pub(crate) vip_subnet: String,
-    /// Where its members are; empty if that is not known before there is a load balancer.
+    /// The subnet of its members; empty if that is unknown before the load balancer exists.
     pub(crate) member_subnet: String,
-    /// The network of the members' subnet, as a range.
+    /// The CIDR of the members' subnet.
     pub(crate) member_range: String,
-    /// Where floating addresses come from; `None`: nowhere.
+    /// The network of its floating IP; `None` if there is none.
     pub(crate) floating_network: Option<String>,
-    /// Subnets to try one after the other; empty: Neutron chooses.
+    /// Subnets to try in order; empty: Neutron chooses.
     pub(crate) floating_subnets: Vec<String>,
 }
 
-/// Tags of Services by the ports of their listeners.
+/// Tags of Services, by the ports of their listeners.
 pub(crate) type PortOwners = BTreeMap<ListenerKey, String>;
 
-/// What was found out.
+/// The discovered inputs of a part.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inputs {
-    /// The owners of ports that several Services ask for.
+    /// The owners of ports that several Services request.
     pub(crate) port_owners: PortOwners,
     pub(crate) can: Capabilities,
     pub(crate) each: BTreeMap<ServiceId, ServiceInputs>,
     /// Ids of the security groups of Services, by name.
     pub(crate) groups: BTreeMap<String, Vec<String>>,
-    /// The load balancer as the listings show it, for what is to be said of it.
+    /// The load balancer from the listings, for warnings.
     pub(crate) balancer: Option<Arc<LoadBalancer>>,
 }
 
-/// How a part should be.
+/// The desired state of a part.
 #[derive(Debug)]
 pub(crate) enum Desired {
     /// A load balancer.
     Balancer(Box<DesiredBalancer>),
     /// The security group of a Service.
     Group(Option<objects::Desired<Group>>),
-    /// The groups of ports.
+    /// The security groups of node ports.
     Ports(DesiredNodePorts),
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct DesiredBalancer {
     pub(crate) provider: String,
     pub(crate) serial: bool,
     pub(crate) cascade: bool,
-    /// Whether one in ERROR may be repaired by Octavia behind its address.
+    /// Whether Octavia may fail over a load balancer in ERROR.
     pub(crate) failover: bool,
     pub(crate) max_shared: i64,
     pub(crate) has_nodes: bool,
@@ -92,37 +92,37 @@ pub(crate) struct DesiredBalancer {
     pub(crate) leaving: Vec<LeavingService>,
 }
 
-/// A Service that gets what it asks for.
+/// A Service that gets what it requests.
 #[derive(Debug)]
 pub(crate) struct ActiveService {
     pub(crate) owner: Owner,
     pub(crate) internal: bool,
     pub(crate) keep_floating_ip: bool,
-    /// It bears the id of a load balancer that was made for it.
+    /// Whether its annotations contain the ID and the address of this load balancer.
     pub(crate) had_load_balancer: bool,
-    /// Fields that only a new load balancer can be given.
+    /// Fields that are only set when a load balancer is created.
     pub(crate) fields: Vec<(&'static str, String)>,
-    /// Those of them that the Service names by annotation.
+    /// Those of them that the Service sets by annotation.
     pub(crate) given: Vec<(&'static str, String)>,
-    /// Tags that it requests; empty if this Octavia has none.
+    /// The tags that it requests; empty if Octavia does not support tags.
     pub(crate) tags: ServiceTags,
     pub(crate) floating: DesiredFloatingIp,
     pub(crate) ports: Vec<DesiredListener>,
 }
 
-/// The Service that owns something.
+/// The Service that owns an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) service: ServiceId,
-    /// The name of its own load balancer, and its tag on every one that it uses.
+    /// The name of its own load balancer, and its tag on each one that it uses.
     pub(crate) tag: String,
     legacy: String,
-    /// Load balancer and addresses of which it speaks.
+    /// The load balancer and the addresses that its annotations and status name.
     pub(crate) named: Vec<String>,
     pub(crate) floating_description: String,
 }
 
-/// The ids and addresses of load balancers that a Service names.
+/// The IDs and addresses of load balancers that a Service names.
 pub(crate) fn named(service: &ServiceView) -> Vec<String> {
     let annotated = [annotations::LOAD_BALANCER_ID, annotations::LOAD_BALANCER_ADDRESS];
     let annotated = annotated.iter().filter_map(|key| service.annotation(key));
@@ -147,12 +147,12 @@ impl Owner {
         }
     }
 
-    /// Whether the load balancer with this name was made for it.
+    /// Whether the load balancer with this name was created for the Service.
     pub(crate) fn owns(&self, name: &str) -> bool {
         self.tag == name || self.legacy == name
     }
 
-    /// Whether it speaks of this load balancer: by its id, and by the address that it has or had through it.
+    /// Whether the Service names this load balancer, by its ID or its present or former address.
     pub(crate) fn knows(&self, objects: &Objects<Kind>, balancer: &Object<Kind>) -> bool {
         let names = |text: &str| !text.is_empty() && self.named.iter().any(|named| named == text);
         let floating = observe::floating(objects, balancer);
@@ -161,8 +161,8 @@ impl Owner {
                 || floating.is_some_and(|have| names(have.text("floating_ip_address"))))
     }
 
-    /// Whether this floating IP was created for the Service: it has our ownership tag, or it has none and the Service has its
-    /// address.
+    /// Whether this floating IP was created for the Service. It has our ownership tag, or no ownership tag and the
+    /// Service's address.
     pub(crate) fn created(&self, floating: &Object<Kind>, ownership_tag: &OwnershipTag) -> bool {
         let subject = names::subject_of_floating_ip(floating.text("description"));
         let address = floating.text("floating_ip_address");
@@ -175,13 +175,13 @@ impl Owner {
     }
 }
 
-/// The floating address that a Service wants.
+/// The desired floating IP of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DesiredFloatingIp {
-    /// `None`: it can have none.
+    /// `None`: the Service gets no floating IP.
     pub(crate) network: Option<String>,
     pub(crate) subnets: Vec<String>,
-    /// This one; empty: any.
+    /// The requested address; empty: any.
     pub(crate) address: String,
     pub(crate) description: String,
 }
@@ -196,13 +196,13 @@ pub(crate) struct DesiredListener {
     pub(crate) timeouts: Option<Timeouts>,
     pub(crate) forwarded_for: bool,
     pub(crate) tls: String,
-    /// `None`: this Octavia lets everybody in.
+    /// `None`: Octavia does not support source ranges.
     pub(crate) ranges: Option<SourceRanges>,
     pub(crate) pool_protocol: &'static str,
-    /// How connections are spread; one that Octavia does not know is not applied to a pool that is there.
+    /// The load balancing method. An unknown one is not applied to an existing pool.
     pub(crate) method: String,
     pub(crate) sticky: bool,
-    /// `None`: there are no nodes, it keeps those that it has.
+    /// `None`: without nodes, the pool keeps its members.
     pub(crate) members: Option<Vec<Member>>,
     pub(crate) monitor: Option<DesiredMonitor>,
 }
@@ -214,38 +214,38 @@ pub(crate) struct DesiredMonitor {
     pub(crate) times: HealthMonitorTimes,
 }
 
-/// A Service that keeps what it has.
+/// A Service that keeps its current state.
 #[derive(Debug)]
 pub(crate) struct FrozenService {
     pub(crate) owner: Owner,
-    /// Where its members follow the nodes.
+    /// The members of its listeners, if they follow the nodes.
     pub(crate) follows: Vec<(ListenerKey, Vec<Member>)>,
 }
 
-/// A Service that goes.
+/// A Service that is leaving.
 #[derive(Debug)]
 pub(crate) struct LeavingService {
     pub(crate) owner: Owner,
     pub(crate) keep_floating_ip: bool,
 }
 
-/// Which ports have which groups.
+/// The security groups of node ports.
 #[derive(Debug, Default)]
 pub(crate) struct DesiredNodePorts {
-    /// By address and server: groups that the port with that address has to have.
+    /// By address and server: security groups that the port with that address must have.
     pub(crate) required: Vec<(String, String, GroupRef)>,
-    /// Groups that no port may have.
+    /// Security groups that no port may have.
     pub(crate) forbidden: Vec<GroupRef>,
 }
 
-/// A security group.
+/// A reference to a security group.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GroupRef {
     pub(crate) name: String,
     pub(crate) id: Fact<String>,
 }
 
-/// From members and nodes to how their part should be.
+/// The desired state of a part, from its members and the nodes.
 pub(crate) fn desired(
     model: &Model,
     key: &Key,
@@ -263,8 +263,8 @@ pub(crate) fn desired(
     }
 }
 
-/// The desired state of a load balancer that all of its Services leave; `None` if one of them stays. Nothing has to be read
-/// for it.
+/// The desired state of a load balancer that all of its Services leave; `None` if one of them stays. It needs no
+/// discovery.
 pub(crate) fn left_by_all(
     settings: &LoadBalancing,
     key: &Key,
@@ -275,7 +275,7 @@ pub(crate) fn left_by_all(
     leave.then(|| balancer(settings, key, members, cluster, &Inputs::default()))
 }
 
-/// The id of the server behind a node.
+/// The ID of a node's server.
 pub(crate) fn server_of(provider_id: &str) -> Option<String> {
     match provider_id::parse(provider_id) {
         Ok(provider_id::ProviderId::Server { id, .. }) => Some(id.to_owned()),
@@ -283,7 +283,7 @@ pub(crate) fn server_of(provider_id: &str) -> Option<String> {
     }
 }
 
-/// A load balancer: which Services are active, frozen or leaving, and their listeners and members.
+/// The desired state of a load balancer: active, frozen and leaving Services, with their listeners and members.
 fn balancer(
     settings: &LoadBalancing,
     key: &Key,
@@ -342,7 +342,7 @@ fn balancer(
 
 #[expect(
     clippy::too_many_arguments,
-    reason = "everything that decides about a Service"
+    reason = "all inputs of a Service's desired state"
 )]
 fn active(
     settings: &LoadBalancing,
@@ -443,7 +443,7 @@ fn desired_listeners(
     each.collect()
 }
 
-/// What members of all ports share, for each address.
+/// The shared part of the members of all ports, by address.
 fn hosts(nodes: &[AddressGroup<'_>], subnet: &str) -> Vec<Arc<Host>> {
     let host = |group: &AddressGroup<'_>| Host {
         name: group.newest.view.name.clone(),
@@ -455,7 +455,7 @@ fn hosts(nodes: &[AddressGroup<'_>], subnet: &str) -> Vec<Arc<Host>> {
     nodes.iter().map(|group| Arc::new(host(group))).collect()
 }
 
-/// The members that these nodes are at a port.
+/// The members of a port for these nodes.
 fn members_at(hosts: &[Arc<Host>], node_port: u16, monitor_port: Option<u16>) -> Vec<Member> {
     let hosts = hosts.iter().filter(|_| node_port > 0);
     hosts
@@ -468,7 +468,7 @@ fn members_at(hosts: &[Arc<Host>], node_port: u16, monitor_port: Option<u16>) ->
         .collect()
 }
 
-/// The members that a Service would have wherever it has a listener, whatever else is wrong with it.
+/// The members of a Service's ports, independent of other problems with the Service.
 fn follow(
     settings: &LoadBalancing,
     service: &ServiceView,
@@ -496,7 +496,7 @@ fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &
                     id: Fact::Known(id.clone()),
                 }));
             }
-            // One that is refused follows the nodes, too.
+            // A refused Service follows the nodes, too.
             _ if member.follows_nodes() => {
                 let Some(group) = member
                     .facts

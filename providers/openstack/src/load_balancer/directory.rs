@@ -1,4 +1,4 @@
-//! The load balancers of each Service, by name.
+//! Finds the load balancers of each Service, by name.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,7 +16,7 @@ use super::{
     responses::{FloatingIp, LoadBalancer, SecurityGroup},
 };
 
-/// What the listings show.
+/// The relevant part of the listings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Directory {
     balancers: BTreeMap<String, Entry>,
@@ -35,18 +35,18 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The texts that may identify the owner.
+    /// The texts that may identify the Service.
     fn texts(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.name).chain(&self.tags)
     }
 }
 
-/// Where to look for a Service's load balancers, so that nobody has to look at those of all.
+/// An index of load balancers, so that a lookup for one Service does not read all of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Index {
-    /// Ids by what stands on them as it is: names and tags.
+    /// IDs by their names and tags.
     by_text: HashMap<String, BTreeSet<String>>,
-    /// Ids by the [subject](names::subject) of names and tags: Services, in whatever cluster's name.
+    /// IDs by the [subject](names::subject) of their names and tags: the Service, in any cluster.
     by_service: HashMap<String, BTreeSet<String>>,
 }
 
@@ -70,7 +70,7 @@ impl Index {
         self.by_text.get(text).into_iter().flatten()
     }
 
-    /// Those that may speak of the Service, by id.
+    /// The IDs of load balancers whose names or tags may belong to the Service.
     fn about(&self, service: &ServiceId) -> BTreeSet<&String> {
         let keys = names::subjects(service);
         let ids = keys.iter().filter_map(|key| self.by_service.get(key));
@@ -79,9 +79,9 @@ impl Index {
 }
 
 impl Directory {
-    /// `balancers`: those that are not being deleted, by id. `groups`: names of the security groups that were created for
-    /// Services, with their descriptions. `floating`: addresses of the floating IPs that were created for Services and have
-    /// no port, with their descriptions.
+    /// Creates the directory. `balancers`: those that are not being deleted, by ID. `groups`: names and descriptions of
+    /// security groups that were created for Services. `floating`: addresses and descriptions of floating IPs that were
+    /// created for Services and have no port.
     pub(crate) fn new(
         balancers: impl IntoIterator<Item = (String, Entry)>,
         groups: impl IntoIterator<Item = (String, String)>,
@@ -101,29 +101,29 @@ impl Directory {
         self.balancers.iter()
     }
 
-    /// Whether there is a security group with this name.
+    /// Whether a security group with this name exists.
     pub(super) fn has_group(&self, name: &str) -> bool {
         self.groups.contains_key(name)
     }
 
-    /// Names of the security groups that were made for Services, with their descriptions.
+    /// Names and descriptions of the security groups that were created for Services.
     pub(super) fn groups(&self) -> impl Iterator<Item = (&String, &String)> {
         self.groups.iter()
     }
 
-    /// Addresses of the floating IPs that were created for Services and have no port, with their descriptions.
+    /// Addresses and descriptions of the floating IPs that were created for Services and have no port.
     pub(super) fn floating(&self) -> impl Iterator<Item = (&String, &String)> {
         self.floating.iter()
     }
 
-    /// Those with this name.
+    /// The IDs of load balancers with this name.
     fn named(&self, name: &str) -> impl Iterator<Item = &String> {
         let all = self.index.with_text(name);
         all.filter(move |id| self.balancers.get(*id).is_some_and(|entry| entry.name == name))
     }
 
-    /// The load balancers on which the Service's name stands, in their name or as a tag, by id.
-    pub(super) fn marked_by(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
+    /// The IDs of load balancers that have the Service's name as their name or as a tag.
+    pub(super) fn tagged_for(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
         let tag = names::load_balancer(&cluster.name, service);
         let legacy = names::legacy_load_balancer(service);
         let former = |id: &&String| {
@@ -138,7 +138,7 @@ impl Directory {
         found
     }
 
-    /// The only one with our ownership tag that was created for the Service when the cluster had another name.
+    /// The only load balancer with our ownership tag that was created for the Service under another cluster name.
     fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<Key> {
         let bears = |id: &&String| {
             let entry = self.balancers.get(*id);
@@ -149,14 +149,14 @@ impl Directory {
         all.next().is_none().then(|| Key::Balancer(id.clone()))
     }
 
-    /// The only one with this name.
+    /// The only load balancer with this name.
     fn only(&self, name: &str) -> Option<Key> {
         let mut ids = self.named(name);
         let id = ids.next()?;
         ids.next().is_none().then(|| Key::Balancer(id.clone()))
     }
 
-    /// The load balancer of this Service, or the one that is to be made.
+    /// The load balancer of this Service, or the one to create.
     pub(super) fn balancer_of(&self, service: &ServiceView, cluster: &ClusterView) -> Key {
         let name = names::load_balancer(&cluster.name, &service.id);
         let by_name = || {
@@ -173,7 +173,7 @@ impl Directory {
         if self.balancers.contains_key(given) {
             return Key::Balancer(given.to_owned());
         }
-        // The id may be that of one that was replaced.
+        // The ID may belong to a load balancer that was replaced.
         let replaced = service
             .annotation(annotations::LOAD_BALANCER_ADDRESS)
             .and_then(|_| by_name());
@@ -183,14 +183,14 @@ impl Directory {
     }
 }
 
-/// What a directory is made of.
+/// The listings that a directory is built from.
 type Listings = (
     Arc<Listing<LoadBalancer>>,
     Arc<Listing<SecurityGroup>>,
     Arc<Listing<FloatingIp>>,
 );
 
-/// The last directory, so that one that says the same is the same, and none is made of the same listings twice.
+/// The last directory. An equal one is reused, and the same listings are read only once.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryCache {
     of: Option<Listings>,
@@ -198,7 +198,7 @@ pub(crate) struct DirectoryCache {
 }
 
 impl DirectoryCache {
-    /// What these listings show.
+    /// The directory of these listings.
     pub(crate) fn directory(&mut self, listings: Listings) -> Arc<Directory> {
         let (balancers, groups, floating) = &listings;
         let known = self.of.as_ref().is_some_and(|known| {
@@ -207,10 +207,10 @@ impl DirectoryCache {
                 && Arc::ptr_eq(&known.2, floating)
         });
         if !known {
-            let there = balancers
+            let remaining = balancers
                 .all()
-                .filter(|balancer| balancer.provisioning_status.is_there());
-            let entries = there.map(|balancer| {
+                .filter(|balancer| balancer.provisioning_status.remains());
+            let entries = remaining.map(|balancer| {
                 let entry = Entry {
                     name: balancer.name.clone(),
                     tags: balancer.tags.clone(),
@@ -270,25 +270,25 @@ mod tests {
     }
 
     #[test]
-    fn whatever_bears_the_name_of_a_service_is_found() {
-        let mark = ClusterTag::of("me").to_string();
+    fn load_balancers_with_the_name_of_a_service_are_found() {
+        let own_tag = ClusterTag::of("me").to_string();
         let directory = directory(&[
             ("named", "kube_service_c_shop_web", &[]),
             ("tagged", "mine", &["kept", "kube_service_c_shop_web"]),
             ("legacy", "a8e9b1234", &[]),
-            ("former", "kube_service_old_c_shop_web", &[&mark]),
+            ("former", "kube_service_old_c_shop_web", &[&own_tag]),
             (
                 "used under the former name",
                 "mine",
-                &["kube_service_old_shop_web", &mark],
+                &["kube_service_old_shop_web", &own_tag],
             ),
             ("another cluster's", "kube_service_d_shop_web", &[]),
-            ("another Service's", "kube_service_c_shop_web2", &[&mark]),
-            ("another namespace's", "kube_service_c_store_web", &[&mark]),
-            // Tags say nothing like that.
+            ("another Service's", "kube_service_c_shop_web2", &[&own_tag]),
+            ("another namespace's", "kube_service_c_store_web", &[&own_tag]),
+            // Tags do not identify a Service of another cluster.
             ("person's", "mine", &["a8e9b1234"]),
         ]);
-        let found: Vec<_> = directory.marked_by(&web(), &cluster("c")).into_iter().collect();
+        let found: Vec<_> = directory.tagged_for(&web(), &cluster("c")).into_iter().collect();
         assert_eq!(
             found,
             [
@@ -302,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_too_long_are_found_as_well() {
-        let mark = ClusterTag::of("me").to_string();
+    fn cut_names_are_found_as_well() {
+        let own_tag = ClusterTag::of("me").to_string();
         for length in 225..260 {
             let (old, new) = ("x".repeat(length), "y".repeat(length));
             let name = names::load_balancer(&old, &web());
-            let directory = directory(&[("a", &name, &[&mark]), ("b", "mine", &[])]);
-            let found = directory.marked_by(&web(), &cluster(&new));
-            // If nothing is left of the namespace, or if the cut is right between it and the name, nobody can tell.
+            let directory = directory(&[("a", &name, &[&own_tag]), ("b", "mine", &[])]);
+            let found = directory.tagged_for(&web(), &cluster(&new));
+            // If the namespace is cut off completely, or right after it, the Service cannot be determined.
             let known = length < 241 && length != 236;
             assert_eq!(names::is_tag_of(&name, &web()), known, "{length}: {name}");
             assert_eq!(!found.is_empty(), known, "{length}: {name}");
@@ -319,12 +319,12 @@ mod tests {
             };
             let key = directory.balancer_of(&view, &cluster(&new));
             assert_eq!(matches!(key, Key::Balancer(_)), known, "{length}: {key:?}");
-            assert_eq!(directory.marked_by(&web(), &cluster(&old)).len(), 1, "{length}");
+            assert_eq!(directory.tagged_for(&web(), &cluster(&old)).len(), 1, "{length}");
         }
     }
 
     #[test]
-    fn a_name_that_several_have_is_nobodys() {
+    fn an_ambiguous_name_selects_no_load_balancer() {
         let directory = directory(&[
             ("a", "kube_service_c_shop_web", &[]),
             ("b", "kube_service_c_shop_web", &[]),
@@ -335,12 +335,12 @@ mod tests {
         };
         let key = directory.balancer_of(&view, &cluster("c"));
         assert_eq!(key, Key::New("kube_service_c_shop_web".to_owned()));
-        // An id says which one.
+        // The ID selects the load balancer.
         view.annotations = [(annotations::LOAD_BALANCER_ID, "b")].into_iter().collect();
         assert_eq!(
             directory.balancer_of(&view, &cluster("c")),
             Key::Balancer("b".to_owned())
         );
-        assert_eq!(directory.marked_by(&web(), &cluster("c")).len(), 2);
+        assert_eq!(directory.tagged_for(&web(), &cluster("c")).len(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! What has to be found out before it can be said how a part should be.
+//! Discovers the inputs of desired states.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use super::{
     subnets::SubnetFilter,
 };
 
-/// The inputs of a part.
+/// Discovers the inputs of a part.
 pub(super) async fn inputs(
     settings: &LoadBalancing,
     reads: &Reads,
@@ -32,7 +32,7 @@ pub(super) async fn inputs(
 ) -> Result<GatheredInputs<Inputs>> {
     let provider = &settings.conf.lb_provider;
     let version = reads.version(read.priority).await;
-    // Deletions and members need no feature; the rest is checked below.
+    // Deletions and members need no feature; other needs are checked below.
     let can = match &version {
         Ok(version) => Capabilities::of(*version, provider),
         Err(_) => Capabilities::unknown(provider),
@@ -64,7 +64,7 @@ pub(super) async fn inputs(
                     refused.push((service.id.clone(), unknown_version(error)));
                     continue;
                 }
-                // What is wrong with it is said by `check`.
+                // `check` reports the problems.
                 let Ok(spec) = BalancerSpec::read(service, settings, Some(can)) else {
                     continue;
                 };
@@ -89,7 +89,7 @@ pub(super) async fn inputs(
     Ok(GatheredInputs { inputs, refused })
 }
 
-/// The owners of the listeners, if two members that do not leave ask for the same port.
+/// The owners of the listeners, if two members that stay request the same port.
 async fn port_owners(
     reads: &Reads,
     key: &Key,
@@ -108,18 +108,18 @@ async fn port_owners(
     let children = reads.children(&balancer, read).await?;
     let owners = children.listeners.iter().map(|listener| {
         let tag = listener.tags.iter().find(|tag| names::is_service_tag(tag));
-        // Listeners from before tags existed belong to the Service of the load balancer's name.
+        // Listeners without Service tags belong to the Service of the load balancer's name.
         (ListenerKey::of(listener), tag.unwrap_or(&balancer.name).clone())
     });
     Ok(owners.collect())
 }
 
-/// Why a Service keeps what it has.
+/// The reason why a Service keeps its current state.
 fn unknown_version(error: &Error) -> Error {
-    let text = "the version of Octavia's API is not known, and with it which features there are: nothing is created for \
-                the Service, and of what it has only the members follow the nodes; let the credentials read the list of \
+    let text = "the version of Octavia's API is not known, and so are its features: nothing is created for \
+                the Service, and only its members follow the nodes; let the credentials read the list of \
                 versions at Octavia's endpoint";
-    // The rest of the error may be another one every time.
+    // The text stays the same; the rest of the error may differ each time.
     Error::new(error.kind(), text)
         .with_retry(error.retry())
         .with_source(error.clone())
@@ -130,11 +130,11 @@ struct Finder<'a> {
     cluster: &'a ClusterView,
     settings: &'a LoadBalancing,
     read: ReadOptions,
-    /// Where the virtual address is already; empty if there is none.
+    /// The subnet of an existing virtual address; empty if there is none.
     known_subnet: String,
 }
 
-/// Where the virtual address of the load balancer is that a part is about.
+/// The subnet of the virtual address of a part's load balancer.
 async fn known_subnet(reads: &Reads, key: &Key, member: &PartMember, read: ReadOptions) -> Result<String> {
     if let Key::Balancer(id) = key {
         let listing = reads.load_balancers(None, read).await?;
@@ -144,7 +144,7 @@ async fn known_subnet(reads: &Reads, key: &Key, member: &PartMember, read: ReadO
     Ok(vip_subnet_of(member))
 }
 
-/// The subnet of the virtual address as the member's other parts say it; empty if none does.
+/// The subnet of the virtual address from the member's other parts; empty if they have none.
 fn vip_subnet_of(member: &PartMember) -> String {
     let mut subnets = member.facts.iter().map(|(_, facts)| &facts.vip_subnet);
     subnets
@@ -211,7 +211,7 @@ impl Finder<'_> {
         )))
     }
 
-    /// Where the virtual address and the members are.
+    /// The subnets of the virtual address and the members.
     async fn subnets(&self, spec: &BalancerSpec) -> Result<ServiceInputs> {
         let mut found = ServiceInputs {
             vip_subnet: spec.vip_subnet.clone(),
@@ -231,9 +231,9 @@ impl Finder<'_> {
         Ok(found)
     }
 
-    /// The subnet of the first node that tells one. The server of a Node that is left over tells none.
+    /// The subnet of the first node whose server has a port with the node's address. A Node without a server has none.
     async fn subnet_of_nodes(&self, spec: &BalancerSpec) -> Result<String> {
-        /// So many nodes are asked.
+        /// The most nodes whose ports are read.
         const ASKED: usize = 5;
         let nodes = self.cluster.nodes.eligible().filter_map(|node| {
             let server = server_of(node.view.provider_id.as_deref()?)?;
@@ -241,7 +241,7 @@ impl Finder<'_> {
         });
         let nodes: Vec<_> = nodes.take(ASKED).collect();
         let Some((server, address)) = nodes.first() else {
-            // Without nodes nothing is made anew, and what is there stays where it is.
+            // Without nodes, nothing is created again, and existing objects stay.
             if !self.known_subnet.is_empty() {
                 return Ok(self.known_subnet.clone());
             }
@@ -250,7 +250,7 @@ impl Finder<'_> {
                  Service's IP family; name the subnet with subnet-id",
             ));
         };
-        // The ports of all are needed for their security groups, and one request tells of many.
+        // Security groups need the ports of all nodes, and one request reads many of them.
         let all: Vec<_> = if self.settings.conf.manage_security_groups {
             let nodes = self.cluster.nodes.eligible();
             let servers = nodes.filter_map(|node| server_of(node.view.provider_id.as_deref()?));
@@ -273,7 +273,7 @@ impl Finder<'_> {
         })
     }
 
-    /// Where a floating address comes from.
+    /// The network and subnets of the floating IP.
     async fn floating(&self, spec: &BalancerSpec, found: &mut ServiceInputs) -> Result<()> {
         let (source, priority) = (&spec.source, self.read.priority);
         let discovery = &self.reads.discovery;
@@ -293,7 +293,7 @@ impl Finder<'_> {
                         subnet.id, subnet.network_id
                     )));
                 }
-                // One that we may not see may serve all the same.
+                // A hidden subnet can be used all the same.
                 _ => found.floating_subnets = vec![source.subnet.clone()],
             }
         } else if !source.pattern.is_empty() || !source.tags.is_empty() {

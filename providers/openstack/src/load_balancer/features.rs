@@ -1,4 +1,4 @@
-//! What a load balancer can be asked for: by the version of Octavia's API and by the provider that makes it.
+//! The features of load balancers: they depend on the version of Octavia's API and on the provider.
 
 use serde::Deserialize;
 
@@ -26,7 +26,7 @@ impl Document {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32);
 
-/// What not every Octavia can.
+/// An optional feature of Octavia.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Feature {
     /// Timeouts of listeners.
@@ -35,9 +35,9 @@ pub(crate) enum Feature {
     Tags,
     /// Flavors.
     Flavors,
-    /// Members are added without naming all of them.
+    /// Adding members without sending the whole list.
     AdditiveMembers,
-    /// Which clients a listener serves.
+    /// Source ranges of listeners.
     AllowedCidrs,
     /// Availability zones.
     AvailabilityZones,
@@ -50,7 +50,7 @@ pub(crate) enum Feature {
 }
 
 impl Feature {
-    /// The minor number of the version that brought it.
+    /// The minor version of the API that introduced it.
     fn since(self) -> u32 {
         match self {
             Self::Timeouts => 1,
@@ -65,13 +65,13 @@ impl Feature {
         }
     }
 
-    /// Whether Octavia's provider for OVN has it: that one only passes packets on.
+    /// Whether Octavia's OVN provider supports it.
     fn is_in_ovn(self) -> bool {
         matches!(self, Self::Tags | Self::AdditiveMembers | Self::Sctp)
     }
 }
 
-/// What a load balancer can be asked for.
+/// The features that load balancers support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     version: Version,
@@ -80,7 +80,7 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Those of a provider under this version.
+    /// The features of a provider under this version.
     pub(crate) fn of(version: Version, provider: &str) -> Self {
         Self {
             version,
@@ -88,12 +88,12 @@ impl Capabilities {
         }
     }
 
-    /// Those of a provider under an Octavia that does not tell its version: none for sure.
+    /// The features of a provider under an Octavia that hides its version: only those of version 2.0.
     pub(crate) fn unknown(provider: &str) -> Self {
         Self::of(Version(0), provider)
     }
 
-    /// Whether it has it.
+    /// Whether the feature is supported.
     pub(crate) fn has(&self, feature: Feature) -> bool {
         self.version.0 >= feature.since() && (!self.ovn || feature.is_in_ovn())
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_counts_wherever_it_stands() {
+    fn the_newest_version_counts_in_any_order() {
         let list =
             r#"{"versions": [{"id": "v1"}, {"id": "v2.27", "status": "CURRENT"}, {"id": "v2.9"}, {}]}"#;
         assert_eq!(newest(list), Some(27));

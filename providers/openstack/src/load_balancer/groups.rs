@@ -22,7 +22,7 @@ use super::{
     writes::Writes,
 };
 
-/// The kind of security groups. Their key is their name.
+/// The kind of security groups, with their name as key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group;
 
@@ -46,7 +46,7 @@ impl objects::Kind for Group {
     }
 }
 
-/// The rule that Neutron gives to every new group for each family.
+/// The rule that Neutron adds to every new group, once for each family.
 fn allow_egress(ethertype: &str) -> Rule {
     Rule {
         direction: "egress".to_owned(),
@@ -58,7 +58,7 @@ fn allow_egress(ethertype: &str) -> Rule {
 impl objects::Entry for Rule {
     type Key = Self;
 
-    /// The fields in which two rules of a group must differ.
+    /// The fields that identify a rule within its group.
     fn key(&self) -> Self {
         Self {
             id: String::new(),
@@ -97,7 +97,7 @@ impl From<&SecurityGroup> for Object<Group> {
     }
 }
 
-/// The security group with this name as it should be; `None`: it stays as it is.
+/// The desired state of the security group with this name; `None`: it stays unchanged.
 pub(super) fn desired(
     model: &Model,
     name: &str,
@@ -131,7 +131,7 @@ fn rules(service: &ServiceView, spec: &BalancerSpec, found: &ServiceInputs, can:
     } else {
         "IPv4"
     };
-    // The client's address arrives at the nodes only there.
+    // Only OVN keeps the client's address as the source.
     let ranges = if can.ovn {
         spec.ranges.texts()
     } else {

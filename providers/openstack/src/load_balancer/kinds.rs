@@ -1,4 +1,4 @@
-//! Load balancers, what is below them and their floating addresses, as objects.
+//! Load balancers, the objects below them and their floating IPs.
 //!
 //! The names of attributes are those of Octavia's and Neutron's fields, except for [`OWNER`] and [`SUBNETS`].
 
@@ -14,30 +14,30 @@ use super::{
     responses::{FloatingIp, LoadBalancer},
 };
 
-/// A kind needs those before it.
+/// The kinds of objects. Each kind needs those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// By name.
     Balancer,
     /// By [`ListenerKey`].
     Listener,
-    /// By the key of its listener; by its id if it has none.
+    /// By the key of its listener; by its ID if it has no listener.
     Pool,
     /// By the key of its listener.
     Monitor,
-    /// By address; empty if Neutron chooses it.
+    /// By address; empty if Neutron chooses the address.
     Floating,
 }
 
-/// The Service that a listener is for: its tag. A listener is not handed over, but created again.
+/// The Service of a listener: its tag. A listener of another Service is created again.
 pub(crate) const OWNER: &str = "owner";
-/// The subnets that a new floating address may come from, to be tried one after the other.
+/// The subnets of a new floating IP, to be tried in order.
 pub(crate) const SUBNETS: &str = "subnets";
-/// The members of a pool, where Octavia takes a list of them.
+/// The members of a pool, if Octavia accepts lists of them.
 pub(crate) const MEMBERS: &str = "member";
-/// The members of a pool, where each of them is a call.
+/// The members of a pool, if each member needs its own call.
 pub(crate) const SINGLE_MEMBERS: &str = "single member";
-/// The call that gives a load balancer in ERROR new machines.
+/// The call that replaces the machines of a load balancer in ERROR.
 pub(crate) const FAILOVER: &str = "loadbalancer_failover";
 
 const fn new(name: &'static str) -> Attribute {
@@ -180,7 +180,7 @@ impl objects::Kind for Kind {
 }
 
 impl Kind {
-    /// The metric label of a change of the object's own fields.
+    /// The metric label of an update of the object's own fields.
     pub(crate) fn update(self) -> &'static str {
         match self {
             Self::Balancer => "loadbalancer_update",
@@ -191,7 +191,7 @@ impl Kind {
         }
     }
 
-    /// What a record says of an object.
+    /// The object of a record.
     pub(crate) fn object(self, key: impl Into<String>, id: &str, record: &impl Serialize) -> Object<Self> {
         let mut fields = serde_json::to_value(record).unwrap_or_default();
         let attributes = objects::Kind::schema(self).attributes.iter();
@@ -208,7 +208,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// What a record says of an object below a load balancer, by the key of its listener.
+    /// The object of a record below a load balancer, with the key of its listener.
     pub(crate) fn below(
         self,
         listener: ListenerKey,
@@ -237,7 +237,7 @@ impl From<&FloatingIp> for Object<Kind> {
     }
 }
 
-/// An object below a load balancer, by the key of its listener.
+/// A new object below a load balancer, with the key of its listener.
 pub(crate) fn below(kind: Kind, listener: ListenerKey, balancer: &str) -> Object<Kind> {
     let key = listener.to_string();
     let parent = if kind == Kind::Listener { balancer } else { &key };
@@ -247,7 +247,7 @@ pub(crate) fn below(kind: Kind, listener: ListenerKey, balancer: &str) -> Object
     }
 }
 
-/// The texts in a list.
+/// The texts of a list attribute.
 pub(crate) fn texts<'a>(object: &'a Object<Kind>, name: &str) -> impl Iterator<Item = &'a str> + Clone {
     let list = object.attributes.get(name).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str)

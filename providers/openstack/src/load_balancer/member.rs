@@ -1,7 +1,7 @@
-//! Members of pools, as they are kept.
+//! Members of pools, as they are stored.
 //!
-//! With a thousand nodes behind a thousand ports this is a million members: each is as small as it can be, what is the
-//! same in all pools is there once, and lists are shared, not copied.
+//! A thousand nodes and a thousand ports make a million members. So each one is small, data that all pools share is
+//! stored once, and lists are shared, not copied.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,7 +16,7 @@ use super::{
     responses::{self, Provisioning},
 };
 
-/// What is the same for all members that are one node. Serialized as Octavia takes it.
+/// The data that all members for one node share. Serialized in Octavia's format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Host {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -26,15 +26,15 @@ pub(crate) struct Host {
     pub(crate) subnet_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) monitor_address: Option<String>,
-    /// Names of further nodes with this address. A member that is one of them stays that node. Desired members only.
+    /// Names of further nodes with this address. An existing member for one of them stays. Desired members only.
     #[serde(skip)]
     pub(crate) other_names: Vec<String>,
 }
 
-/// A member of a pool. What is left out of a list of members gets Octavia's default, also if the member exists.
+/// A member of a pool. Octavia sets fields that a list omits to their defaults, also for existing members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Member {
-    /// Empty for one that we made and have not seen since.
+    /// Empty for a member that was created and has not been listed since.
     #[serde(skip)]
     pub(crate) id: MemberId,
     #[serde(flatten, serialize_with = "shared")]
@@ -66,12 +66,12 @@ impl fmt::Display for Member {
 }
 
 impl Member {
-    /// What tells it from the other members of its pool; never changes.
+    /// Identifies the member in its pool; never changes.
     pub(crate) fn identity(&self) -> Identity<'_> {
         (&self.host.address, self.protocol_port)
     }
 
-    /// One that is sent like this, as it will be read but for its id.
+    /// The member as Octavia stores it after it was sent, without its ID.
     pub(crate) fn expected(&self) -> Self {
         let mut host = Arc::clone(&self.host);
         if !host.other_names.is_empty() {
@@ -111,22 +111,21 @@ impl From<responses::Member> for Member {
     }
 }
 
-/// Members by what tells them apart. A pool may have one for each of thousands of nodes, so nobody looks through all of
-/// them for each of them.
+/// Indexes members by identity. A pool may have thousands of members.
 pub(crate) fn by_identity(members: &[Member]) -> HashMap<Identity<'_>, &Member> {
     members.iter().map(|member| (member.identity(), member)).collect()
 }
 
-/// The hosts of all members that are kept, each once.
+/// The distinct hosts of all stored members.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     all: HashSet<Arc<Host>>,
-    /// How many there may be before those that no member has any more are dropped.
+    /// When there are more, unused hosts are dropped.
     room: usize,
 }
 
 impl Hosts {
-    /// The member with the host that all others have that are the same node.
+    /// Returns the member with the shared host of its node.
     pub(crate) fn share(&mut self, member: Member) -> Member {
         let host = match self.all.get(&member.host) {
             Some(host) => Arc::clone(host),

@@ -1,12 +1,12 @@
-//! Ids that are kept by the hundred thousand.
+//! Compact IDs of members.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
-/// The id of a member. There is one for each node in each pool, and Octavia makes UUIDs, so one that is a UUID takes no
-/// memory of its own; any other is kept as it is.
+/// The ID of a member. There are hundreds of thousands of them, so a UUID is stored inline; another text is stored as
+/// it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum MemberId {
     Uuid(Uuid),
@@ -14,7 +14,7 @@ pub(crate) enum MemberId {
 }
 
 impl MemberId {
-    /// Of one of which nothing is known.
+    /// Whether the ID is unknown.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::Text(text) if text.is_empty())
     }
@@ -29,7 +29,7 @@ impl Default for MemberId {
 impl From<&str> for MemberId {
     fn from(text: &str) -> Self {
         let mut buffer = Uuid::encode_buffer();
-        // A UUID can be written in several ways, and the id is to come out as it was.
+        // A UUID has several spellings, and the ID must keep its own.
         match Uuid::try_parse(text) {
             Ok(uuid) if uuid.hyphenated().encode_lower(&mut buffer) == text => Self::Uuid(uuid),
             _ => Self::Text(text.into()),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_id_comes_out_as_it_went_in() {
+    fn every_id_keeps_its_spelling() {
         let uuid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
         assert!(matches!(MemberId::from(uuid), MemberId::Uuid(_)));
         for text in [

@@ -1,4 +1,4 @@
-//! The [`PartModel`] of OpenStack: the members of each part, and the facts of parts.
+//! The [`PartModel`] of OpenStack: decisions about parts, and the facts of parts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,11 +26,11 @@ use super::{
     tags::{self, ServiceTags},
     warnings,
 };
-/// How soon to poll a load balancer at which somebody else is at work, for the first time. The engine's waits grow.
+/// The first poll interval for a load balancer that others left pending. The engine increases it.
 const PENDING: Duration = Duration::from_secs(2);
 
 impl Model {
-    /// The load balancer, if the Service has it.
+    /// The load balancer, if it serves the Service.
     fn balancer_of<'a>(
         &self,
         member: &PartMember,
@@ -38,7 +38,7 @@ impl Model {
     ) -> Option<&'a Object<Kind>> {
         let balancer = snapshot.balancer()?;
         let (id, name) = (&member.service.id, balancer.text("name"));
-        // One that bears a former name of the cluster may be another cluster's as well.
+        // A load balancer with a former name of the cluster may belong to another cluster, so it must first be renamed.
         let own = names::load_balancer(&snapshot.cluster, id);
         let mut tags = kinds::texts(balancer, "tags");
         let another = name.starts_with(names::SERVICE_PREFIX)
@@ -61,7 +61,7 @@ impl Model {
         let v6 = observe::is_v6(balancer) || service.ip_families.first() == Some(&IpFamily::V6);
         let address = match observe::floating(&snapshot.objects, balancer) {
             Some(floating) => floating.text("floating_ip_address"),
-            // It has to get a floating address first.
+            // It first has to get a floating IP.
             None if !internal && !v6 && (named || snapshot.external) => return None,
             None => balancer.text("vip_address"),
         };
@@ -124,7 +124,7 @@ impl PartModel for Model {
         if self.settings.conf.manage_security_groups {
             named.extend([Key::Group(group.clone()), Key::NodePorts]);
         }
-        let balancers = directory.marked_by(&service.id, cluster).into_iter();
+        let balancers = directory.tagged_for(&service.id, cluster).into_iter();
         let mut tagged: Vec<_> = balancers.map(|id| Key::Balancer(id.clone())).collect();
         if directory.has_group(&group) {
             tagged.extend([Key::Group(group), Key::NodePorts]);
@@ -148,7 +148,7 @@ impl PartModel for Model {
         let mut taken: BTreeMap<ListenerKey, ServiceId> = BTreeMap::new();
         let mut active: Vec<_> = PartMember::active(members).collect();
         active.sort_by_key(|member| &member.service.id);
-        // A Service keeps its port when another one asks for it, and even if something else is wrong with it.
+        // A Service keeps its port when another one requests it, even if the Service has other problems.
         for member in PartMember::staying(members) {
             let tag = names::load_balancer(&cluster.name, &member.service.id);
             let held = ListenerKey::all_of(&member.service);
@@ -179,14 +179,14 @@ impl PartModel for Model {
                 .find_map(|listener_key| Some((listener_key, other(listener_key)?)));
             if let Some((listener_key, other)) = clash {
                 let text =
-                    format!("port {listener_key} of the load balancer is wanted by Service {other}, too");
+                    format!("port {listener_key} of the load balancer is also requested by Service {other}");
                 review.refuse(&service.id, text);
                 continue;
             }
             let listener_keys = listener_keys.into_iter();
             taken.extend(listener_keys.map(|listener_key| (listener_key, service.id.clone())));
-            let notes = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
-            review.events.extend(notes);
+            let warnings = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
+            review.events.extend(warnings);
         }
         review
     }
@@ -204,15 +204,21 @@ impl PartModel for Model {
         }
         match key {
             Key::Balancer(id) => {
-                let knew = |member: &PartMember| {
+                let was_known = |member: &PartMember| {
                     member.service.annotation(annotations::LOAD_BALANCER_ID) == Some(id)
                         || member.service.status_addresses().next().is_some()
                 };
-                members.iter().any(knew).then(|| format!("load balancer {id}"))
+                members
+                    .iter()
+                    .any(was_known)
+                    .then(|| format!("load balancer {id}"))
             }
             Key::New(name) => {
-                let knew = |member: &PartMember| !member.service.ingress.is_empty();
-                members.iter().any(knew).then(|| format!("load balancer {name}"))
+                let was_known = |member: &PartMember| !member.service.ingress.is_empty();
+                members
+                    .iter()
+                    .any(was_known)
+                    .then(|| format!("load balancer {name}"))
             }
             _ => None,
         }
@@ -228,7 +234,7 @@ impl PartModel for Model {
         Some((
             PENDING,
             format!(
-                "{title} ({}) is {status}, by somebody else's doing or from before a restart",
+                "{title} ({}) is {status}, because of another client, or since before a restart",
                 balancer.id
             ),
         ))
@@ -260,7 +266,7 @@ impl PartModel for Model {
                 )
             } else {
                 format!(
-                    "load balancer {name} is in ERROR, and Octavia changes nothing of it: somebody has to fail it over \
+                    "load balancer {name} is in ERROR, and Octavia refuses changes of it: an administrator has to fail it over \
                      (openstack loadbalancer failover {id}), or write failover-in-error=true into [LoadBalancer]; it is not \
                      deleted, since it may still serve"
                 )
@@ -293,7 +299,7 @@ impl PartModel for Model {
         if member.leaves() {
             let mut output = nothing;
             if let Key::Balancer(id) = key {
-                // Only what speaks of this one: it may have another one now.
+                // Only annotations that name this load balancer: the Service may have another one now.
                 let given = member.service.annotation(annotations::LOAD_BALANCER_ID);
                 if given == Some(id) && !member.service.wants_load_balancer() {
                     let written =
@@ -328,8 +334,8 @@ impl PartModel for Model {
         }
     }
 
-    /// A load balancer's subnet is known as soon as Octavia accepted its creation, unlike its address, which may be a
-    /// floating one.
+    /// A load balancer's subnet is known as soon as Octavia accepts the creation. Its address is not: it may be a
+    /// floating IP.
     fn early_facts(&self, _: &Key, member: &PartMember, observed: &Observed) -> Option<Facts> {
         let Observed::Balancers(snapshot) = observed else {
             return None;
@@ -343,8 +349,9 @@ impl PartModel for Model {
     }
 }
 
-/// The one entry of `status.loadBalancer.ingress`. `hostname`: the annotation; `is_proxy`: members get the PROXY protocol,
-/// which a node that bypasses the load balancer would not speak; `suffix`: of the host name that stands for such an address.
+/// The entry of `status.loadBalancer.ingress`. `hostname`: the annotation. `is_proxy`: members expect the PROXY
+/// protocol, which nodes that bypass the load balancer do not speak. `suffix`: that of a host name in place of such an
+/// address.
 fn ingress(address: &str, hostname: Option<&str>, is_proxy: bool, suffix: Option<&str>) -> Ingress {
     let hostname = hostname.filter(|name| !name.is_empty()).map(str::to_owned);
     let suffix = suffix.filter(|_| is_proxy);

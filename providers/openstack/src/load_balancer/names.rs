@@ -1,29 +1,29 @@
-//! Names, tags and descriptions of everything that is made for Services. They are those of the Go cloud controller to the
-//! byte: by them it and we find what the other one made.
+//! Names, tags and descriptions of objects that are created for Services. They equal those of the Go cloud controller,
+//! so that each finds the objects of the other.
 
 use ccm_core::load_balancer::{ClusterTag, ServiceId, default_name, truncated};
 
-/// What the name of every load balancer that was made for a Service begins with, and every tag of ours.
+/// The prefix of our tags and of the names of load balancers that were created for Services.
 pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
-/// What is in the description of every floating address that was made for a Service.
-pub(crate) const FLOATING_IP_MARK: &str = "Floating IP for Kubernetes external service";
-/// Stands between the Service and the cluster in descriptions.
+/// A part of the description of every floating IP that was created for a Service.
+pub(crate) const FLOATING_IP_DESCRIPTION: &str = "Floating IP for Kubernetes external service";
+/// The text between the Service and the cluster in descriptions.
 const FROM_CLUSTER: &str = " from cluster ";
-/// Octavia and Neutron take no longer names and descriptions.
+/// The longest name or description that Octavia and Neutron accept.
 const MAX: usize = 255;
 
-/// The first 255 bytes.
+/// Cuts the text to 255 bytes.
 pub(crate) fn cut(text: String) -> String {
     truncated(text, MAX)
 }
 
-/// The name of a Service's load balancer, and the tag of the Service on whatever it uses.
+/// The name of a Service's load balancer, and the Service's tag on objects that it uses.
 pub(crate) fn load_balancer(cluster: &str, service: &ServiceId) -> String {
     let ServiceId { namespace, name, .. } = service;
     cut(format!("{SERVICE_PREFIX}{cluster}_{namespace}_{name}"))
 }
 
-/// The name that load balancers had in old releases. Only ever looked for.
+/// The name of a Service's load balancer in old releases, for lookups only.
 pub(crate) fn legacy_load_balancer(service: &ServiceId) -> String {
     default_name(service)
 }
@@ -50,13 +50,13 @@ pub(crate) fn monitor(index: usize, tag: &str) -> String {
     cut(format!("monitor_{index}_{tag}"))
 }
 
-/// The name of a member that is made by itself. Where members are sent as a list they bear the name of their node.
+/// The name of a member that is created by its own call. Members in lists have the name of their node.
 pub(crate) fn serial_member(node: &str, address: &str, node_port: u16) -> String {
     cut(format!("member_{node}_{address}_{node_port}"))
 }
 
-/// The description of a Service's floating IP. Ends with the ownership tag, since Neutron cannot create a floating IP with
-/// tags. The tag is left out if it does not fit.
+/// The description of a Service's floating IP. It ends with the ownership tag, since Neutron cannot create a floating
+/// IP with tags. A tag that does not fit is left out.
 pub(crate) fn floating_ip_description(
     cluster: &str,
     service: &ServiceId,
@@ -71,13 +71,13 @@ pub(crate) fn floating_ip_description(
 
 /// The part of the description of a Service's floating IP that does not depend on the cluster.
 pub(crate) fn floating_ip_subject(service: &ServiceId) -> String {
-    format!("{FLOATING_IP_MARK} {service}")
+    format!("{FLOATING_IP_DESCRIPTION} {service}")
 }
 
 /// The [subject](floating_ip_subject) of a floating IP that was created for a Service.
 pub(crate) fn subject_of_floating_ip(description: &str) -> Option<&str> {
     let (subject, _) = description.split_once(FROM_CLUSTER)?;
-    subject.starts_with(FLOATING_IP_MARK).then_some(subject)
+    subject.starts_with(FLOATING_IP_DESCRIPTION).then_some(subject)
 }
 
 /// The ownership tag in the description of a floating IP.
@@ -86,15 +86,15 @@ pub(crate) fn tag_of_floating_ip(description: &str) -> Option<&str> {
     Some(tag)
 }
 
-/// Whether this is the name of the Service's load balancer, or its tag, in this or another cluster's name.
+/// Whether this is the name of the Service's load balancer, or its tag, under any cluster name.
 pub(crate) fn is_tag_of(tag: &str, service: &ServiceId) -> bool {
     is_service_tag(tag) && cluster_of(tag).is_some_and(|cluster| load_balancer(cluster, service) == tag)
 }
 
-/// Of which Service a name or tag speaks, whatever the cluster is called: what stands behind the cluster's name. An empty
-/// text if it may have been cut, so that it may be any Service's; `None` if it speaks of none.
+/// The Service in a name or tag: the text behind the cluster's name. Empty if the text may have been cut, so that it
+/// may belong to any Service; `None` if it has no Service.
 pub(crate) fn subject(tag: &str) -> Option<&str> {
-    /// Of what is cut no more bytes are missing at [`MAX`].
+    /// The most bytes that the cut at [`MAX`] removes from a character.
     const CUT: usize = MAX - 3;
     let rest = tag.strip_prefix(SERVICE_PREFIX)?;
     let cluster = cluster_of(tag)?;
@@ -104,7 +104,7 @@ pub(crate) fn subject(tag: &str) -> Option<&str> {
     rest.get(cluster.len()..)
 }
 
-/// The [subjects](subject) of all names and tags that may speak of this Service.
+/// The [subjects](subject) of all names and tags that may belong to this Service.
 pub(crate) fn subjects(service: &ServiceId) -> [String; 2] {
     [format!("_{}_{}", service.namespace, service.name), String::new()]
 }
@@ -128,17 +128,17 @@ pub(crate) fn is_security_group_of_cluster(description: &str, cluster: &str) -> 
     description.starts_with("Security Group for ") && description.ends_with(&end)
 }
 
-/// Whether a tag says that a Service uses what bears it.
+/// Whether a tag names a Service that uses the object.
 pub(crate) fn is_service_tag(tag: &str) -> bool {
     tag.starts_with(SERVICE_PREFIX)
 }
 
-/// The name of the cluster in a name of ours, such as `listener_0_kube_service_<cluster>_<namespace>_<service>`; `None`
-/// if there is none. Namespaces and Services have no `_` in their names, clusters may; so the last two parts are taken
-/// for theirs, or the last one if the name was cut.
+/// The name of the cluster in one of our names, such as `listener_0_kube_service_<cluster>_<namespace>_<service>`;
+/// `None` if there is none. Namespaces and Services have no `_` in their names, clusters may have. So the last two
+/// parts are the namespace and the Service, or the last one if the name was cut.
 pub(crate) fn cluster_of(name: &str) -> Option<&str> {
     let (_, rest) = name.split_once(SERVICE_PREFIX)?;
-    // A part is never empty.
+    // No part is empty.
     let part = |text: &str| {
         let (before, part) = text.rsplit_once('_')?;
         (!part.is_empty() && !before.is_empty()).then_some(before.len())
@@ -150,7 +150,7 @@ pub(crate) fn cluster_of(name: &str) -> Option<&str> {
     }
 }
 
-/// A name of ours with another cluster's name in it.
+/// Replaces the cluster in one of our names.
 pub(crate) fn with_cluster(name: &str, old: &str, new: &str) -> String {
     match name.split_once(SERVICE_PREFIX) {
         Some((before, rest)) => cut(format!("{before}{SERVICE_PREFIX}{}", rest.replacen(old, new, 1))),
@@ -158,7 +158,7 @@ pub(crate) fn with_cluster(name: &str, old: &str, new: &str) -> String {
     }
 }
 
-/// Tags under another cluster's name, each once.
+/// Replaces the cluster in tags, and removes duplicates.
 pub(crate) fn tags_with_cluster(tags: &[String], old: &str, new: &str) -> Vec<String> {
     let mut renamed: Vec<String> = Vec::with_capacity(tags.len());
     for tag in tags {
@@ -232,7 +232,7 @@ mod tests {
         let cluster = "x".repeat(300);
         assert_eq!(load_balancer(&cluster, &web()).len(), 255);
         assert_eq!(load_balancer("", &web()), "kube_service__shop_web");
-        // 13 bytes of prefix: 242 are left, and 241 of them hold whole characters after the first x.
+        // The prefix has 13 bytes. Of the other 242, 241 are whole characters after the first x.
         let name = load_balancer(&format!("xx{}", "ü".repeat(200)), &web());
         assert!(name.len() == 255 && name.ends_with('ü'), "{}", name.len());
         let name = load_balancer(&format!("x{}", "ü".repeat(200)), &web());
@@ -247,7 +247,7 @@ mod tests {
                 "listener_0_kube_service_my_long_cluster_ns_svc",
                 Some("my_long_cluster"),
             ),
-            // Cut within the Service's name, or within the namespace's.
+            // The cut is within the Service's name, or within the namespace's.
             ("kube_service_cluster_ns_s", Some("cluster")),
             ("kube_service_cluster_n", Some("cluster")),
             ("kube_service_cluster", None),

@@ -1,4 +1,4 @@
-//! How the parts are, as values. An id or address that is not known yet is an empty text.
+//! The observed state of parts. An ID or address that is not known yet is an empty text.
 
 use std::collections::BTreeMap;
 
@@ -14,26 +14,26 @@ use super::{
 };
 use crate::instances::records::Port;
 
-/// How a part is.
+/// The observed state of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Observed {
-    /// A load balancer, or none, or all that have the name.
+    /// The load balancers with the ID or name of the part; usually one.
     Balancers(LoadBalancerSnapshot),
-    /// The security groups with a name.
+    /// The security groups with the name of the part.
     Groups(Objects<Group>),
-    /// The ports of nodes, by id.
+    /// The ports of nodes, by ID.
     Ports(BTreeMap<String, Port>),
 }
 
-/// The load balancer of a part.
+/// The load balancers of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadBalancerSnapshot {
-    /// With what is below it and the floating addresses that are its own or of which members speak. Of several load
-    /// balancers with one name nothing else.
+    /// The load balancer, the objects below it, its floating IP and those that members name. If several load balancers
+    /// have the name, only these and their floating IPs.
     pub(crate) objects: Objects<Kind>,
-    /// This process sent its creation and has not seen it `ACTIVE` since.
+    /// This process created it and has not observed it as `ACTIVE` since.
     pub(crate) is_being_created: bool,
-    /// Whether floating addresses can be had without naming their network.
+    /// Whether an external network exists for Services that name none.
     pub(crate) external: bool,
     /// The cluster's name.
     pub(crate) cluster: String,
@@ -51,40 +51,40 @@ impl LoadBalancerSnapshot {
     }
 }
 
-/// The floating address of the load balancer's virtual one.
+/// The floating IP of the load balancer's virtual address.
 pub(crate) fn floating<'a>(objects: &'a Objects<Kind>, balancer: &Object<Kind>) -> Option<&'a Object<Kind>> {
     let port = balancer.text("vip_port_id");
     let is_at = |floating: &&Object<Kind>| !port.is_empty() && floating.text("port_id") == port;
     objects.of(Kind::Floating).find(is_at)
 }
 
-/// The owner of a floating IP, by its description.
+/// The ownership of a floating IP, from its description.
 pub(crate) fn ownership_of_floating(floating: &Object<Kind>, ownership_tag: &OwnershipTag) -> Ownership {
     ownership_tag.ownership(names::tag_of_floating_ip(floating.text("description")))
 }
 
-/// Octavia's state of an object.
+/// Octavia's provisioning status of an object.
 pub(crate) fn status(object: &Object<Kind>) -> &str {
     object.text("provisioning_status")
 }
 
-/// Whether Octavia is at work on it, so that it cannot be changed now.
+/// Whether Octavia is working on the object and refuses changes of it.
 pub(crate) fn is_pending(object: &Object<Kind>) -> bool {
     status(object).starts_with("PENDING_")
 }
 
-/// Whether its last change failed.
+/// Whether the last change of the object failed.
 pub(crate) fn is_broken(object: &Object<Kind>) -> bool {
     status(object) == "ERROR"
 }
 
-/// Whether the load balancer's virtual address is an IPv6 one.
+/// Whether the load balancer's virtual address is an IPv6 address.
 pub(crate) fn is_v6(balancer: &Object<Kind>) -> bool {
     balancer.text("vip_address").contains(':')
 }
 
-/// Whether clients may know the load balancer of a Service that has these ids and addresses. A floating IP that this cluster
-/// created is known only if the Service has its address; any other one may be known to anybody.
+/// Whether clients may know an address of the load balancer. `named`: the IDs and addresses that its Service names. A
+/// floating IP that this cluster created is known only if the Service names it; others may be known in any case.
 pub(crate) fn may_be_known(
     objects: &Objects<Kind>,
     balancer: &Object<Kind>,
@@ -101,14 +101,14 @@ pub(crate) fn may_be_known(
         })
 }
 
-/// Whether nothing below the load balancer was ever finished.
-pub(crate) fn never_began(objects: &Objects<Kind>) -> bool {
+/// Whether no listener or pool of the load balancer was ever active.
+pub(crate) fn was_never_active(objects: &Objects<Kind>) -> bool {
     let below = objects.all.iter().filter(|object| object.parent.is_some());
     let mut states = below.filter(|object| matches!(object.kind, Kind::Listener | Kind::Pool));
     objects.of(Kind::Listener).next().is_some() && states.all(|object| status(object) == "PENDING_CREATE")
 }
 
-/// The tags of the load balancer, of those of its listeners whose tags are `meant`, and of the pools of these.
+/// The tags of the load balancer, of the listeners whose tags `meant` accepts, and of their pools.
 pub(crate) fn tags_of(objects: &Objects<Kind>, meant: impl Fn(&[String]) -> bool) -> ServiceTags {
     let mut all = ServiceTags::default();
     all.load_balancer
@@ -124,7 +124,7 @@ pub(crate) fn tags_of(objects: &Objects<Kind>, meant: impl Fn(&[String]) -> bool
     all
 }
 
-/// The identity of a listener: no two listeners of a load balancer have the same.
+/// The identity of a listener within its load balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ListenerKey {
     /// The transport protocol below the listener's protocol.
@@ -139,7 +139,7 @@ impl std::fmt::Display for ListenerKey {
 }
 
 impl ListenerKey {
-    /// The ports of a Service, each of which needs a listener.
+    /// The listeners that the ports of a Service need.
     pub(crate) fn all_of(service: &ServiceView) -> impl Iterator<Item = Self> {
         service.ports.iter().map(Self::from)
     }

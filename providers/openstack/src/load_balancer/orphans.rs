@@ -1,4 +1,4 @@
-//! Orphans: what this cluster created for Services that do not exist.
+//! Orphans: objects that this cluster created for Services that do not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,9 +35,9 @@ impl ServiceTags<'_> {
     }
 }
 
-/// Load balancers with this cluster's ownership tag and without a Service, listeners of missing Services on load balancers
-/// that other Services use, security groups of missing Services, and floating IPs with this cluster's ownership tag and
-/// without a port and a Service: those of failed creations, and those that a deleted Service kept.
+/// Finds the orphans. They are load balancers with this cluster's ownership tag and without a Service, listeners of
+/// missing Services on shared load balancers, and security groups of missing Services. Floating IPs with this cluster's
+/// ownership tag and without a port and a Service are orphans, too: creations failed, or a deleted Service kept them.
 pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
     let mut tags = ServiceTags {
         snapshot,
@@ -110,7 +110,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         let subject =
             names::subject_of_floating_ip(description).filter(|subject| !known.contains(*subject))?;
         let ownership = ownership_tag.ownership(names::tag_of_floating_ip(description));
-        let service = subject.strip_prefix(names::FLOATING_IP_MARK)?.trim_start();
+        let service = subject.strip_prefix(names::FLOATING_IP_DESCRIPTION)?.trim_start();
         let (namespace, name) = service.split_once('/')?;
         let service = ServiceId::new(namespace, name, "");
         ownership.allows_orphan_deletion().then_some((address, service))
@@ -140,8 +140,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_service_is_found_and_only_whole_load_balancers_of_this_cluster_are_deletable() {
-        let mark = ClusterTag::of("me").to_string();
+    fn orphans_are_found_and_only_whole_load_balancers_of_this_cluster_are_deletable() {
+        let own_tag = ClusterTag::of("me").to_string();
         let other = ClusterTag::of("other").to_string();
         let (web, gone) = ("kube_service_c_shop_web", "kube_service_c_shop_gone");
         let entry = |name: &str, tags: &[&str]| Entry {
@@ -162,18 +162,21 @@ mod tests {
         };
         let directory = Directory::new(
             [
-                ("1", entry(web, &[&mark, web])),
-                ("2", entry(gone, &[&mark, gone])),
-                ("3 shared", entry(web, &[&mark, web, gone])),
+                ("1", entry(web, &[&own_tag, web])),
+                ("2", entry(gone, &[&own_tag, gone])),
+                ("3 shared", entry(web, &[&own_tag, web, gone])),
                 ("4 shared by a person", entry("mine", &[web, gone])),
                 ("5 named by id", entry("mine", &[gone])),
                 (
                     "6 former name",
-                    entry("kube_service_b_shop_gone", &[&mark, "kube_service_b_shop_gone"]),
+                    entry(
+                        "kube_service_b_shop_gone",
+                        &[&own_tag, "kube_service_b_shop_gone"],
+                    ),
                 ),
                 (
                     "7 also another cluster's",
-                    entry(gone, &[&mark, gone, "kube_service_d_store_web"]),
+                    entry(gone, &[&own_tag, gone, "kube_service_d_store_web"]),
                 ),
                 ("8 without our tag", entry(gone, &[gone])),
                 ("9 another cluster's", entry(gone, &[&other, gone])),

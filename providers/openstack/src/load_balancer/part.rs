@@ -29,7 +29,7 @@ pub(crate) struct Model {
 /// A Service in a part.
 pub(crate) type PartMember = plan::Member<Model>;
 
-/// Facts of one part that later parts need.
+/// The facts of a part that later parts need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
     /// From a load balancer: the subnet of its virtual address.

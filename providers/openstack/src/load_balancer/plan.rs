@@ -1,4 +1,4 @@
-//! The way from how a part is to how it should be. Pure.
+//! Plans the changes from the observed to the desired state of a part. Pure.
 
 mod floating;
 mod listeners;
@@ -25,7 +25,7 @@ use super::{
     tags::{self, Annotated},
 };
 
-/// The steps, in order, and what stays different.
+/// The steps in order, and the blocked differences.
 pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
     match (desired, observed) {
         (Desired::Balancer(desired), Observed::Balancers(snapshot)) => balancer(desired, snapshot),
@@ -46,9 +46,9 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
     let site = site(desired, &snapshot.objects, balancer, &snapshot.annotated);
     let is_broken = observe::is_broken(balancer);
     if more > 0 {
-        let have = format!("there {} times", more + 1);
+        let have = format!("present {} times", more + 1);
         steps::of_balancer(
-            refused(desired, &balancer.title(), &have, "there once"),
+            refused(desired, &balancer.title(), &have, "present once"),
             Change::Recreate,
         )
     } else if is_broken && site.never_worked(snapshot.is_being_created) {
@@ -72,7 +72,7 @@ fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> Ba
     }
 }
 
-/// There is no load balancer (any more).
+/// The plan if the load balancer does not exist.
 fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let mut plan = Plan::default();
     floating::sweep(desired, &snapshot.objects, &mut plan);
@@ -86,13 +86,13 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
         };
         let field = format!("load balancer {name}");
         if !makes {
-            plan.blocked.push(blocked(service, &field, "not there", "there"));
+            plan.blocked.push(blocked(service, &field, "missing", "present"));
         } else if !desired.has_nodes {
             plan.blocked.push(blocked(
                 service,
                 &field,
-                "not there, and there is no node that it could serve",
-                "there",
+                "missing, and no node could be its member",
+                "present",
             ));
         } else {
             let new = objects::Desired {
@@ -105,8 +105,8 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
     plan
 }
 
-/// Whether the load balancer is deleted with everything below it, so that nothing of that has to be read. What is below
-/// it can only make more of its tags ours, so a yes stays a yes.
+/// Whether the load balancer is deleted together with everything below it, so that these objects need not be read. They
+/// could only add former names of the cluster, so a yes stays a yes.
 pub(crate) fn deletes_whole(
     desired: &DesiredBalancer,
     objects: &Objects<Kind>,
@@ -167,7 +167,7 @@ fn delete(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
     plan
 }
 
-/// The active members that may use the load balancer, and those that are refused.
+/// The active members that may use the load balancer, and the refused ones.
 fn admitted<'a>(
     site: &Site<'a>,
     plan: &mut BalancerPlan,
@@ -242,7 +242,7 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     });
     let surplus: Vec<_> = surplus.cloned().chain(withdrawn).collect();
     if plan.steps.is_empty() && missing.is_empty() && surplus.is_empty() && !admitted.is_empty() {
-        // Last, so that a process that is killed before finds everything by the former names.
+        // The last step: a process that is killed before it finds all objects by the former names.
         rename::steps(site, &mut plan);
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
@@ -253,7 +253,7 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
         .into_iter()
         .chain(ownership_tag.map(ToString::to_string))
         .collect();
-    // Tags are added first and removed last: a process that is killed in between finds the rest by them.
+    // Tags are added first and removed last, so that a restarted process finds the remaining work by them.
     let mut tags = site.tags.clone();
     let step = |tags: &[String], verb: &str, which: &[String]| {
         let step = site.update(Attributes::from([("tags", tags.into())]));
@@ -270,8 +270,8 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     plan
 }
 
-/// The tags of the load balancer that are to be added and those to be removed because of annotations. Of several Services
-/// the lists are added up; what a Service that keeps what it has once requested stays.
+/// The tags of the load balancer to add and to remove because of annotations. Services that share it add up their tags;
+/// tags of frozen Services stay.
 fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>, Vec<String>) {
     let desired = site.desired;
     if !desired.can.has(Feature::Tags) {
@@ -297,9 +297,9 @@ fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>,
     tags::difference(&site.tags, &requested, &ours)
 }
 
-/// What only a new load balancer can be given, and its owner asks for by annotation.
+/// Reports fields that its owner sets by annotation, and that only a new load balancer can get.
 fn create_only(site: &Site<'_>, admitted: &[&ActiveService], plan: &mut BalancerPlan) {
-    // What is not known yet will be so.
+    // Fields of a load balancer that is being created are unknown.
     let admitted = admitted.iter().filter(|_| !site.balancer.id.is_empty());
     for active in admitted.filter(|active| site.owned_by(&active.owner)) {
         let given = active.given.iter();

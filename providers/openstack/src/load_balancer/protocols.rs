@@ -4,20 +4,20 @@ use ccm_core::load_balancer::Protocol;
 
 use super::features::{Capabilities, Feature};
 
-/// Whether the load balancer tells members the client's address in front of the traffic.
+/// Whether and how members get the client's address by the PROXY protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Proxy {
-    /// It does not.
+    /// Off.
     #[default]
     Off,
-    /// As a line of text.
+    /// Version 1: a line of text.
     V1,
-    /// As binary data.
+    /// Version 2: binary data.
     V2,
 }
 
 impl Proxy {
-    /// The value of the annotation; `None` for one that has no meaning and is as good as `false`.
+    /// Parses the annotation; `None` for an invalid value, which counts as `false`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "false" => Some(Self::Off),
@@ -54,20 +54,21 @@ pub(crate) fn pool(listener: &'static str, proxy: Proxy) -> &'static str {
     })
 }
 
-/// How pools may spread connections.
+/// The load balancing methods of pools.
 pub(crate) const METHODS: [&str; 4] = ["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP", "SOURCE_IP_PORT"];
 
-/// How members are checked.
+/// The health check of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HealthCheck {
-    /// By connecting, or for UDP by waiting for a refusal.
+    /// Connects; for UDP, waits for a refusal.
     Connect(&'static str),
-    /// By asking the node whether it has endpoints, at this port of it.
+    /// Asks the node at this port whether it has endpoints.
     Healthz(u16),
 }
 
 impl HealthCheck {
-    /// For members of a port. `health_port`: where nodes tell whether they have endpoints, if they do.
+    /// The check for members of a port. `health_port`: the port at which nodes report whether they have endpoints, if
+    /// they do.
     pub(crate) fn of(port: Protocol, health_port: Option<u16>, capabilities: Capabilities) -> Self {
         match health_port.filter(|_| http_usable(port, capabilities)) {
             Some(health_port) => Self::Healthz(health_port),
@@ -87,7 +88,7 @@ impl HealthCheck {
         }
     }
 
-    /// The port that members are checked at, if it is not their own.
+    /// The port of the check, if it is not the member's.
     pub(crate) fn monitor_port(self) -> Option<u16> {
         match self {
             Self::Connect(_) => None,
@@ -96,7 +97,7 @@ impl HealthCheck {
     }
 }
 
-/// What a monitor of type HTTP asks for.
+/// The path, method and expected codes of monitors of type HTTP.
 pub(crate) const HEALTHZ: (&str, &str, &str) = ("/healthz", "GET", "200");
 
 fn http_usable(port: Protocol, capabilities: Capabilities) -> bool {
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_speak_proxy_or_what_is_left_of_the_listeners_protocol() {
+    fn pools_use_proxy_or_the_rest_of_the_listeners_protocol() {
         for (listener, proxy, expected) in [
             ("TCP", Proxy::Off, "TCP"),
             ("TCP", Proxy::V1, "PROXY"),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_asked_only_where_octavia_can() {
+    fn nodes_are_checked_only_if_octavia_supports_it() {
         let of = |minor, provider| Capabilities::of(Version(minor), provider);
         for (port, health, capabilities, kind, at) in [
             (Protocol::Tcp, None, of(30, "amphora"), "TCP", None),

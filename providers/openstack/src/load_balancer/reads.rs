@@ -1,18 +1,18 @@
-//! What the load balancers of all Services are read with: shared listings, and the few reads that must be of one thing.
+//! The reads for load balancers: shared listings, and a few reads of single objects.
 //!
-//! | Read | Requests | Believed |
+//! | Read | Requests | Cached |
 //! |---|---|---|
-//! | load balancers, listeners, pools, health monitors, floating addresses, security groups with rules | a page for 1,000 of the project's, for all Services | as the asker allows, corrected by our own writes |
-//! | members of a pool | none while its member ids are those that we know, else one | as long as the ids are the same |
-//! | members before a whole list is sent | one | not at all |
-//! | the states of load balancers while they are waited for | one of three fields for one or two, a page of states for 1,000 if there are more | not at all |
-//! | whether a load balancer that is in no listing exists | one | not at all |
-//! | ports of servers | one for 150 servers, for all Services | as the asker allows, corrected by our own writes |
+//! | load balancers, listeners, pools, health monitors, floating IPs, security groups with rules | a page for 1,000 of the project's, for all Services | as the caller allows, updated by our own writes |
+//! | members of a pool | none while the pool's member IDs are the cached ones, else one | as long as the IDs are the same |
+//! | members before a whole list is sent | one | no |
+//! | states of pending load balancers | one of three fields for one or two, a page of states for 1,000 if there are more | no |
+//! | whether a load balancer exists that no listing has | one | no |
+//! | ports of servers | one for 150 servers, for all Services | as the caller allows, updated by our own writes |
 //! | networks, subnets | one each | 10 minutes; an empty answer 30 seconds |
 //! | secrets | one each | 10 minutes |
-//! | Octavia's version | one | for good; a refusal 10 minutes |
+//! | Octavia's version | one | forever; a refusal 10 minutes |
 //!
-//! All of it belongs to one set of credentials and ends with it.
+//! All caches belong to one set of credentials and end with it.
 
 mod balancers;
 mod discovery;
@@ -44,10 +44,10 @@ use crate::{
     instances::records::Port,
 };
 
-/// Query of a listing.
+/// The query of a listing.
 type Query = &'static [(&'static str, &'static str)];
 
-/// The keys by which objects are found beside their ID.
+/// The keys of objects in addition to their ID.
 macro_rules! indexed {
     ($($kind:ident by |$object:ident| $keys:expr;)+) => {$(
         impl Indexed for $kind {
@@ -80,13 +80,14 @@ fn ids(objects: &[Ref]) -> Vec<&str> {
     objects.iter().map(|object| object.id.as_str()).collect()
 }
 
-/// What is below a load balancer, each kind by id: listings come in any order, passes are to be the same.
+/// The objects below a load balancer. Each kind is sorted by ID, since the order of listings varies and passes must be
+/// repeatable.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Children {
     pub(crate) listeners: Vec<Arc<Listener>>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) monitors: Vec<Arc<Monitor>>,
-    /// As of when pools have the member ids that they show; those that are not here: now.
+    /// When each pool had its listed member IDs; pools without an entry were read now.
     as_of: HashMap<String, Instant>,
 }
 
@@ -99,12 +100,12 @@ impl Children {
     }
 }
 
-/// How well a pool's members have to be known.
+/// The required freshness of a pool's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Which ones there are.
+    /// Only which members exist.
     Which,
-    /// Also what users may have changed of them: read now.
+    /// Also the fields that users may have changed: the members are read.
     Exactly,
 }
 
@@ -112,19 +113,19 @@ pub(crate) enum Contents {
 #[derive(Debug)]
 pub(crate) struct Reads {
     api: Api,
-    /// Load balancers. Touched by id.
+    /// Load balancers. Keys: ID.
     pub(crate) balancers: IndexedCache<LoadBalancer>,
-    /// Their states by id, while many are waited for.
+    /// The states of load balancers by ID, while many are pending.
     states: Cache<(), HashMap<String, State>>,
-    /// Listeners. Touched by load balancer.
+    /// Listeners. Keys: load balancer.
     pub(crate) listeners: IndexedCache<Listener>,
-    /// Pools. Touched by load balancer.
+    /// Pools. Keys: load balancer.
     pub(crate) pools: IndexedCache<Pool>,
-    /// Health monitors. Touched by load balancer.
+    /// Health monitors. Keys: load balancer.
     pub(crate) monitors: IndexedCache<Monitor>,
-    /// Floating addresses. Touched by port.
+    /// Floating IPs. Keys: port.
     pub(crate) floating_ips: IndexedCache<FloatingIp>,
-    /// Security groups. Touched by name.
+    /// Security groups. Keys: name.
     pub(crate) security_groups: IndexedCache<SecurityGroup>,
     /// Members of pools.
     pub(crate) members: Members,
@@ -134,18 +135,18 @@ pub(crate) struct Reads {
     ports: Cache<String, Vec<Arc<Port>>>,
     /// Locked while ports are read, so that callers that need the same ports share one read.
     ports_being_read: Mutex<()>,
-    /// What the last question for the version came to, and until when a failure is not asked about again.
+    /// The last answer about the version, and how long it counts if it is an error.
     version: Mutex<Option<(Instant, Result<Version>)>>,
 }
 
-/// How long a refusal to tell the version counts.
+/// How long a refusal to show the version is cached.
 const VERSION_REFUSED: Duration = Duration::from_secs(600);
-/// How long another failure to read the version counts at least, for all callers. All of them wait for the answer, so a
-/// question that takes long is asked less often.
+/// How long other failures to read the version are cached at least. All callers wait for the answer, so a slow request
+/// is repeated less often.
 const VERSION_FAILED: Duration = Duration::from_secs(10);
 
 impl Reads {
-    /// Nothing was read yet.
+    /// Creates the reads with empty caches.
     pub(crate) fn new(api: Api, metrics: &ClientMetrics) -> Self {
         let ports = CacheConfig {
             max_age: Some(Duration::from_secs(600)),
@@ -172,25 +173,25 @@ impl Reads {
         }
     }
 
-    /// Something happened below this load balancer of which we know nothing more.
+    /// Invalidates the objects below a load balancer after a change with an unknown result.
     pub(crate) fn invalidate_children(&self, balancer: &str) {
         self.listeners.invalidate(balancer);
         self.pools.invalidate(balancer);
         self.monitors.invalidate(balancer);
     }
 
-    /// Why there are no load balancers at all; `None` if there are.
+    /// Why Octavia is not available; `None` if it is.
     ///
     /// # Errors
-    /// If there is no token to be had.
+    /// If no token can be obtained.
     pub(crate) async fn missing(&self) -> Result<Option<String>> {
         self.api.missing(Service::LoadBalancer).await
     }
 
-    /// What this Octavia can. Asked until it is known; after a refusal every ten minutes.
+    /// The version of Octavia's API. It is read until it is known; after a refusal, every ten minutes.
     ///
     /// # Errors
-    /// If it cannot be found out. After a refusal the error says when it is asked for again.
+    /// If it cannot be read. After a refusal, the error's retry is that of the next read.
     pub(crate) async fn version(&self, priority: Priority) -> Result<Version> {
         let mut known = self.version.lock().await;
         match &*known {
@@ -220,7 +221,8 @@ impl Reads {
         })
     }
 
-    /// What is below a load balancer: from the shared listings, or, if it is another project's, read for it alone.
+    /// The objects below a load balancer: from the shared listings, or for another project's load balancer by its own
+    /// reads.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -284,10 +286,10 @@ impl Reads {
         .sorted())
     }
 
-    /// The members of pools as they were listed, in their order.
+    /// The members of pools, in the order of the pools.
     ///
     /// # Errors
-    /// If those of one of them cannot be read.
+    /// If the members of one pool cannot be read.
     pub(crate) async fn members(
         &self,
         children: &Children,
@@ -307,7 +309,7 @@ impl Reads {
         try_join_all(each).await
     }
 
-    /// The members of a pool, read now.
+    /// Reads the members of a pool.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -318,7 +320,7 @@ impl Reads {
         Ok(self.members.read(pool, members, began))
     }
 
-    /// The floating IPs of the project. `port`: the one that matters to the caller; empty: those without a port do.
+    /// The floating IPs of the project. `port`: the one that matters to the caller; empty: those without a port.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -339,7 +341,7 @@ impl Reads {
         self.shared(&self.floating_ips, port, FIELDS, read).await
     }
 
-    /// The security groups of the project with their rules. `name`: the one that matters to the asker.
+    /// The security groups of the project with their rules. `name`: the one that matters to the caller.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -358,7 +360,7 @@ impl Reads {
         self.shared(&self.security_groups, name, FIELDS, read).await
     }
 
-    /// The rules of a security group, read now.
+    /// Reads the rules of a security group.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -379,7 +381,7 @@ impl Reads {
             .get(key, freshness, || {
                 let api = self.api.clone();
                 async move {
-                    // An admin role sees every project's otherwise.
+                    // An admin role would see the objects of all projects.
                     let project = api.project().await?;
                     let mut all: Vec<(&'static str, &str)> = query.to_vec();
                     all.extend(project.as_deref().map(|project| ("project_id", project)));
@@ -390,7 +392,7 @@ impl Reads {
     }
 }
 
-/// An error that is not asked about again before then, if it is a refusal.
+/// Sets the retry of a refusal to the end of its caching.
 fn refused(error: &Error, until: Instant) -> Error {
     let error = error.clone();
     if !is_permanent(&error) {

@@ -1,5 +1,4 @@
-//! What is kept of the records of Octavia and Neutron. Only what is read; `null` is as good as missing, and what is
-//! unknown is left out.
+//! The stored part of the records of Octavia and Neutron. `null` counts as missing, and unknown fields are ignored.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ records! {
         provider: String,
         provisioning_status: Provisioning,
         operating_status: String,
-        /// Whether it was changed since it was made: set only once it has been active.
+        /// When it was last changed: unset until it has been active once.
         updated_at: Option<String>,
         vip_address: String,
         vip_port_id: String,
@@ -31,13 +30,13 @@ records! {
         pools: Vec<Ref>,
     }
 
-    /// A further virtual address.
+    /// An additional virtual address.
     Vip {
         ip_address: String,
         subnet_id: String,
     }
 
-    /// The state of a load balancer, as it is polled.
+    /// The polled state of a load balancer.
     State {
         provisioning_status: Provisioning,
         operating_status: String,
@@ -49,7 +48,7 @@ records! {
         name: String,
         protocol: String,
         protocol_port: u16,
-        /// `None` where Octavia does not say.
+        /// `None` if Octavia does not return it.
         connection_limit: Option<i64>,
         default_pool_id: String,
         insert_headers: BTreeMap<String, String>,
@@ -58,7 +57,7 @@ records! {
         timeout_member_connect: Option<i64>,
         timeout_member_data: Option<i64>,
         timeout_tcp_inspect: Option<i64>,
-        /// `None`: everybody, or a version of Octavia without it.
+        /// `None`: all clients, or a version of Octavia without the field.
         allowed_cidrs: Option<Vec<String>>,
         tags: Vec<String>,
         provisioning_status: Provisioning,
@@ -80,14 +79,14 @@ records! {
         loadbalancers: Vec<Ref>,
     }
 
-    /// How a pool keeps clients with their member.
+    /// The session persistence of a pool.
     Persistence {
         #[serde(rename = "type")]
         kind: String,
         cookie_name: String,
     }
 
-    /// A member of a pool, as it is read. Kept as another [`Member`](super::member::Member).
+    /// A member of a pool, as it is read. It is stored as another [`Member`](super::member::Member).
     Member[id] {
         name: String,
         address: String,
@@ -117,7 +116,7 @@ records! {
         pools: Vec<Ref>,
     }
 
-    /// A floating address.
+    /// A floating IP.
     FloatingIp[id] {
         floating_ip_address: String,
         floating_network_id: String,
@@ -160,17 +159,17 @@ records! {
     }
 }
 
-/// One thing in the record of another.
+/// A reference to another object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct Ref<I = String> {
     pub(crate) id: I,
 }
 
-/// How far Octavia is with a thing.
+/// The provisioning status of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum Provisioning {
-    /// `ACTIVE`: nothing is under way.
+    /// `ACTIVE`: no change is in progress.
     Active,
     /// `PENDING_CREATE`.
     PendingCreate,
@@ -180,16 +179,16 @@ pub(crate) enum Provisioning {
     PendingDelete,
     /// `ERROR`: the last change failed.
     Error,
-    /// `DELETED`: gone, but not forgotten yet.
+    /// `DELETED`: deleted, but still shown.
     Deleted,
-    /// Another one, or none.
+    /// Another status, or none.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl Provisioning {
-    /// Whether Octavia is at work on it, so that it cannot be changed now.
+    /// Whether Octavia is working on the object and refuses changes of it.
     pub(crate) fn is_pending(&self) -> bool {
         matches!(
             self,
@@ -197,13 +196,13 @@ impl Provisioning {
         )
     }
 
-    /// Whether it exists, if only for a while yet.
+    /// Whether the object exists, even if it is being deleted.
     pub(crate) fn exists(&self) -> bool {
         *self != Self::Deleted
     }
 
-    /// Whether it is there, and is to stay.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Whether the object exists and is not being deleted.
+    pub(crate) fn remains(&self) -> bool {
         !matches!(self, Self::Deleted | Self::PendingDelete)
     }
 }
@@ -222,7 +221,7 @@ resources! {
     Listener: "listener" "listeners" of LoadBalancer at ["lbaas", "listeners"], ListenerList;
     Pool: "pool" "pools" of LoadBalancer at ["lbaas", "pools"], PoolList;
     Monitor: "healthmonitor" "healthmonitors" of LoadBalancer at ["lbaas", "healthmonitors"], MonitorList;
-    // The path needs the pool.
+    // The path contains the pool.
     Member: "member" "members" of LoadBalancer at [], MemberList;
     FloatingIp: "floatingip" "floatingips" of Network at ["floatingips"], FloatingIpList;
     SecurityGroup: "security_group" "security_groups" of Network at ["security-groups"], SecurityGroupList;
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_as_good_as_missing_and_what_is_new_is_left_out() {
+    fn null_counts_as_missing_and_new_fields_are_ignored() {
         tolerant::<LoadBalancer>(&[
             "name",
             "description",
@@ -315,16 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_read_and_unknown_ones_are_not_taken_for_known_ones() {
+    fn statuses_are_parsed_and_unknown_ones_stay_unknown() {
         let read = |text: &str| {
             let record: LoadBalancer =
                 serde_json::from_value(json!({"id": "x", "provisioning_status": text})).unwrap();
             record.provisioning_status
         };
         assert_eq!(read("ACTIVE"), Provisioning::Active);
-        assert!(read("PENDING_UPDATE").is_pending() && read("PENDING_UPDATE").is_there());
-        assert!(read("PENDING_DELETE").is_pending() && !read("PENDING_DELETE").is_there());
-        assert!(!read("DELETED").is_there());
+        assert!(read("PENDING_UPDATE").is_pending() && read("PENDING_UPDATE").remains());
+        assert!(read("PENDING_DELETE").is_pending() && !read("PENDING_DELETE").remains());
+        assert!(!read("DELETED").remains());
         assert_eq!(read("FUZZY"), Provisioning::Unknown);
     }
 }

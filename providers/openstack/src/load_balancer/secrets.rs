@@ -1,8 +1,8 @@
-//! Where the certificate of a TLS listener is.
+//! References to the certificates of TLS listeners.
 
 use ccm_core::{Error, ErrorKind, Result};
 
-/// What Barbican keeps.
+/// An object of Barbican.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SecretRef {
     /// A container with this id.
@@ -12,7 +12,7 @@ pub(crate) enum SecretRef {
 }
 
 impl SecretRef {
-    /// Reads the end of a reference such as `https://barbican.example/v1/secrets/<id>`.
+    /// Parses the end of a reference such as `https://barbican.example/v1/secrets/<id>`.
     ///
     /// # Errors
     /// If it names neither a container nor a secret.

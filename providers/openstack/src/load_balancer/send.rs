@@ -1,4 +1,4 @@
-//! One call for each change; ids come from what was observed.
+//! Sends one call for each change; IDs come from the observed state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,12 +24,12 @@ use super::{
 };
 use crate::client::{Api, Op};
 
-/// Makes changes.
+/// Sends changes.
 pub(super) struct Sender<'a> {
     reads: &'a Reads,
     writes: Writes<'a>,
     priority: Priority,
-    /// Whether a load balancer is deleted with everything below it.
+    /// Whether a load balancer is deleted together with everything below it.
     cascade: bool,
 }
 
@@ -37,7 +37,7 @@ fn id(text: &str) -> Result<&str> {
     Some(text).filter(|text| !text.is_empty()).ok_or_else(stale)
 }
 
-/// The fields of a new object: those that are set.
+/// The set fields of a new object.
 fn fields(object: &Object<Kind>) -> BTreeMap<&'static str, &Value> {
     let is_set = |value: &Value| match value {
         Value::Null => false,
@@ -51,7 +51,7 @@ fn fields(object: &Object<Kind>) -> BTreeMap<&'static str, &Value> {
     fields.map(|(name, value)| (*name, value)).collect()
 }
 
-/// A new load balancer, or something below it, with everything below that.
+/// A new load balancer or an object below it, with its children.
 #[derive(Serialize)]
 struct Tree<'a> {
     #[serde(flatten)]
@@ -96,7 +96,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends one change. The error is stale if an id is not known.
+    /// Sends one change. The error is stale if an ID is not known.
     pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Result<Reply> {
         match (change, observed) {
             (Change::Balancer(_, change) | Change::Recreate(change), Observed::Balancers(snapshot)) => {
@@ -128,7 +128,7 @@ impl<'a> Sender<'a> {
             }
             _ => Err(Error::new(
                 ErrorKind::Unexpected,
-                "this is no step of this part; this is a bug",
+                "the step does not belong to this part; this is a bug",
             )),
         }
     }
@@ -140,7 +140,7 @@ struct BalancerCalls<'a> {
     observed: &'a Objects<Kind>,
 }
 
-/// An object of which no more is known than its id.
+/// An object with only its ID known.
 fn with_id(object: &Object<Kind>, id: String) -> objects::Reply<Kind> {
     objects::Reply::object(Object {
         id,
@@ -149,7 +149,7 @@ fn with_id(object: &Object<Kind>, id: String) -> objects::Reply<Kind> {
 }
 
 impl BalancerCalls<'_> {
-    /// The load balancer's id.
+    /// The load balancer's ID.
     fn balancer(&self) -> Result<&str> {
         let balancer = self.observed.of(Kind::Balancer).next().ok_or_else(stale)?;
         id(&balancer.id)
@@ -168,7 +168,7 @@ impl BalancerCalls<'_> {
         let body = Tree::of(balancer, below);
         let created = self.sender.writes.create_load_balancer(&body, members).await?;
         let mut object: Object<Kind> = (&created.balancer).into();
-        // It is waited for before anybody looks at it again.
+        // The engine waits for `ACTIVE` before it plans again.
         object.attributes.insert("provisioning_status", "ACTIVE".into());
         let mut reply = objects::Reply::object(object);
         reply
@@ -181,7 +181,7 @@ impl BalancerCalls<'_> {
         Ok(reply)
     }
 
-    /// From the first of the subnets that has an address left.
+    /// Creates a floating IP from the first subnet with a free address.
     async fn create_floating(&self, floating: &Object<Kind>) -> Result<objects::Reply<Kind>> {
         let port = id(floating.text("port_id"))?;
         let mut subnets: Vec<_> = kinds::texts(floating, SUBNETS).map(Value::from).collect();
@@ -200,7 +200,7 @@ impl BalancerCalls<'_> {
                     let key = floating.key.clone();
                     return Ok(objects::Reply::object(Object { key, ..created }));
                 }
-                // It may be there all the same.
+                // The floating IP may exist nevertheless.
                 Err(error) if error.outcome() == Outcome::Unknown => return Err(error),
                 Err(error) => last = error,
             }
@@ -208,8 +208,8 @@ impl BalancerCalls<'_> {
         Err(last)
     }
 
-    /// Whether an object still has the tags with which the change was planned; asked now. Tags are written as a whole, so
-    /// what somebody else added meanwhile would be lost; and with it the plan may be another one.
+    /// Reads whether an object still has the tags of the plan. Tags are written as a whole, so tags that others added
+    /// meanwhile would be lost. They may also change the plan.
     async fn has_planned_tags(&self, object: &Object<Kind>) -> Result<bool> {
         let (reads, id, priority) = (self.sender.reads, &object.id, self.sender.priority);
         macro_rules! now {
@@ -229,7 +229,7 @@ impl BalancerCalls<'_> {
         Ok(now.is_some_and(|now| planned == now.iter().map(String::as_str).collect()))
     }
 
-    /// The whole list, with what people have set on those that stay.
+    /// The whole list of members, with fields that users set on the existing ones.
     async fn merged(&self, pool: &str, members: &[Member]) -> Result<Vec<Member>> {
         let now = self
             .sender
@@ -239,7 +239,7 @@ impl BalancerCalls<'_> {
         let now = by_identity(&now);
         let merged = members.iter().map(|want| match now.get(&want.identity()) {
             None => Member {
-                // Of one that is gone again only what it is for is known.
+                // The member was deleted meanwhile, so its own settings are unknown.
                 weight: None,
                 backup: None,
                 admin_state_up: None,
@@ -345,7 +345,7 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
         }
         for member in members.iter().filter(|_| set == SINGLE_MEMBERS) {
             let Host { name, address, .. } = &*member.host;
-            // What is created one by one has neither a subnet nor a monitor's port of its own.
+            // A member that is created by its own call has neither a subnet nor a monitor port.
             let host = Host {
                 name: names::serial_member(name, address, member.protocol_port),
                 address: address.clone(),

@@ -1,4 +1,4 @@
-//! What load balancers are made by: `[LoadBalancer]` and its classes.
+//! The settings of load balancers: `[LoadBalancer]` and its classes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,9 +11,10 @@ use super::protocols::METHODS;
 
 /// Octavia providers that are known to work with this.
 const PROVIDERS: [&str; 5] = ["amphora", "octavia", "ovn", "f5", "amphorav2"];
-/// Waits of the Go cloud controller for a load balancer, each a fifth longer than the last, the first of one second.
+/// The Go cloud controller's polls of a load balancer. Each wait is a fifth longer than the last; the first one is one
+/// second.
 const STEPS: u32 = 23;
-/// More steps than this would be weeks.
+/// More steps would take weeks.
 const STEPS_MAX: u32 = 64;
 
 config_section! {
@@ -25,17 +26,17 @@ config_section! {
         "lb-version" => pub(crate) lb_version: String,
         /// Octavia provider.
         "lb-provider" => pub(crate) lb_provider: String = "amphora".to_owned(),
-        /// How connections are spread over the members.
+        /// How connections are distributed over the members.
         "lb-method" => pub(crate) lb_method: String = "ROUND_ROBIN".to_owned(),
         /// Subnet of the virtual address and of the members. Example: `3f1c2b7a-90f4-4c35-8d62-17c1fb4a5c0e`.
         "subnet-id" => pub(crate) subnet_id: String,
-        /// Subnet of the members, where it is another one. Example: `8c9d4f70-1a2b-4e6d-9f35-2b6f0d1e7a44`.
+        /// Subnet of the members, if it differs. Example: `8c9d4f70-1a2b-4e6d-9f35-2b6f0d1e7a44`.
         "member-subnet-id" => pub(crate) member_subnet_id: String,
         /// Network of the virtual address. Example: `d1e0a9f8-7b6c-4d5e-8f40-3a2b1c0d9e8f`.
         "network-id" => pub(crate) network_id: String,
-        /// External network for floating addresses. Empty: found by itself. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
+        /// External network for floating IPs. Empty: discovered. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
         "floating-network-id" => pub(crate) floating_network_id: String,
-        /// External subnet for floating addresses. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
+        /// External subnet for floating IPs. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
         "floating-subnet-id" => pub(crate) floating_subnet_id: String,
         /// Pattern of the external subnet's name. Example: `~^public-.*$`.
         "floating-subnet" => pub(crate) floating_subnet: String,
@@ -43,15 +44,15 @@ config_section! {
         "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
         /// Every Service gets an internal load balancer.
         "internal-lb" => pub(crate) internal_lb: bool,
-        /// Whether health is monitored.
+        /// Whether the health of members is monitored.
         "create-monitor" => pub(crate) create_monitor: bool,
         /// Time between two checks, in whole seconds.
         "monitor-delay" => pub(crate) monitor_delay: GoDuration = GoDuration::from_secs(5),
-        /// How long a check may take, in whole seconds.
+        /// The longest duration of a check, in whole seconds.
         "monitor-timeout" => pub(crate) monitor_timeout: GoDuration = GoDuration::from_secs(3),
-        /// Checks until a member is up.
+        /// Successful checks before a member is up.
         "monitor-max-retries" => pub(crate) monitor_max_retries: u32 = 1,
-        /// Checks until a member is down.
+        /// Failed checks before a member is down.
         "monitor-max-retries-down" => pub(crate) monitor_max_retries_down: u32 = 3,
         /// Whether security groups are managed.
         "manage-security-groups" => pub(crate) manage_security_groups: bool,
@@ -65,17 +66,17 @@ config_section! {
         "availability-zone" => pub(crate) availability_zone: String,
         /// Show a host name in place of the address, for proxy protocol.
         "enable-ingress-hostname" => pub(crate) enable_ingress_hostname: bool,
-        /// Suffix of that name.
+        /// Suffix of the host name.
         "ingress-hostname-suffix" => pub(crate) ingress_hostname_suffix: String = "nip.io".to_owned(),
         /// Default of the annotation for TLS. Example: `https://barbican.example/v1/containers/4ab1`.
         "default-tls-container-ref" => pub(crate) default_tls_container_ref: String,
         /// Where TLS containers are: `barbican` or `external`.
         "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
-        /// Most Services that may share one load balancer.
+        /// The most Services that may share one load balancer.
         "max-shared-lb" => pub(crate) max_shared_lb: i64 = 2,
-        /// A load balancer that was made for a Service and is in `ERROR` is repaired by Octavia behind its address (failover; usually needs a role of administrators). The Go cloud controller does not know this key.
+        /// Octavia repairs a load balancer that was created for a Service and is in `ERROR`, and its address stays (failover; usually needs an administrator's role). The Go cloud controller does not know this key.
         "failover-in-error" => pub(crate) failover_in_error: bool,
-        /// One call for each object.
+        /// Send one call for each object.
         "provider-requires-serial-api-calls" => pub(crate) provider_requires_serial_api_calls: bool,
     }
 }
@@ -83,9 +84,9 @@ config_section! {
 config_section! {
     /// A class of load balancers that a Service may choose with the annotation `loadbalancer.openstack.org/class`.
     pub(crate) struct LoadBalancerClass {
-        /// External network for floating addresses. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
+        /// External network for floating IPs. Example: `6a7b8c9d-0e1f-4a2b-9c3d-4e5f60718293`.
         "floating-network-id" => pub(crate) floating_network_id: String,
-        /// External subnet for floating addresses. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
+        /// External subnet for floating IPs. Example: `2b3c4d5e-6f70-4812-93a4-b5c6d7e8f901`.
         "floating-subnet-id" => pub(crate) floating_subnet_id: String,
         /// Pattern of the external subnet's name. Example: `~^public-.*$`.
         "floating-subnet" => pub(crate) floating_subnet: String,
@@ -115,14 +116,14 @@ impl LoadBalancer {
     }
 }
 
-/// By what load balancers are made.
+/// The settings of load balancers.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadBalancing {
     /// `[LoadBalancer]`.
     pub(crate) conf: LoadBalancer,
     /// `[LoadBalancerClass "..."]` by name.
     pub(crate) classes: BTreeMap<String, LoadBalancerClass>,
-    /// How long a change of a load balancer may take.
+    /// The longest duration of a change of a load balancer.
     pub(crate) patience: Duration,
 }
 
@@ -192,9 +193,7 @@ impl LoadBalancing {
         let steps = steps
             .map_or(Some(STEPS), |text| text.parse().ok())
             .unwrap_or_else(|| {
-                tracing::warn!(
-                    "OCCM_WAIT_LB_ACTIVE_STEPS is no whole number from 0, it is taken for {STEPS}"
-                );
+                tracing::warn!("OCCM_WAIT_LB_ACTIVE_STEPS is not a whole number from 0, using {STEPS}");
                 STEPS
             });
         Self {
@@ -205,7 +204,7 @@ impl LoadBalancing {
     }
 }
 
-/// How long so many steps take: the first look is at once.
+/// The duration of this many polls; the first one has no delay.
 fn patience(steps: u32) -> Duration {
     let sleeps = i32::try_from(steps.min(STEPS_MAX).saturating_sub(1)).unwrap_or(0);
     Duration::from_secs_f64((1.2_f64.powi(sleeps) - 1.0) / 0.2)

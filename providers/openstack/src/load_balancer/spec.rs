@@ -1,4 +1,4 @@
-//! What a Service asks of its load balancer: its fields, annotations, class and the config, put together.
+//! The spec of a Service's load balancer, from its fields, annotations, class and the config.
 
 use ccm_core::{
     Result,
@@ -19,23 +19,23 @@ use super::{
     tags::ServiceTags,
 };
 
-/// How members are checked.
+/// The times and limits of health checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HealthMonitorTimes {
     /// Seconds between two checks.
     pub(crate) delay: i64,
-    /// Seconds that a check may take.
+    /// The longest duration of a check in seconds.
     pub(crate) timeout: i64,
-    /// Checks until a member is up.
+    /// Successful checks before a member is up.
     pub(crate) max_retries: i64,
-    /// Checks until a member is down.
+    /// Failed checks before a member is down.
     pub(crate) max_retries_down: i64,
 }
 
 /// Octavia's names of a listener's timeouts, in milliseconds.
 pub(crate) type Timeouts = [(&'static str, i64); 4];
 
-/// Where a floating IP comes from. An empty text leaves it open.
+/// The source of a floating IP. Empty texts leave the choice open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FloatingIpSource {
     pub(crate) network: String,
@@ -44,7 +44,7 @@ pub(crate) struct FloatingIpSource {
     pub(crate) tags: String,
 }
 
-/// What a Service asks of its load balancer.
+/// The spec of a Service's load balancer.
 #[derive(Clone, Debug)]
 pub(crate) struct BalancerSpec {
     pub(crate) family: Option<IpFamily>,
@@ -67,9 +67,9 @@ pub(crate) struct BalancerSpec {
     pub(crate) zone: String,
     pub(crate) selector: NodeSelector,
     pub(crate) ranges: SourceRanges,
-    /// Tags beside those that the controller needs for itself.
+    /// The tags that the Service requests.
     pub(crate) tags: ServiceTags,
-    /// Values that are ignored.
+    /// Ignored values.
     pub(crate) ignored: Vec<IgnoredValue>,
 }
 
@@ -87,7 +87,7 @@ fn class<'a>(service: &ServiceView, settings: &'a LoadBalancing) -> Option<&'a L
     settings.classes.get(service.annotation(annotations::CLASS)?)
 }
 
-/// The nodes that are members for the Service.
+/// The selector of the nodes that become members.
 pub(crate) fn selector(service: &ServiceView, settings: &LoadBalancing) -> NodeSelector {
     let text = service.annotation(annotations::NODE_SELECTOR);
     NodeSelector::parse(text.unwrap_or(&settings.conf.node_selector))
@@ -102,10 +102,10 @@ pub(crate) fn floating_network<'a>(service: &'a ServiceView, settings: &'a LoadB
 }
 
 impl BalancerSpec {
-    /// Reads the Service.
+    /// Reads the spec of a Service.
     ///
     /// # Errors
-    /// Everything that the Go cloud controller or Octavia refuses, as one error.
+    /// All values that the Go cloud controller or Octavia refuses, as one error.
     pub(crate) fn read(
         service: &ServiceView,
         settings: &LoadBalancing,
@@ -119,7 +119,7 @@ impl BalancerSpec {
         }
     }
 
-    /// As [`Self::read`], with everything that is refused. The default replaces a refused value.
+    /// As [`Self::read`], with all refused values. Defaults replace them.
     pub(crate) fn examine(
         service: &ServiceView,
         settings: &LoadBalancing,
@@ -178,7 +178,7 @@ impl BalancerSpec {
             ),
         ]
         .map(|(key, class, default)| match class {
-            // Where addresses are public, the class precedes the annotation.
+            // For public addresses, the class precedes the annotation.
             Some(class) if !internal => class.to_owned(),
             class => read.text(key, class.unwrap_or(default)),
         });
@@ -253,7 +253,7 @@ impl BalancerSpec {
     }
 }
 
-/// The first of class, annotations and config that names a subnet, by ID or by pattern.
+/// The first source among class, annotations and config that names a subnet by ID or pattern.
 fn source(service: &ServiceView, settings: &LoadBalancing) -> FloatingIpSource {
     let conf = &settings.conf;
     let of_class = class(service, settings).map_or([""; 3], |class| {
@@ -286,7 +286,7 @@ fn source(service: &ServiceView, settings: &LoadBalancing) -> FloatingIpSource {
     }
 }
 
-/// Refuses what this Octavia, or its provider, would answer with an error.
+/// Refuses values that this Octavia or its provider does not support.
 fn refuse_unsupported(
     read: &mut AnnotationReader<'_>,
     service: &ServiceView,
@@ -304,14 +304,14 @@ fn refuse_unsupported(
             if is_requested {
                 read.refuse(
                     key,
-                    "Octavia's provider ovn only passes packets on, it does not have that",
+                    "not supported by Octavia's provider ovn, which only forwards packets",
                 );
             }
         }
     } else if proxy == Proxy::V2 && !can.has(Feature::ProxyV2) {
         read.refuse(
             annotations::PROXY_PROTOCOL,
-            "v2 needs version 2.22 of Octavia's API; v1 would do",
+            "v2 needs version 2.22 of Octavia's API; v1 does not",
         );
     }
     let has = |protocol| service.ports.iter().any(|port| port.protocol == protocol);

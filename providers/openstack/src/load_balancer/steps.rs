@@ -1,4 +1,4 @@
-//! What can be done to the parts, one call each, and what becomes of a part through it.
+//! The changes of parts, one call each, and their effect on the observed state.
 
 use ccm_core::{
     load_balancer::{Effect, StepDescription},
@@ -14,15 +14,15 @@ use crate::instances::records::Port;
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// Of the load balancer with this name, what is below it, or its floating address.
+    /// A change of the load balancer with this name, an object below it, or its floating IP.
     Balancer(String, objects::Change<Kind>),
     /// Deletes a load balancer that never worked, so that it is created again.
     Recreate(objects::Change<Kind>),
-    /// Of a security group.
+    /// A change of a security group.
     Group(objects::Change<Group>),
-    /// Deletes a tag that the Go cloud controller once gave to ports: the id of the group.
+    /// Deletes a tag that the Go cloud controller once added to ports: the ID of the group.
     DeletePortTag(NodePort, GroupRef),
-    /// Gives a port some groups and takes others from it.
+    /// Adds security groups to a port and removes others.
     SetPortGroups {
         port: NodePort,
         add: Vec<GroupRef>,
@@ -34,14 +34,14 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodePort {
     pub(crate) id: String,
-    /// By which people know it.
+    /// The address by which users know it.
     pub(crate) address: String,
 }
 
-/// What the cloud answers to a change.
+/// The cloud's answer to a change.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// Nothing that has to be known.
+    /// No data.
     Nothing,
     Balancer(objects::Reply<Kind>),
     Group(objects::Reply<Group>),
@@ -98,9 +98,9 @@ impl plan::Change for Change {
     }
 }
 
-/// Whether the change is sent although Octavia is at work on the load balancer, and may yet fail. Neutron attaches a floating
-/// IP to the port of a load balancer that is `PENDING_CREATE`. A floating IP without our ownership tag has to wait: if the
-/// load balancer failed, nothing would identify its owner.
+/// Whether the change is sent while Octavia is working on the load balancer, which may still fail. Neutron attaches a
+/// floating IP to the port of a load balancer in `PENDING_CREATE`. A floating IP without our ownership tag has to wait:
+/// if the creation failed, nothing would identify its owner.
 fn can_precede_balancer(change: &objects::Change<Kind>) -> bool {
     let is_recognized =
         |floating: &Object<Kind>| names::tag_of_floating_ip(floating.text("description")).is_some();
@@ -111,7 +111,7 @@ fn can_precede_balancer(change: &objects::Change<Kind>) -> bool {
     }
 }
 
-/// As [`Objects::fold`]. A new load balancer has a port, known or not; with a load balancer its port is deleted, which
+/// As [`Objects::fold`]. A new load balancer has a port, whether known or not. Its deletion deletes the port, which
 /// detaches the floating IP.
 fn fold_balancer(
     objects: &mut Objects<Kind>,
@@ -152,12 +152,12 @@ fn fold_balancer(
 }
 
 impl Change {
-    /// Whether it deletes a security group.
+    /// Whether the change deletes a security group.
     pub(crate) fn deletes_group(&self) -> bool {
         matches!(self, Self::Group(change) if matches!(change.action, Action::Delete(_)))
     }
 
-    /// What Octavia does for it to the load balancer, on which it then works, so that it refuses another change meanwhile.
+    /// The work of Octavia on the load balancer after the change. Until it ends, Octavia refuses other changes.
     pub(crate) fn occupies_balancer(&self) -> Option<Effect> {
         let (Self::Balancer(_, change) | Self::Recreate(change)) = self else {
             return None;
@@ -170,7 +170,7 @@ impl Change {
         }
     }
 
-    /// Does the change to `observed`: with the cloud's answer, or as far as its effect is known beforehand.
+    /// Folds the change into `observed`, with the cloud's answer or with its predictable effect.
     pub(crate) fn fold(&self, reply: Option<&Reply>, observed: &mut Observed) {
         match (self, observed) {
             (Self::Balancer(_, change) | Self::Recreate(change), Observed::Balancers(snapshot)) => {

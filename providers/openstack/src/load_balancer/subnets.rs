@@ -1,13 +1,12 @@
-//! Which subnets of the external network floating addresses may come from: `floating-subnet` and
-//! `floating-subnet-tags`.
+//! Selects the subnets of the external network for floating IPs: `floating-subnet` and `floating-subnet-tags`.
 //!
-//! | Name | Takes subnets whose name |
+//! | Name | Selects subnets whose name |
 //! |---|---|
-//! | `pub-*` | fits: `*` any characters but `/`, `?` any one, `[a-c]` one of these, `{a,b}` one of these texts |
-//! | `~pub-[0-9]+` | as a whole is what the regular expression finds in it |
-//! | `!pub-*`, `!~pub` | does not |
+//! | `pub-*` | matches: `*` any characters but `/`, `?` any one, `[a-c]` one of these, `{a,b}` one of these texts |
+//! | `~pub-[0-9]+` | equals the first match of the regular expression in it |
+//! | `!pub-*`, `!~pub` | does not match |
 //!
-//! | Tags | Takes subnets with |
+//! | Tags | Selects subnets with |
 //! |---|---|
 //! | `a,b` | any of these tags |
 //! | `&a,b` | all of them |
@@ -19,7 +18,7 @@ use regex::Regex;
 
 use super::responses::Subnet;
 
-/// Subnets by their names and tags.
+/// Selects subnets by their names and tags.
 #[derive(Clone, Debug)]
 pub(crate) struct SubnetFilter {
     name: Option<NamePattern>,
@@ -32,7 +31,7 @@ struct NamePattern {
     pattern: Regex,
 }
 
-/// Subnets by their tags.
+/// Selects subnets by their tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct TagExpression {
     negated: bool,
@@ -41,16 +40,16 @@ struct TagExpression {
 }
 
 impl SubnetFilter {
-    /// Reads the two keys, of which either may be empty.
+    /// Parses the two keys; each of them may be empty.
     ///
     /// # Errors
-    /// If the name's pattern cannot be read.
+    /// If the pattern of the name is invalid.
     pub(crate) fn parse(name: &str, tags: &str) -> Result<Self> {
         let pattern = (!name.is_empty()).then(|| NamePattern::parse(name)).transpose();
         let pattern = pattern.map_err(|why| {
             Error::new(
                 ErrorKind::InvalidSpec,
-                format!("{name:?} is no pattern for names of subnets: {why}"),
+                format!("{name:?} is not a pattern for names of subnets: {why}"),
             )
         })?;
         Ok(Self {
@@ -59,7 +58,7 @@ impl SubnetFilter {
         })
     }
 
-    /// Whether addresses may come from this subnet.
+    /// Whether the subnet is selected.
     pub(crate) fn takes(&self, subnet: &Subnet) -> bool {
         self.name.as_ref().is_none_or(|name| name.takes(&subnet.name)) && self.tags.takes(&subnet.tags)
     }
@@ -76,25 +75,25 @@ impl NamePattern {
         Ok(Self { negated, pattern })
     }
 
-    /// What is found first has to be all of it: `a|ab` does not take `ab`.
+    /// The first match must be the whole name: `a|ab` does not select `ab`.
     fn takes(&self, name: &str) -> bool {
         let found = self.pattern.find(name).map_or("", |found| found.as_str());
         (found == name && self.pattern.is_match(name)) != self.negated
     }
 }
 
-/// Whether the text begins with a sign, and the rest of it.
+/// Whether the text begins with a sign, and the text after it.
 fn strip(text: &str, sign: char) -> (bool, &str) {
     text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
 }
 
-/// A regular expression's error draws a picture; its last line says what is wrong.
+/// The error of a regular expression has several lines; the last one is the reason.
 fn last_line(error: &regex::Error) -> String {
     let text = error.to_string();
     text.lines().last().unwrap_or_default().trim().to_owned()
 }
 
-/// The regular expression for a glob, for the whole name.
+/// Translates a glob into a regular expression for the whole name.
 fn glob(text: &str) -> Result<String, String> {
     let mut expression = String::from("^(?s:");
     let mut open = 0_u32;
@@ -123,7 +122,7 @@ fn glob(text: &str) -> Result<String, String> {
     Ok(expression)
 }
 
-/// What follows a `[`, up to its `]`.
+/// Translates the class after a `[`, up to its `]`.
 fn class(chars: &mut std::str::Chars<'_>) -> Result<String, String> {
     let mut class = String::from("[");
     let mut inside = String::new();
@@ -211,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_has_to_find_the_whole_name_first() {
+    fn a_regular_expression_must_match_the_whole_name_first() {
         for (pattern, name, fits) in [
             ("~pub-[0-9]+", "pub-42", true),
             ("~pub", "pub-42", false),
             ("~.*", "", true),
             ("~a|ab", "a", true),
-            // What is found first is shorter.
+            // The first match is shorter than the name.
             ("~a|ab", "ab", false),
             ("~ab|a", "ab", true),
             ("!~pub-[0-9]+", "pub-42", false),
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_can_not_be_read_are_refused() {
+    fn invalid_patterns_are_refused() {
         for pattern in ["~(", "pub[1", "{a,b", "pub[]", "!~["] {
             let error = SubnetFilter::parse(pattern, "").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidSpec);

@@ -1,9 +1,9 @@
-//! Tags that Services request by annotation, beside those that the cluster needs for itself.
+//! Tags that Services request by annotation, in addition to those of the controller.
 //!
-//! Octavia does not say who added a tag. The tags that an object has because of an annotation are therefore recorded in
-//! annotations of the Service, one for each kind of object. A tag that was requested or recorded, and is requested no
-//! more, is removed; all others were added by somebody else and stay. What was requested while this process runs counts
-//! as recorded, since the record is written only when the load balancer serves.
+//! Octavia does not record who added a tag. So annotations of the Service record the tags that its objects have because
+//! of an annotation, one for each kind of object. A tag that was requested or recorded, and is no longer requested, is
+//! removed. All other tags were added by others and stay. Requests during this process count as recorded, since the
+//! annotations are written only when the load balancer serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::{annotations, names};
 
 /// Octavia refuses longer tags.
 const MAX_CHARS: usize = 255;
-/// So much of a refused tag is repeated in the Warning.
+/// The length of a refused tag in the Warning.
 const SHOWN_CHARS: usize = 60;
 
 /// The annotations that request tags: of the load balancer, of listeners, of pools.
@@ -22,7 +22,7 @@ const REQUESTED: [&str; 3] = [
     annotations::LISTENER_TAGS,
     annotations::POOL_TAGS,
 ];
-/// The annotations that record which of them were applied.
+/// The annotations that record the applied tags.
 const APPLIED: [&str; 3] = [
     annotations::APPLIED_LOAD_BALANCER_TAGS,
     annotations::APPLIED_LISTENER_TAGS,
@@ -41,7 +41,7 @@ pub(crate) struct ServiceTags {
 pub(crate) type Annotated = BTreeMap<ServiceId, ServiceTags>;
 
 impl ServiceTags {
-    /// What the Service requests. `warn` gets the annotation and what is wrong with its value.
+    /// The tags that the Service requests. `warn` gets the annotation and the problem of its value.
     pub(crate) fn requested(service: &ServiceView, mut warn: impl FnMut(&'static str, String)) -> Self {
         Self::read(service, REQUESTED, |key, problems| {
             if !problems.is_empty() {
@@ -95,7 +95,7 @@ impl ServiceTags {
         self.each().iter().all(|tags| tags.is_empty())
     }
 
-    /// The annotations that record which of the tags that the Service requests are among those on its objects.
+    /// The annotations that record the requested tags that the Service's objects have.
     pub(crate) fn record(
         service: &ServiceView,
         present: &Self,
@@ -132,7 +132,7 @@ pub(crate) fn is_reserved(tag: &str) -> bool {
     })
 }
 
-/// The tags in a list, and what in it is none.
+/// Splits a list into valid tags and problems.
 fn split(list: &str) -> (BTreeSet<String>, Vec<String>) {
     let mut tags = BTreeSet::new();
     let mut problems = Vec::new();
@@ -155,7 +155,7 @@ fn split(list: &str) -> (BTreeSet<String>, Vec<String>) {
     (tags, problems)
 }
 
-/// The tags to add to an object and those to remove from it. `annotated`: those that came from annotations.
+/// The tags to add to an object and to remove from it. `annotated`: the tags that came from annotations.
 pub(crate) fn difference(
     have: &[String],
     requested: &BTreeSet<&String>,
@@ -168,12 +168,12 @@ pub(crate) fn difference(
     (add.map(|tag| (*tag).clone()).collect(), remove.cloned().collect())
 }
 
-/// What this process knows of requested tags that no annotation records yet.
+/// Requested tags that no annotation records yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unrecorded(Annotated);
 
 impl Unrecorded {
-    /// The tags that came from the annotations of these Services, now or earlier. `present`: all tags on their objects.
+    /// The tags that came from the annotations of these Services, now or earlier. `present`: all tags of their objects.
     pub(crate) fn annotated<'a>(
         &mut self,
         services: impl Iterator<Item = &'a ServiceView>,
@@ -191,7 +191,7 @@ impl Unrecorded {
             if tags.is_empty() {
                 continue;
             }
-            // What is neither requested nor there any more may be added by somebody else.
+            // A tag that is neither requested nor present anymore may be added by others.
             let mut known = present();
             known.extend(&requested);
             tags.retain(&known);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_or_could_be_mistaken_for_ours_is_reported_and_the_rest_counts() {
+    fn invalid_and_reserved_tags_are_reported_and_the_others_count() {
         let long = "x".repeat(256);
         let fits = "ü".repeat(255);
         let list = format!(

@@ -1,4 +1,4 @@
-//! Warnings about a Service that is served, though not with all that it asks for.
+//! Warnings about a Service that is served, but not exactly as requested.
 
 use ccm_core::load_balancer::{ClusterView, IgnoredValue, IpFamily, ServiceEvent, ServiceView};
 
@@ -7,7 +7,7 @@ use super::{
     annotations, desired::Inputs, features::Feature, names, protocols::METHODS, spec::BalancerSpec, tags,
 };
 
-/// Adds all there is to say.
+/// Returns all warnings.
 pub(crate) fn warnings(
     settings: &LoadBalancing,
     service: &ServiceView,
@@ -31,7 +31,7 @@ pub(crate) fn warnings(
         say(
             "LoadBalancerRename",
             format!(
-                "load balancer {} bears the cluster name {former}; it is renamed, since the cluster is called {} now",
+                "load balancer {} has the cluster name {former}; it is renamed, since the cluster is named {} now",
                 balancer.name, cluster.name
             ),
         );
@@ -45,14 +45,14 @@ pub(crate) fn warnings(
     if spec.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
         say(
             "LoadBalancerSourceRangesIgnored",
-            "source ranges are ignored: this Octavia or its provider can not restrict clients".to_owned(),
+            "source ranges are ignored: this Octavia or its provider cannot restrict clients".to_owned(),
         );
     }
     if !spec.zone.is_empty() && !can.has(Feature::AvailabilityZones) {
         say(
             "LoadBalancerAvailabilityZonesIgnored",
             format!(
-                "availability zone {} is ignored: this Octavia or its provider has none",
+                "availability zone {} is ignored: this Octavia or its provider does not support zones",
                 spec.zone
             ),
         );
@@ -96,11 +96,11 @@ pub(crate) fn warnings(
         .is_some_and(|found| found.floating_network.is_none())
     {
         say(
-                "LoadBalancerExternalNetworkSearchFailed",
-                "no external network was found, so that the load balancer can have no new floating address; name \
+            "LoadBalancerExternalNetworkSearchFailed",
+            "no external network was found, so the load balancer gets no new floating IP; name \
                  one with floating-network-id"
-                    .to_owned(),
-            );
+                .to_owned(),
+        );
         let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
         let vip = inputs
             .balancer
@@ -115,7 +115,7 @@ pub(crate) fn warnings(
     warnings
 }
 
-/// What is wrong with a method that Octavia does not know.
+/// The problem of a method that Octavia does not know.
 pub(crate) fn unknown_method(method: &str) -> String {
     format!(
         "Octavia knows no method {method:?}; write one of {}",

@@ -1,8 +1,8 @@
 //! The changes of Octavia and Neutron, one function for each.
 //!
-//! Every function also puts into the shared listings what it did: the answer of the service, or that something
-//! happened of which the answer says nothing or was lost. A thing below a load balancer is put there as it will be once
-//! the load balancer has settled; until then the load balancer itself says that it has not.
+//! Each function also updates the shared listings: from the answer, or by invalidation if the answer is incomplete or
+//! lost. An object below a load balancer is stored as it will be when the load balancer is active again. Until then the
+//! load balancer is pending.
 
 mod below;
 mod graph;
@@ -32,12 +32,12 @@ use super::{
 };
 use crate::client::{Api, Call, Op, call, catalogue::Service, listing::Resource};
 
-/// Octavia checks each member against its subnet before it answers: hundreds of them take longer than other requests.
+/// The timeout of large changes: Octavia checks each member against its subnet before it answers.
 const BULK: Duration = Duration::from_secs(300);
-/// Above so many members.
+/// The number of members above which a change is large.
 const MANY: usize = 50;
 
-/// A new load balancer, and the members of its pools by listener, as far as the answer says enough of them.
+/// A new load balancer, and the members of its pools by listener, if the answer contains them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CreatedLoadBalancer {
     pub(crate) balancer: LoadBalancer,
@@ -53,15 +53,15 @@ pub(crate) struct Writes<'a> {
 }
 
 impl<'a> Writes<'a> {
-    /// Changes that are put into these listings.
+    /// Creates the changes with the listings that they update.
     pub(crate) fn new(api: &'a Api, reads: &'a Reads, priority: Priority) -> Self {
         Self { api, reads, priority }
     }
 
-    /// Creates a load balancer, usually with everything below it. `members`: how many of them are below it.
+    /// Creates a load balancer, usually with everything below it. `members`: their number.
     ///
     /// # Errors
-    /// As [`crate::error`] maps them; so for all of them.
+    /// As [`crate::error`] maps them; this applies to all changes.
     pub(crate) async fn create_load_balancer(
         &self,
         body: &impl Serialize,
@@ -107,13 +107,13 @@ impl<'a> Writes<'a> {
         Ok(created)
     }
 
-    /// Changes a load balancer's own fields.
+    /// Updates a load balancer's own fields.
     pub(crate) async fn update_load_balancer(&self, id: &str, body: &impl Serialize) -> Result<LoadBalancer> {
         let result = self.send(Op::LoadBalancerUpdate, Method::PUT, id, body).await;
-        note(&self.reads.balancers, id, result)
+        store(&self.reads.balancers, id, result)
     }
 
-    /// Begins to delete a load balancer, with everything below it if `cascade`. That there is none is no error.
+    /// Starts the deletion of a load balancer, with everything below it if `cascade`. A missing one is no error.
     pub(crate) async fn delete_load_balancer(&self, id: &str, cascade: bool) -> Result<()> {
         let path = ["lbaas", "loadbalancers", id];
         let write = Call {
@@ -131,7 +131,7 @@ impl<'a> Writes<'a> {
         accept(result, ErrorKind::NotFound, ())
     }
 
-    /// Begins a failover, which replaces a load balancer's machines.
+    /// Starts a failover, which replaces a load balancer's machines.
     pub(crate) async fn failover(&self, id: &str) -> Result<()> {
         let path = ["lbaas", "loadbalancers", id, "failover"];
         let write = call(
@@ -145,7 +145,7 @@ impl<'a> Writes<'a> {
         result
     }
 
-    /// Creates an object below a load balancer. Its body names its parent.
+    /// Creates an object below a load balancer. The body names its parent.
     pub(crate) async fn create<T: Below>(&self, balancer: &str, body: &impl Serialize) -> Result<T> {
         let [create, ..] = T::OPS;
         let result = self.send(create, Method::POST, "", body).await;
@@ -153,7 +153,7 @@ impl<'a> Writes<'a> {
         self.below(balancer, result)
     }
 
-    /// Changes an object below a load balancer.
+    /// Updates an object below a load balancer.
     pub(crate) async fn update<T: Below>(
         &self,
         balancer: &str,
@@ -166,17 +166,17 @@ impl<'a> Writes<'a> {
     }
 
     /// Deletes an object below a load balancer; a pool with its members and its health monitor, a listener without its
-    /// pool. That there is none is no error. `pool`: that of a health monitor.
+    /// pool. A missing one is no error. `pool`: that of a health monitor.
     pub(crate) async fn delete<T: Below>(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
         let [.., delete] = T::OPS;
         let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
         let result = self.remove(delete, Service::LoadBalancer, &path).await;
         T::deleted(self.reads, (balancer, pool, id), result.is_ok());
-        let result = noted_delete(T::cache(self.reads), balancer, id, result);
+        let result = store_delete(T::cache(self.reads), balancer, id, result);
         self.at_work(balancer, result)
     }
 
-    /// Adds members to a pool, or changes those that are there; the others stay. Needs
+    /// Adds members to a pool or updates existing ones; the others stay. Needs
     /// [`AdditiveMembers`](super::features::Feature::AdditiveMembers).
     pub(crate) async fn add_members(&self, balancer: &str, pool: &str, members: &[Member]) -> Result<()> {
         let result = self
@@ -190,7 +190,7 @@ impl<'a> Writes<'a> {
         self.members_changed((balancer, pool), known, result)
     }
 
-    /// Gives a pool these members and no others.
+    /// Replaces all members of a pool.
     pub(crate) async fn set_members(&self, balancer: &str, pool: &str, members: &[Member]) -> Result<()> {
         let result = self.members_update(pool, members, &[]).await;
         let now = members.iter().map(Member::expected).collect();
@@ -203,11 +203,11 @@ impl<'a> Writes<'a> {
         let path = ["lbaas", "pools", pool, "members"];
         let write = call(Op::MemberCreate, Service::LoadBalancer, Method::POST, &path);
         let created: Result<responses::Member> = self.api.write_one(write, member, self.priority).await;
-        // It is read once again, with its id.
+        // The pool is read once more, to learn the ID.
         self.members_changed((balancer, pool), false, created.map(Member::from))
     }
 
-    /// Deletes one member. That there is none is no error.
+    /// Deletes one member. A missing one is no error.
     pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &MemberId) -> Result<()> {
         let text = id.to_string();
         let path = ["lbaas", "pools", pool, "members", text.as_str()];
@@ -246,17 +246,17 @@ impl<'a> Writes<'a> {
         self.api.execute(&write.json(&body)?, self.priority).await
     }
 
-    /// As [`note`], for an object below a load balancer.
+    /// As [`store`], for an object below a load balancer.
     fn below<T: Below>(&self, balancer: &str, result: Result<T>) -> Result<T> {
         let settled = result.clone().map(|mut object| {
             object.settle();
             object
         });
-        drop(note(T::cache(self.reads), balancer, settled));
+        drop(store(T::cache(self.reads), balancer, settled));
         self.at_work(balancer, result)
     }
 
-    /// `known`: which members the pool has now, though not which ids they have, for that is in no answer.
+    /// Updates the listings after a change of members. `known`: whether the members are known, apart from their IDs.
     fn members_changed<T>(
         &self,
         (balancer, pool): (&str, &str),
@@ -270,13 +270,13 @@ impl<'a> Writes<'a> {
         self.at_work(balancer, result)
     }
 
-    /// Octavia is at work on the load balancer if it accepted a change of anything below it.
+    /// Updates the load balancer's state in the listing: an accepted change makes it pending.
     fn at_work<T>(&self, balancer: &str, result: Result<T>) -> Result<T> {
         match &result {
             Ok(_) => self.reads.balancers.update(balancer, |balancer| {
                 balancer.provisioning_status = Provisioning::PendingUpdate;
             }),
-            // Also what was refused may have been because of a change that is not ours.
+            // Another client's change may be the reason of a refusal.
             Err(_) => self.reads.balancers.invalidate(balancer),
         }
         if result
@@ -289,8 +289,8 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// Puts what an object became into its listing.
-fn note<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
+/// Updates an object in its listing.
+fn store<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
     match &result {
         Ok(object) => cache.insert(object.clone()),
         Err(_) => cache.invalidate(key),
@@ -298,7 +298,7 @@ fn note<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T
     result
 }
 
-fn noted_delete<T: Indexed>(cache: &IndexedCache<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
+fn store_delete<T: Indexed>(cache: &IndexedCache<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
     match &result {
         Ok(()) => cache.remove(id),
         Err(_) => cache.invalidate(key),

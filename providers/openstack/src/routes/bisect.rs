@@ -1,14 +1,14 @@
-//! A batch that is refused as a whole is divided until what is bad stands alone.
+//! Divides a refused batch until the bad items are alone.
 
 use std::ops::Range;
 
 use ccm_core::{Error, ErrorKind, Outcome, Result};
 
-/// Refused requests of one batch. A bad route among `n` costs about `2 log2 n` of them; more than this means that hardly
-/// any is good, and the rest waits for the next pass.
+/// The most refused requests of one batch. One bad route among `n` costs about `2 log2 n` of them. With more refusals,
+/// few items are good, and the rest waits for the next pass.
 pub(super) const REFUSALS_MAX: usize = 64;
 
-/// Whether trying again may help.
+/// Whether a retry may help.
 pub(super) fn is_passing(error: &Error) -> bool {
     !matches!(
         error.kind(),
@@ -16,25 +16,25 @@ pub(super) fn is_passing(error: &Error) -> bool {
     )
 }
 
-/// Whether nothing was done because somebody else was at work on it: at its revision (412), or in the database (409).
+/// Whether nothing was done because of another writer: a revision (412) or the database (409) conflicted.
 pub(super) fn is_overtaken(error: &Error) -> bool {
     error.kind() == ErrorKind::Conflict && error.outcome() == Outcome::NotDone
 }
 
-/// Says what to send next, and keeps what became of it.
+/// Selects the next batch to send, and stores the results.
 ///
-/// What is refused is sent again in halves, the first half first. A limit that is reached ends it: what comes later would
-/// not fit either. So does an error that is about none of the items.
+/// A refused batch is sent again in halves, the first half first. A reached limit ends the division, since later items
+/// would not fit either. An error that is not about the items ends it, too.
 #[derive(Debug)]
 pub(super) struct Bisect {
     results: Vec<Result<()>>,
     refusals: usize,
-    /// Batches to send, the next one last.
+    /// The batches to send, the next one last.
     batches: Vec<Range<usize>>,
 }
 
 impl Bisect {
-    /// Of so many items.
+    /// Starts with a number of items.
     pub(super) fn new(items: usize) -> Self {
         Self {
             results: vec![Ok(()); items],
@@ -43,12 +43,12 @@ impl Bisect {
         }
     }
 
-    /// The next batch to send. It stays the next one until it is answered.
+    /// The next batch to send, until its answer is known.
     pub(super) fn next(&self) -> Option<Range<usize>> {
         self.batches.last().cloned()
     }
 
-    /// What the cloud said to it: of each item, or of the batch as a whole.
+    /// Stores the cloud's answer to the next batch: results of its items, or an error of the batch.
     pub(super) fn answer(&mut self, answer: Result<Vec<Result<()>>>) {
         let Some(batch) = self.batches.pop() else { return };
         let error = match answer {
@@ -69,11 +69,11 @@ impl Bisect {
             return;
         }
         if error.kind() == ErrorKind::InvalidSpec && self.refusals >= REFUSALS_MAX {
-            // What was said is about other items.
+            // The error is about other items.
             let text = "not tried, since too many others were refused at the same time";
             let untried = Error::new(ErrorKind::InvalidSpec, text);
-            let said = if batch.len() == 1 { &error } else { &untried };
-            self.fail(batch, said);
+            let cause = if batch.len() == 1 { &error } else { &untried };
+            self.fail(batch, cause);
             return self.fail_rest(&untried);
         }
         self.fail(batch, &error);
@@ -82,7 +82,7 @@ impl Bisect {
         }
     }
 
-    /// What became of each item.
+    /// The result of each item.
     pub(super) fn into_results(self) -> Vec<Result<()>> {
         self.results
     }
@@ -91,7 +91,7 @@ impl Bisect {
         self.results.iter_mut().skip(batch.start).take(batch.len())
     }
 
-    /// Nothing more is sent.
+    /// Fails all remaining batches.
     fn fail_rest(&mut self, error: &Error) {
         for batch in std::mem::take(&mut self.batches) {
             self.fail(batch, error);
@@ -110,7 +110,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
 
-    /// A cloud that has room for so many, refuses some, and says whether what it has is a prefix of what is good.
+    /// Simulates a cloud with a limit that refuses some items. Returns the accepted items and the results.
     fn play(items: usize, bad: &[usize], room: usize) -> (Vec<usize>, Vec<Option<ErrorKind>>, usize) {
         let mut bisect = Bisect::new(items);
         let (mut table, mut calls) = (Vec::new(), 0);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_is_one_request() {
+    fn good_items_are_one_request() {
         let (table, kinds, calls) = play(500, &[], 500);
         assert_eq!((table.len(), calls), (500, 1));
         assert!(kinds.iter().all(Option::is_none));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_ones_stand_alone() {
+    fn bad_items_are_refused_alone() {
         let (table, kinds, calls) = play(100, &[3, 77], 1000);
         assert_eq!(table.len(), 98);
         for (i, kind) in kinds.iter().enumerate() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_which_hardly_any_is_good_is_given_up() {
+    fn a_batch_with_few_good_items_is_abandoned() {
         let all: Vec<usize> = (0..1000).collect();
         let (_, kinds, calls) = play(1000, &all, 1000);
         assert_eq!(calls, REFUSALS_MAX);
@@ -176,16 +176,16 @@ mod tests {
             bisect.answer(Err(Error::new(ErrorKind::InvalidSpec, "bad")));
         }
         let results = bisect.into_results();
-        let said: Vec<_> = results
+        let errors: Vec<_> = results
             .iter()
             .map(|result| result.as_ref().unwrap_err().message())
             .collect();
-        assert_eq!(said[0], "bad");
-        assert!(said[999].starts_with("not tried"), "{}", said[999]);
+        assert_eq!(errors[0], "bad");
+        assert!(errors[999].starts_with("not tried"), "{}", errors[999]);
     }
 
     #[test]
-    fn what_is_about_no_item_is_about_all() {
+    fn an_error_that_is_not_about_items_fails_all() {
         let mut bisect = Bisect::new(4);
         bisect.answer(Err(Error::new(ErrorKind::InvalidSpec, "bad")));
         assert_eq!(bisect.next(), Some(0..2));

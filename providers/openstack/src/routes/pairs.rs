@@ -1,6 +1,6 @@
-//! The address pairs of the nodes' ports: without one for its Pods' network, a port drops what its Pods send.
+//! The address pairs of the nodes' ports. A port without one for the network of its Pods drops their packets.
 //!
-//! Each PUT is guarded by the port's revision, since security groups of the same port may change at the same time.
+//! Each PUT has the port's revision, since the port's security groups may change at the same time.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -28,15 +28,16 @@ use crate::{
 };
 use http::Method;
 
-/// Addresses of one request: as many stay below 8 KiB, the least that servers in front of Neutron take.
+/// The most addresses of one request: a URL with 150 stays below 8 KiB, the lowest limit of servers in front of
+/// Neutron.
 const ADDRESSES: usize = 150;
-/// How long a pair that was seen is believed to be there.
+/// How long an observed pair is cached.
 const KEPT: Duration = Duration::from_secs(1800);
-/// How long the networks of the router are believed.
-const NETWORKS_KEPT: Duration = Duration::from_secs(600);
-/// How often a port is written that somebody else changes at the same time.
+/// How long the networks of the routers are cached.
+const NETWORKS_MAX_AGE: Duration = Duration::from_secs(600);
+/// How often a port is written while others change it.
 const TRIES: usize = 5;
-/// What is read of a port.
+/// The fields of a port.
 const FIELDS: [&str; 8] = [
     "id",
     "device_id",
@@ -48,45 +49,45 @@ const FIELDS: [&str; 8] = [
     "revision_number",
 ];
 
-/// What was seen of pairs, under one set of credentials.
+/// The cached pairs, under one set of credentials.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// Routes, by destination and next hop, whose pair is there.
+    /// When the pair of each route was observed, by destination and next hop.
     known: Mutex<HashMap<(IpNet, String), Instant>>,
-    /// The networks that the routers are in.
+    /// The networks of the routers.
     networks: Mutex<Option<(Vec<String>, Instant)>>,
 }
 
 /// Ports by their addresses.
 type Ports = HashMap<IpAddr, Vec<PairPort>>;
 
-/// What is to happen to the pairs of one port.
+/// A change of the pairs of one port.
 struct Edit<'a> {
     port: &'a PairPort,
-    /// The networks, each with the place of its result.
+    /// The networks, each with the index of its result.
     networks: Vec<(usize, IpNet)>,
 }
 
 impl Pairs {
-    /// Nothing was seen.
+    /// Clears the caches.
     pub(super) fn forget(&self) {
         self.known.lock().clear();
         *self.networks.lock() = None;
     }
 
-    /// Forgets the pairs of routes that are not there: who took a route away took its pair first.
-    pub(super) fn keep(&self, there: &HashSet<(IpNet, &str)>) {
+    /// Forgets the pairs of missing routes: the pair was removed before its route.
+    pub(super) fn keep(&self, observed: &HashSet<(IpNet, &str)>) {
         let mut known = self.known.lock();
-        known.retain(|(destination, hop), _| there.contains(&(*destination, hop.as_str())));
+        known.retain(|(destination, hop), _| observed.contains(&(*destination, hop.as_str())));
     }
 
-    /// Whether this route's pair was there not long ago.
+    /// Whether this route's pair was observed recently.
     pub(super) fn is_known(&self, route: &DesiredRoute) -> bool {
         let known = self.known.lock();
         known.get(&key(route)).is_some_and(|seen| seen.elapsed() < KEPT)
     }
 
-    /// Which of these routes lack their pair.
+    /// Reads which of these routes lack their pair.
     pub(super) async fn lacking(
         &self,
         api: &Api,
@@ -106,7 +107,7 @@ impl Pairs {
         Ok(lacking)
     }
 
-    /// Sees to it that these routes have their pairs: one PUT for each port that lacks any.
+    /// Adds the missing pairs of these routes, with one PUT for each port.
     pub(super) async fn add(
         &self,
         api: &Api,
@@ -150,8 +151,8 @@ impl Pairs {
         results
     }
 
-    /// Takes the pairs of the routes that go from ports in the routers' networks, unless a route that comes leads to the
-    /// same port. What cannot be taken away for good does not keep its route.
+    /// Removes the pairs of deleted routes from ports in the routers' networks, unless a new route leads to the same
+    /// port. A permanent error of a pair does not stop the deletion of its route.
     pub(super) async fn remove(
         &self,
         api: &Api,
@@ -164,7 +165,7 @@ impl Pairs {
             Ok(networks) => networks,
             Err(error) if is_passing(&error) => return all_failed(error),
             Err(error) => {
-                debug!(error = %error.report(), "Address pairs of routes that go are left on their ports");
+                debug!(error = %error.report(), "Address pairs of deleted routes stay on their ports");
                 return changes.delete.iter().map(|_| Ok(())).collect();
             }
         };
@@ -209,16 +210,16 @@ impl Pairs {
                         *slot = Err(error);
                     }
                 }
-                Err(error) => debug!(error = %error.report(), "An address pair is left on its port"),
+                Err(error) => debug!(error = %error.report(), "An address pair stays on its port"),
             }
         }
         results
     }
 
-    /// The networks in which the routers have ports that we see.
+    /// The networks of the routers' visible ports.
     async fn networks_of(&self, api: &Api, routers: &[String], priority: Priority) -> Result<Vec<String>> {
         if let Some((networks, read)) = self.networks.lock().as_ref()
-            && read.elapsed() < NETWORKS_KEPT
+            && read.elapsed() < NETWORKS_MAX_AGE
         {
             return Ok(networks.clone());
         }
@@ -273,7 +274,7 @@ fn at<'a>(ports: &'a Ports, address: &str) -> &'a [PairPort] {
     found.map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The node's port with the route's next hop: that of its server, if that is known, else the only one.
+/// The node's port with the route's next hop: that of its server, or the only port with the address.
 fn port_of<'a>(ports: &'a Ports, route: &DesiredRoute) -> Result<&'a PairPort> {
     let all = at(ports, route.next_hop.as_str());
     let id = route.node.view.provider_id.as_deref();
@@ -287,14 +288,14 @@ fn port_of<'a>(ports: &'a Ports, route: &DesiredRoute) -> Result<&'a PairPort> {
         (None, [port]) => Ok(port),
         (None, []) => {
             let text = format!(
-                "no port that we see has the address {}, so that no address pair can be added to it",
+                "no visible port has the address {}, so no address pair can be added to it",
                 route.next_hop
             );
             Err(Error::new(ErrorKind::InvalidSpec, text))
         }
         (None, several) => {
             let text = format!(
-                "{} ports have the address {} and none is of the node's server, so that no address pair is added",
+                "{} ports have the address {} and none belongs to the node's server, so no address pair is added",
                 several.len(),
                 route.next_hop
             );
@@ -303,7 +304,8 @@ fn port_of<'a>(ports: &'a Ports, route: &DesiredRoute) -> Result<&'a PairPort> {
     }
 }
 
-/// Whether packets from this network pass the port. A pair may be of a larger network, but not of another MAC address.
+/// Whether the port forwards packets of this network. A pair may be for a larger network, but not for another MAC
+/// address.
 fn lets_through(port: &PairPort, network: &IpNet) -> bool {
     if port.port_security_enabled == Some(false) {
         return true;
@@ -327,7 +329,7 @@ fn add_edit<'a>(edits: &mut BTreeMap<&'a str, Edit<'a>>, port: &'a PairPort, pla
     edit.networks.push((place, network));
 }
 
-/// Edits each port once, all of its networks together; results by their places. The gate bounds how many at a time.
+/// Edits each port once, for all of its networks. Returns results by index. The gate limits the concurrency.
 async fn edit_all(
     api: &Api,
     edits: BTreeMap<&str, Edit<'_>>,
@@ -373,7 +375,7 @@ async fn write(api: &Api, port: &PairPort, priority: Priority, edit: impl Fn(&mu
         match read.into_iter().next() {
             Some(read) => port = read,
             None => {
-                let text = format!("port {} is gone", port.id);
+                let text = format!("port {} was deleted", port.id);
                 return Err(Error::new(ErrorKind::NotFound, text));
             }
         }

@@ -1,4 +1,4 @@
-//! What is kept of Neutron's routers, ports and extensions.
+//! The stored part of Neutron's routers, ports and extensions.
 
 use std::net::IpAddr;
 
@@ -31,10 +31,10 @@ pub(super) struct Quotas {
     pub(super) quota: Quota,
 }
 
-/// How many of each kind there may be; negative for any number.
+/// The quotas of the project; negative: unlimited.
 #[derive(Debug, Deserialize)]
 pub(super) struct Quota {
-    /// On one router. Missing in older releases, whose config file has the number.
+    /// Routes of one router. Missing in older releases, whose config file has the limit.
     #[serde(default)]
     pub(super) router_route: Option<i64>,
 }
@@ -47,20 +47,20 @@ records! {
         revision_number: Option<i64>,
     }
 
-    /// A port, and what it lets through.
+    /// A port with its allowed packets.
     PairPort[id] {
         device_id: String,
         network_id: String,
         mac_address: String,
         fixed_ips: Vec<FixedIp>,
-        /// Missing where Neutron lets everything through anyway, or nothing can be said of it.
+        /// Missing where Neutron does not support port security, or where the field is hidden.
         port_security_enabled: Option<bool>,
         allowed_address_pairs: Vec<Pair>,
         revision_number: Option<i64>,
     }
 }
 
-/// A route as Neutron spells it.
+/// A route in Neutron's spelling.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct RawRoute {
     pub(super) destination: String,
@@ -68,7 +68,7 @@ pub(crate) struct RawRoute {
 }
 
 impl RawRoute {
-    /// What it means; `None` if it is not a route between networks and addresses.
+    /// Parses the route; `None` if it is not a route between networks and addresses.
     pub(super) fn parse(&self) -> Option<CloudRoute> {
         let destination: IpNet = self.destination.parse().ok()?;
         let next_hop: IpAddr = self.nexthop.parse().ok()?;
@@ -80,7 +80,7 @@ impl RawRoute {
         })
     }
 
-    /// As it stands on the router.
+    /// The spelling on the router.
     pub(super) fn of_handle(route: &CloudRoute) -> Self {
         let spelled = route.handle.split_once(' ');
         let (destination, nexthop) = match spelled {
@@ -90,15 +90,15 @@ impl RawRoute {
         Self { destination, nexthop }
     }
 
-    /// As it is to stand there.
-    pub(super) fn of_wanted(route: &DesiredRoute) -> Self {
+    /// The spelling of a new route.
+    pub(super) fn of_desired(route: &DesiredRoute) -> Self {
         Self {
             destination: route.destination.to_string(),
             nexthop: route.next_hop.to_string(),
         }
     }
 
-    /// Whether it is the same route, whatever its spelling.
+    /// Whether both are the same route, whatever their spelling.
     pub(super) fn is(&self, other: &Self) -> bool {
         self == other
             || matches!((self.parse(), other.parse()), (Some(a), Some(b))
@@ -106,7 +106,7 @@ impl RawRoute {
     }
 }
 
-/// An address pair. Fields that we do not know go back as they came.
+/// An address pair. Unknown fields are sent back unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pair {
     pub(super) ip_address: String,
@@ -115,7 +115,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Whether it lets this network through.
+    /// Whether the pair is for this network.
     pub(super) fn is_for(&self, network: &IpNet) -> bool {
         let have = self.ip_address.parse::<IpNet>().map(|have| have.trunc());
         let have = have.or_else(|_| self.ip_address.parse::<IpAddr>().map(IpNet::from));

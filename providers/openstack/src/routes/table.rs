@@ -1,4 +1,4 @@
-//! The routes of a router: read, added, removed.
+//! The routes of one router: reading, adding and removing them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,10 +12,10 @@ use super::{
 use crate::client::{Api, Call, Op, call, catalogue::Service, if_revision, listing::Single, read};
 use http::Method;
 
-/// How often a whole list is written when somebody else is faster.
+/// How often a whole list is written while others change it.
 const TRIES: usize = 8;
 
-/// What bounds the routes of a router.
+/// The limit on the routes of a router.
 pub(super) const QUOTA: &str = "the quota router_route of the router's project";
 
 /// Reads and writes one router.
@@ -29,7 +29,7 @@ pub(super) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// The router as it is now.
+    /// Reads the router.
     pub(super) async fn read(&self) -> Result<Router> {
         let path = ["routers", self.router];
         let query = ["id", "project_id", "routes", "revision_number"].map(|field| ("fields", field));
@@ -40,7 +40,7 @@ impl Table<'_> {
         let Single(router) = self.api.get(&get, self.priority).await.map_err(|error| {
             if error.kind() == ErrorKind::NotFound {
                 let text = format!(
-                    "there is no router {}; [Route] router-id has to name one of this project",
+                    "router {} not found; [Route] router-id has to name one of this project",
                     self.router
                 );
                 return Error::new(ErrorKind::NotFound, text).with_source(error);
@@ -50,7 +50,7 @@ impl Table<'_> {
         Ok(router)
     }
 
-    /// How many routes the router may have; `None` if its project's quota does not say so, or not to us.
+    /// The most routes of the router; `None` if its project's quota has no limit or is not visible.
     pub(super) async fn limit(&self) -> Result<Option<usize>> {
         let router = self.read().await?;
         let path = ["quotas", router.project_id.as_str()];
@@ -59,22 +59,22 @@ impl Table<'_> {
             Ok(Quotas { quota }) => Ok(quota.router_route.and_then(|limit| usize::try_from(limit).ok())),
             Err(error) if is_passing(&error) => Err(error),
             Err(error) => {
-                debug!(error = %error.report(), "How many routes there is room for is not known");
+                debug!(error = %error.report(), "The limit on routes of the router is not known");
                 Ok(None)
             }
         }
     }
 
-    /// Takes routes away. One that is not there is gone.
+    /// Removes routes. A missing one is no error.
     pub(super) async fn remove(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
         let mut bisect = Bisect::new(routes.len());
         while let Some(batch) = bisect.next() {
             let batch = routes.get(batch).unwrap_or_default();
             let answer = self.change(&[], batch).await.map(|after| {
-                let there: HashSet<_> = after.routes.iter().collect();
+                let present: HashSet<_> = after.routes.iter().collect();
                 batch
                     .iter()
-                    .map(|route| expected(!there.contains(route)))
+                    .map(|route| expected(!present.contains(route)))
                     .collect()
             });
             bisect.answer(answer);
@@ -82,25 +82,25 @@ impl Table<'_> {
         bisect.into_results()
     }
 
-    /// Adds routes, the first ones if there is not room for all.
+    /// Adds routes. If they exceed the limit, the first ones are added.
     pub(super) async fn add(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
         let mut bisect = Bisect::new(routes.len());
         while let Some(batch) = bisect.next() {
             let batch = routes.get(batch).unwrap_or_default();
             let answer = self.change(batch, &[]).await.map(|after| {
-                let there: HashSet<_> = after.routes.iter().collect();
-                // Hashed first: a long list against a long list. What is spelled otherwise is looked for.
-                let is_there = |route: &RawRoute| {
-                    there.contains(route) || after.routes.iter().any(|known| known.is(route))
+                let present: HashSet<_> = after.routes.iter().collect();
+                // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
+                let is_present = |route: &RawRoute| {
+                    present.contains(route) || after.routes.iter().any(|known| known.is(route))
                 };
-                batch.iter().map(|route| expected(is_there(route))).collect()
+                batch.iter().map(|route| expected(is_present(route))).collect()
             });
             bisect.answer(answer.map_err(|error| self.explain(error, batch)));
         }
         bisect.into_results()
     }
 
-    /// What was refused, in words that say what to do, and are the same whatever else is on the router.
+    /// Adds the fix to a refusal. The text does not depend on the router's other routes.
     fn explain(&self, error: Error, batch: &[RawRoute]) -> Error {
         let text = match (error.kind(), batch) {
             (ErrorKind::QuotaExceeded, _) => format!(
@@ -118,7 +118,7 @@ impl Table<'_> {
         Error::new(error.kind(), text).with_source(error)
     }
 
-    /// Makes one request of it, and says what the router has then.
+    /// Sends one request, and returns the router after it.
     async fn change(&self, add: &[RawRoute], remove: &[RawRoute]) -> Result<Router> {
         if !self.atomic {
             return self.rewrite(add, remove).await;
@@ -138,7 +138,7 @@ impl Table<'_> {
         self.api.write_one(write, &body, self.priority).await
     }
 
-    /// Writes the whole list, if the router is still as it was read. What nobody here knows stays as it is.
+    /// Writes the whole list, if the router did not change since it was read. Other routes stay.
     async fn rewrite(&self, add: &[RawRoute], remove: &[RawRoute]) -> Result<Router> {
         let path = ["routers", self.router];
         let mut last = None;
@@ -159,7 +159,7 @@ impl Table<'_> {
                 .await
             {
                 Ok(router) => return Ok(router),
-                // Not done, or nobody knows whether: the next read tells.
+                // The change conflicted, or its result is unknown: the next read shows it.
                 Err(error) if is_overtaken(&error) || error.outcome() == Outcome::Unknown => {
                     debug!(router = self.router, error = %error.report(), "Reading the router again");
                     last = Some(error);
@@ -171,7 +171,7 @@ impl Table<'_> {
     }
 }
 
-/// What Neutron says after the list of all routes, which it repeats.
+/// The reason in Neutron's message, which begins with the list of all routes.
 fn reason(message: &str) -> &str {
     message.rsplit_once("], ").map_or(message, |(_, reason)| reason)
 }
@@ -180,6 +180,6 @@ fn expected(is_so: bool) -> Result<()> {
     if is_so {
         return Ok(());
     }
-    let text = "Neutron took the change, but does not show it";
+    let text = "Neutron accepted the change, but does not show it";
     Err(Error::new(ErrorKind::Unexpected, text))
 }

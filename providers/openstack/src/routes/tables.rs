@@ -1,4 +1,4 @@
-//! The routes of all routers that the config names. Each has all of them.
+//! The routes of all routers in the config. Each has all of them.
 
 use std::collections::HashSet;
 
@@ -14,39 +14,39 @@ use super::{
     table::Table,
 };
 
-/// Reads and writes all routers. One request for each router where there is one for a router alone.
+/// Reads and writes all routers, with one request for each.
 #[derive(Debug)]
 pub(super) struct Tables<'a>(pub(super) Vec<Table<'a>>);
 
-/// What is on the routers.
+/// The observed routes of the routers.
 #[derive(Debug)]
 pub(super) struct ObservedTables {
-    /// The routes that any of them has.
+    /// The routes of any router.
     pub(super) routes: Vec<CloudRoute>,
-    /// What each of them has, as destinations and next hops.
+    /// The destinations and next hops of each router.
     each: Vec<HashSet<(IpNet, String)>>,
 }
 
 impl Tables<'_> {
-    /// The routers as they are now.
+    /// Reads all routers.
     pub(super) async fn read(&self) -> Result<ObservedTables> {
         Ok(ObservedTables::of(
             &try_join_all(self.0.iter().map(Table::read)).await?,
         ))
     }
 
-    /// How many routes the router may have that may have the fewest, if that is known of any.
+    /// The lowest known limit of any router.
     pub(super) async fn limit(&self) -> Result<Option<usize>> {
         let limits = try_join_all(self.0.iter().map(Table::limit)).await?;
         Ok(limits.into_iter().flatten().min())
     }
 
-    /// Takes routes away from all. One that is nowhere is gone.
+    /// Removes routes from all routers. A missing one is no error.
     pub(super) async fn remove(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
         merged(join_all(self.0.iter().map(|table| table.remove(routes))).await)
     }
 
-    /// Adds routes to all, the first ones if there is not room for all.
+    /// Adds routes to all routers. If they exceed a limit, the first ones are added.
     pub(super) async fn add(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
         merged(join_all(self.0.iter().map(|table| table.add(routes))).await)
     }
@@ -69,13 +69,13 @@ impl ObservedTables {
         Self { routes, each }
     }
 
-    /// Those of the wanted routes that some of the routers have and others lack, by their places.
-    pub(super) fn incomplete(&self, wanted: &[DesiredRoute]) -> Vec<usize> {
+    /// The indexes of the desired routes that some routers have and others lack.
+    pub(super) fn incomplete(&self, desired: &[DesiredRoute]) -> Vec<usize> {
         let mut incomplete = Vec::new();
         if self.each.len() < 2 {
             return incomplete;
         }
-        for (i, route) in wanted.iter().enumerate() {
+        for (i, route) in desired.iter().enumerate() {
             let key = (route.destination, route.next_hop.to_string());
             let have = self.each.iter().filter(|has| has.contains(&key)).count();
             if have > 0 && have < self.each.len() {
@@ -86,7 +86,7 @@ impl ObservedTables {
     }
 }
 
-/// What became of each route: well only if it is so on all routers.
+/// The result of each route: a success only if all routers succeeded.
 fn merged(of_each: Vec<Vec<Result<()>>>) -> Vec<Result<()>> {
     let mut of_each = of_each.into_iter();
     let mut all = of_each.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a route leads to, and how Neutron spells it.
+//! Next hops of routes, and Neutron's spelling.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use ccm_core::NodeAddress;

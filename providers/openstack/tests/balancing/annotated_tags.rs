@@ -5,15 +5,14 @@ use ccm_sim::openstack::BalancerState;
 use serde_json::json;
 
 use crate::{
-    features::{cloud, note, notes, quiet, served, web},
+    features::{annotation_key, cloud, quiet, served, warnings, web},
     sharing::with_a_users,
     stage::{ID, Stage, annotate, service},
 };
 
 const LISTS: [&str; 3] = ["load-balancer-tags", "listener-tags", "pool-tags"];
 
-/// The tags of the load balancer, of its first listener and of its first pool, without those of the cluster and the
-/// Services.
+/// The tags of the load balancer, its first listener and its first pool, without those of the cluster and the Services.
 fn tags(balancer: &BalancerState) -> [Vec<String>; 3] {
     [&balancer.loadbalancer, &balancer.listeners[0], &balancer.pools[0]].map(|object| {
         let mut tags: Vec<String> = serde_json::from_value(object.attributes["tags"].clone()).unwrap();
@@ -28,24 +27,24 @@ fn ours(balancer: &BalancerState) -> Vec<String> {
     all.into_iter().filter(|tag| tag.starts_with("kube_")).collect()
 }
 
-/// Asks for these tags from now on.
+/// Sets the requested tags of a Service.
 fn request(stage: &mut Stage, name: &str, lists: [Option<&str>; 3]) {
     for (key, list) in LISTS.into_iter().zip(lists) {
-        annotate(stage.service(name), &note(key), list);
+        annotate(stage.service(name), &annotation_key(key), list);
     }
 }
 
-/// What the Service says was applied.
+/// The applied tags in the Service's annotations.
 fn applied(stage: &mut Stage, name: &str) -> [Option<String>; 3] {
     let service = stage.service(name);
     LISTS.map(|key| {
         service
-            .annotation(&note(&format!("applied-{key}")))
+            .annotation(&annotation_key(&format!("applied-{key}")))
             .map(str::to_owned)
     })
 }
 
-/// Somebody adds a tag to an object.
+/// Adds a tag to an object, like another client.
 fn add_tag(stage: &Stage, object: &ccm_sim::openstack::ObjectState, tag: &str) {
     let mut tags = object.attributes["tags"].as_array().unwrap().clone();
     tags.push(json!(tag));
@@ -75,7 +74,7 @@ async fn tags_follow_the_annotations_and_those_of_others_stay() {
     let cluster = ours(&balancer);
     assert_eq!(cluster.len(), 2, "{cluster:?}");
 
-    // What is below the load balancer is changed without anybody having listed it again.
+    // Objects below the load balancer change, and no listing is read again.
     add_tag(&stage, &balancer.loadbalancer, "mine");
     stage.restart().await;
     stage.settle().await;
@@ -94,7 +93,7 @@ async fn tags_follow_the_annotations_and_those_of_others_stay() {
     assert_eq!(applied(&mut stage, "web"), record);
     quiet(&mut stage).await;
 
-    // A process that never saw the old lists knows them from the Service.
+    // A new process reads the old lists from the Service.
     request(&mut stage, "web", [None; 3]);
     stage.restart().await;
     stage.settle().await;
@@ -102,7 +101,7 @@ async fn tags_follow_the_annotations_and_those_of_others_stay() {
     assert_eq!(tags(&balancer), some([&["mine"]; 3]));
     assert_eq!(ours(&balancer), cluster);
     assert_eq!(applied(&mut stage, "web"), [None, None, None]);
-    // Now they are anybody's.
+    // Now they belong to other clients.
     add_tag(&stage, &balancer.loadbalancer, "a");
     stage.restart().await;
     quiet(&mut stage).await;
@@ -145,16 +144,16 @@ async fn no_list_can_claim_a_load_balancer_or_a_place_on_it() {
     ] {
         assert!(ignored.message.contains(part), "{part}: {}", ignored.message);
     }
-    // What claims to have been applied is not believed either.
+    // Nor is the record of applied tags trusted.
     let own = ours(&balancer).join(",");
     annotate(
         stage.service("web"),
-        &note("applied-load-balancer-tags"),
+        &annotation_key("applied-load-balancer-tags"),
         Some(&own),
     );
     stage.settle().await;
     assert_eq!(ours(&stage.balancers()[0]), ours(&balancer));
-    // There is still a place for one.
+    // One more Service may share it.
     let mut other = service("api", &[81]);
     annotate(&mut other, ID, Some(&balancer.loadbalancer.id));
     stage.services.push(other);
@@ -173,7 +172,7 @@ async fn lists_of_services_that_share_a_load_balancer_are_added_up() {
     for (name, port, list) in [("one", 80, "a,x"), ("two", 81, "b,x")] {
         let mut service = service(name, &[port]);
         annotate(&mut service, ID, Some(&id));
-        annotate(&mut service, &note("load-balancer-tags"), Some(list));
+        annotate(&mut service, &annotation_key("load-balancer-tags"), Some(list));
         stage.services.push(service);
     }
     let there = |stage: &Stage| tags(&stage.balancers()[0])[0].clone();
@@ -187,8 +186,8 @@ async fn lists_of_services_that_share_a_load_balancer_are_added_up() {
         ["a", "b", "mine", "x"],
         "the other one still wants it"
     );
-    // One that cannot be served as it asks keeps its tags.
-    annotate(stage.service("one"), &note("class"), Some("missing"));
+    // A Service that is refused keeps its tags.
+    annotate(stage.service("one"), &annotation_key("class"), Some("missing"));
     request(&mut stage, "one", [None; 3]);
     stage.settle().await;
     assert_eq!(there(&stage), ["a", "b", "mine", "x"]);
@@ -209,7 +208,7 @@ async fn an_octavia_without_tags_is_named() {
         web(&[80], &[("pool-tags", "a"), ("listener-tags", "b")]),
     )
     .await;
-    assert_eq!(notes(&stage), ["LoadBalancerTagsIgnored"]);
+    assert_eq!(warnings(&stage), ["LoadBalancerTagsIgnored"]);
     let message = &stage.reports[0].events[0].message;
     assert!(
         message.contains("listener-tags, loadbalancer.openstack.org/pool-tags: ignored"),
@@ -228,13 +227,13 @@ async fn a_local_service_without_health_monitors_gets_one_warning() {
         let mut stage = cloud(config, |_| {}).await;
         let mut web = web(&[80, 81], &[]);
         (web.external_policy, web.health_check_node_port) = (Policy::Local, 32000);
-        annotate(&mut web, &note("enable-health-monitor"), annotation);
+        annotate(&mut web, &annotation_key("enable-health-monitor"), annotation);
         served(&mut stage, web).await;
         let expected: &[&str] = if warned {
             &["LoadBalancerHealthMonitorMissing"]
         } else {
             &[]
         };
-        assert_eq!(notes(&stage), expected, "{config} {annotation:?}");
+        assert_eq!(warnings(&stage), expected, "{config} {annotation:?}");
     }
 }

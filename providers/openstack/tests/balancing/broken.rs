@@ -1,4 +1,4 @@
-//! Load balancers that are broken, and clouds without any.
+//! Broken load balancers, and clouds without Octavia.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn failures(stage: &Stage) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_of_ours_that_never_became_active_is_made_again() {
+async fn one_of_ours_that_was_never_active_is_recreated() {
     let mut stage = Stage::new(2, "").await;
     stage.sim.fail_next_changes(1);
     stage.services.push(service("web", &[80, 443]));
@@ -39,7 +39,7 @@ async fn one_of_ours_that_never_became_active_is_made_again() {
     assert_ne!(stage.address("web"), "");
 }
 
-/// What a load balancer is created with, and whether the cluster knows its tag.
+/// The attributes of a new load balancer, and whether it has the cluster's tag.
 const CREATIONS: [(&str, bool); 4] = [
     ("", false),
     ("provider-requires-serial-api-calls = true", true),
@@ -75,7 +75,7 @@ async fn a_failed_creation_is_repeated_whatever_is_known_and_however_it_is_sent(
         assert_eq!(counts, (2, 1), "{config} {known}");
         assert_ne!(stage.address("web"), "");
 
-        // One that worked once is not created by this process any more.
+        // A load balancer that worked once does not count as one of failed creation.
         let id = &balancers[0].loadbalancer.id;
         stage.sim.set_provisioning_status(id, "ERROR").unwrap();
         stage.services = vec![service("web", &[80, 443])];
@@ -131,7 +131,7 @@ async fn a_floating_ip_is_created_while_the_load_balancer_is_and_outlives_its_fa
 }
 
 #[tokio::test]
-async fn a_creation_that_failed_before_a_restart_is_left_to_people_who_are_told_the_command() {
+async fn a_creation_that_failed_before_a_restart_is_reported_with_the_command() {
     for (config, known) in &CREATIONS[..3] {
         let mut stage = creating(config, *known).await;
         stage.pass_once().await;
@@ -155,7 +155,7 @@ async fn a_creation_that_failed_before_a_restart_is_left_to_people_who_are_told_
 }
 
 #[tokio::test]
-async fn one_in_error_fails_the_pass_until_somebody_mends_it() {
+async fn a_load_balancer_in_error_fails_the_pass_until_it_is_repaired() {
     let mut stage = Stage::new(1, "").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
@@ -178,7 +178,7 @@ async fn one_in_error_fails_the_pass_until_somebody_mends_it() {
 }
 
 #[tokio::test]
-async fn failover_is_asked_for_where_the_config_says_so() {
+async fn failover_is_requested_if_the_config_allows_it() {
     let mut stage = Stage::new(1, "failover-in-error = true").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
@@ -187,7 +187,7 @@ async fn failover_is_asked_for_where_the_config_says_so() {
     stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
     stage.restart().await;
     stage.settle().await;
-    // Octavia allows it to administrators only.
+    // Octavia allows it only to administrators.
     let failures = failures(&stage).join("\n");
     assert!(failures.contains("403"), "{failures}");
     stage.become_admin();
@@ -204,7 +204,7 @@ async fn failover_is_asked_for_where_the_config_says_so() {
 }
 
 #[tokio::test]
-async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
+async fn a_cloud_without_octavia_reports_the_fix_and_deletes_nothing() {
     let mut stage = Stage::new(1, "").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
@@ -213,7 +213,7 @@ async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
         .configure(|settings| settings.load_balancing.enabled = false);
     stage.service("web").deleting = true;
     stage.restart().await;
-    let error = stage.survey_error().await;
+    let error = stage.discovery_error().await;
     assert!(
         error.contains("load-balancer") && error.contains("enabled=false into [LoadBalancer]"),
         "{error}"
@@ -228,15 +228,15 @@ async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
     assert!(stage.services.is_empty() && stage.balancers().is_empty());
 }
 
-/// Runs every part as often as it asks for, for so long. Returns what members were told, each thing once.
+/// Runs all due parts for a time. Returns the distinct Events of members.
 async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<ServiceEvent> {
     let end = Instant::now() + time;
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     loop {
         stage.pass_once().await;
-        for note in stage.reports.iter().flat_map(|report| &report.events) {
-            if !notes.contains(note) {
-                notes.push(note.clone());
+        for event in stage.reports.iter().flat_map(|report| &report.events) {
+            if !warnings.contains(event) {
+                warnings.push(event.clone());
             }
         }
         let until = stage.reports.iter().filter_map(|report| match report.state {
@@ -245,14 +245,14 @@ async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<ServiceEvent> {
         });
         let until = until.min().unwrap();
         if until > end {
-            return notes;
+            return warnings;
         }
         wait_until(until).await;
     }
 }
 
 #[tokio::test]
-async fn one_that_somebody_leaves_pending_is_polled_alone_ever_less_and_reported_once() {
+async fn one_left_pending_is_polled_alone_with_growing_waits_and_reported_once() {
     let mut stage = Stage::new(2, "").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
@@ -264,21 +264,21 @@ async fn one_that_somebody_leaves_pending_is_polled_alone_ever_less_and_reported
     assert_eq!(wait_out(&mut stage, Duration::from_secs(240)).await, []);
     let early = stage.sim.call_counts();
     assert_eq!(early["loadbalancer_list"], 1, "{early:?}");
-    let notes = wait_out(&mut stage, Duration::from_secs(26 * 60)).await;
-    let [note] = notes.as_slice() else {
-        panic!("{notes:?}")
+    let warnings = wait_out(&mut stage, Duration::from_secs(26 * 60)).await;
+    let [event] = warnings.as_slice() else {
+        panic!("{warnings:?}")
     };
-    assert!(note.warning && &*note.service.name == "web", "{note:?}");
+    assert!(event.warning && &*event.service.name == "web", "{event:?}");
     assert!(
-        note.message.contains("is PENDING_UPDATE") && note.message.contains("for 5 minutes"),
+        event.message.contains("is PENDING_UPDATE") && event.message.contains("for 5 minutes"),
         "{}",
-        note.message
+        event.message
     );
     let counts = stage.sim.call_counts();
     assert_eq!(counts["loadbalancer_list"], 1, "{counts:?}");
     assert!((30..=60).contains(&counts["loadbalancer_get"]), "{counts:?}");
     assert_eq!(stage.cost().0, 0, "nothing is sent meanwhile");
-    // It ends, and is seen within a minute.
+    // The change ends, which is observed within a minute.
     stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
     let began = Instant::now();
     stage.settle().await;
@@ -288,7 +288,7 @@ async fn one_that_somebody_leaves_pending_is_polled_alone_ever_less_and_reported
 }
 
 #[tokio::test]
-async fn many_that_somebody_leaves_pending_share_their_polls() {
+async fn many_load_balancers_left_pending_share_their_polls() {
     const MANY: usize = 60;
     let mut stage = Stage::new(1, "").await;
     let names = (0..MANY).map(|number| format!("web-{number}"));
@@ -300,11 +300,11 @@ async fn many_that_somebody_leaves_pending_share_their_polls() {
     }
     stage.restart().await;
     stage.sim.clear_calls();
-    let notes = wait_out(&mut stage, Duration::from_secs(10 * 60)).await;
-    assert_eq!(notes.len(), MANY);
+    let warnings = wait_out(&mut stage, Duration::from_secs(10 * 60)).await;
+    assert_eq!(warnings.len(), MANY);
     let counts = stage.sim.call_counts();
     let polls = counts["loadbalancer_list"] + counts.get("loadbalancer_get").copied().unwrap_or_default();
-    // Not one for each of them; real time passes, too.
+    // Not one poll for each load balancer; real time passes, too.
     assert!(polls < 5 * MANY as u64, "{counts:?}");
 }
 
@@ -354,9 +354,9 @@ async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
         assert_eq!(stays.listeners, was.listeners, "{what}");
         assert_eq!(stage.address("stays"), address, "{what}");
         assert_eq!(stage.services.len(), 2, "{what}");
-        // The group of the one that stays is on the new node, too.
+        // The new node has the security group of the other Service, too.
         assert_eq!(stage.sim.call_counts()["port_update"], 3, "{what}");
-        // It can be read again, which is seen within ten minutes.
+        // The version can be read again, which is noticed within ten minutes.
         stage.sim.clear_faults();
         pass(Duration::from_secs(600)).await;
         stage.settle().await;

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cloud::build,
-    hands::Hands,
+    other_client::OtherClient,
     stage::{MANAGED, annotate, conf_of, node, wait_until},
 };
 
@@ -78,7 +78,7 @@ fn patch(name: &str, web: &BalancerState) -> Option<(String, Value)> {
     Some((object.id.clone(), change))
 }
 
-/// Deletes or detaches what an edit names.
+/// Deletes or detaches the object that an edit names.
 fn remove(name: &str, sim: &Control, web: &BalancerState) -> Result<(), BoxError> {
     let floating = || sim.floating_ips().remove(0).address;
     let object = match name {
@@ -180,15 +180,15 @@ impl BalancerSubject for Simulated {
     async fn edit(&self, name: &str) -> Result<(), BoxError> {
         let sim = self.sim();
         match name {
-            "create load balancer" => drop(Hands::of(&sim).await.balancer("mine").await),
+            "create load balancer" => drop(OtherClient::of(&sim).await.balancer("mine").await),
             "add security group to port" => {
-                let hands = Hands::of(&sim).await;
+                let other = OtherClient::of(&sim).await;
                 let body = json!({"name": "mine"});
-                let group = hands
-                    .make_in_network("security-groups", "security_group", body)
+                let group = other
+                    .create_in_network("security-groups", "security_group", body)
                     .await;
                 let port = sim.server_ports(&self.server.lock()).remove(0);
-                hands.join_group(&port, &group).await;
+                other.join_group(&port, &group).await;
             }
             _ => {
                 let web = sim.load_balancers().remove(0);

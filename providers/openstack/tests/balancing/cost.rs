@@ -1,4 +1,4 @@
-//! What Services cost in calls.
+//! The calls that Services cost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::stage::{Stage, service, wait_until};
 
 const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
 
-/// As the controller asks when a Service has changed.
+/// The read options after a change of a Service.
 fn changed() -> ReadOptions {
     ReadOptions {
         freshness: Freshness::now(),
@@ -19,7 +19,7 @@ fn changed() -> ReadOptions {
     }
 }
 
-/// As the controller asks in the slow check.
+/// The read options of the slow resync.
 fn drift() -> ReadOptions {
     ReadOptions {
         priority: Priority::Background,
@@ -32,7 +32,7 @@ fn services(count: u16) -> Vec<ServiceView> {
     names.map(|name| service(&name, &[80, 443, 8080])).collect()
 }
 
-/// The calls since the last time, without authentication.
+/// The calls since the last check, without authentication.
 fn calls(stage: &Stage) -> BTreeMap<&'static str, usize> {
     let mut all = BTreeMap::new();
     for call in stage.sim.calls() {
@@ -44,7 +44,7 @@ fn calls(stage: &Stage) -> BTreeMap<&'static str, usize> {
     all
 }
 
-/// One page of everything that Services have.
+/// One page of each listing for Services.
 fn pages() -> BTreeMap<&'static str, usize> {
     BTreeMap::from([
         ("loadbalancer_list", 1),
@@ -58,7 +58,7 @@ fn pages() -> BTreeMap<&'static str, usize> {
 }
 
 #[tokio::test]
-async fn one_service_is_made_with_few_reads() {
+async fn one_service_is_created_with_few_reads() {
     let mut stage = Stage::new(6, GROUPS).await;
     stage.services = services(1);
     stage.read = changed();
@@ -66,7 +66,7 @@ async fn one_service_is_made_with_few_reads() {
     assert_eq!(stage.complaints(), [""; 0]);
     let (writes, reads) = stage.cost();
     assert_eq!(writes, 14);
-    // With one poll of the load balancer at work.
+    // Including one poll of the load balancer.
     assert_eq!(reads, 9, "{:?}", calls(&stage));
 }
 
@@ -100,7 +100,7 @@ async fn many_creations_share_their_polls() {
     stage.read = changed();
     stage.pass_once().await;
     calls(&stage);
-    // Until all are there.
+    // Until all exist.
     for _ in 0..100 {
         let until = stage.reports.iter().filter_map(|report| match report.state {
             PartState::Parked { until, .. } => Some(until),
@@ -118,7 +118,7 @@ async fn many_creations_share_their_polls() {
 }
 
 #[tokio::test]
-async fn a_service_that_goes_costs_a_page_of_each_kind_that_decides_and_no_look_at_what_goes_with_it() {
+async fn a_leaving_service_costs_a_page_of_each_relevant_kind_and_no_read_of_the_objects_below() {
     let mut stage = Stage::new(6, GROUPS).await;
     stage.services = services(1);
     stage.settle().await;
@@ -132,12 +132,12 @@ async fn a_service_that_goes_costs_a_page_of_each_kind_that_decides_and_no_look_
     let expected = BTreeMap::from([
         // Whether other Services or clusters use it.
         ("loadbalancer_list", 1),
-        // Whether its floating address is ours.
+        // Whether the cluster owns its floating IP.
         ("floating_ip_list", 1),
         ("security_group_list", 1),
-        // Which ports have the group.
+        // The ports that have the group.
         ("port_list", 1),
-        // Whether it is gone.
+        // Whether it was deleted.
         ("loadbalancer_get", 1),
         ("floating_ip_delete", 1),
         ("loadbalancer_delete", 1),
@@ -196,7 +196,7 @@ async fn members_are_read_pool_by_pool_in_the_slow_check_alone() {
     stage.settle().await;
     calls(&stage);
 
-    // Somebody changed a Service: everything is looked at, but not what users set on members.
+    // After a change of a Service, everything is read except users' settings of members.
     stage.read = changed();
     stage.settle().await;
     assert_eq!(calls(&stage), pages());
@@ -207,7 +207,7 @@ async fn members_are_read_pool_by_pool_in_the_slow_check_alone() {
     expected.insert("loadbalancer_member_list", 9);
     assert_eq!(calls(&stage), expected);
 
-    // And nothing at all if nothing happened.
+    // And nothing at all without changes.
     stage.read.freshness = Freshness::AtMost(Duration::from_secs(3600));
     stage.settle().await;
     assert_eq!(calls(&stage), BTreeMap::new());

@@ -13,7 +13,7 @@ const OPERATIONS: [&str; 3] = [
     "loadbalancer_delete",
 ];
 
-/// What was counted since the last time, by kind and operation; nothing that did not happen.
+/// The counts since the last check, by kind and operation, without zeros.
 #[derive(Default)]
 struct Counted(BTreeMap<String, f64>);
 
@@ -54,7 +54,7 @@ fn count(counted: &BTreeMap<String, f64>, kind: &str) -> Vec<(&'static str, f64)
 }
 
 #[tokio::test]
-async fn work_is_counted_as_what_the_go_cloud_controller_calls_it() {
+async fn work_is_counted_under_the_names_of_the_go_cloud_controller() {
     let mut stage = Stage::new(2, "manage-security-groups = true").await;
     let registry = stage.watched().await;
     let mut counted = Counted::default();
@@ -69,7 +69,7 @@ async fn work_is_counted_as_what_the_go_cloud_controller_calls_it() {
     };
     assert_eq!(operation, "loadbalancer_ensure");
     assert_eq!(count(&created, "duration_seconds_count"), [(operation, times)]);
-    // From the first pass to the last one, with what Octavia took.
+    // From the first pass to the last one, including Octavia's time.
     let [(_, seconds)] = count(&created, "duration_seconds_sum")[..] else {
         panic!("{created:?}")
     };
@@ -92,7 +92,7 @@ async fn work_is_counted_as_what_the_go_cloud_controller_calls_it() {
 }
 
 #[tokio::test]
-async fn a_load_balancer_that_waits_for_its_turn_to_go_is_no_work() {
+async fn a_load_balancer_that_waits_for_its_deletion_is_not_counted() {
     let mut stage = Stage::new(1, "manage-security-groups = true").await;
     let registry = stage.watched().await;
     let mut counted = Counted::default();
@@ -100,14 +100,14 @@ async fn a_load_balancer_that_waits_for_its_turn_to_go_is_no_work() {
     stage.settle().await;
     counted.since(&registry);
     stage.service("web").deleting = true;
-    // The load balancer first, whose turn it is last.
+    // The load balancer is deleted first, but its part ends last.
     stage.run_through().await;
     let deleted = counted.since(&registry);
     assert_eq!(count(&deleted, "total"), [("loadbalancer_delete", 1.0)]);
 }
 
 #[tokio::test]
-async fn what_fails_is_counted_and_so_is_what_is_held_back() {
+async fn failures_and_refusals_are_counted() {
     let mut stage = Stage::new(1, "").await;
     let registry = stage.watched().await;
     let mut counted = Counted::default();
@@ -125,13 +125,13 @@ async fn what_fails_is_counted_and_so_is_what_is_held_back() {
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     counted.since(&registry);
-    // One that is refused what it asks for.
+    // A Service with an invalid annotation.
     let limit = "loadbalancer.openstack.org/connection-limit";
     crate::stage::annotate(stage.service("web"), limit, Some("-7"));
     stage.pass_once().await;
     let held = counted.since(&registry);
     assert_eq!(count(&held, "errors_total"), once);
-    // One whose delete fails is counted as that.
+    // A failed deletion counts as a deletion.
     stage
         .sim
         .add_fault(Fault::on("loadbalancer_delete", Action::status(400)));

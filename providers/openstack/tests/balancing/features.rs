@@ -1,4 +1,4 @@
-//! What Services can ask for, one after the other, and what becomes of it.
+//! The features that Services can request, and their effects.
 
 use ccm_core::load_balancer::{IpFamily, IpMode, Policy, Protocol, ServiceView};
 use ccm_sim::openstack::{BalancerState, ObjectState, SecretSpec, Settings};
@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, annotate, service};
 
-pub(crate) fn note(name: &str) -> String {
+pub(crate) fn annotation_key(name: &str) -> String {
     format!("loadbalancer.openstack.org/{name}")
 }
 
 pub(crate) fn web(ports: &[u16], annotations: &[(&str, &str)]) -> ServiceView {
     let mut web = service("web", ports);
     for (name, value) in annotations {
-        annotate(&mut web, &note(name), Some(value));
+        annotate(&mut web, &annotation_key(name), Some(value));
     }
     web
 }
 
-/// A cloud with other ways, and a cluster of two nodes on it.
+/// A cloud with other settings, and a cluster of two nodes on it.
 pub(crate) async fn cloud(more: &str, change: impl FnOnce(&mut Settings)) -> Stage {
     let mut stage = Stage::new(2, more).await;
     stage.sim.configure(change);
@@ -35,7 +35,7 @@ pub(crate) async fn served(stage: &mut Stage, web: ServiceView) -> BalancerState
     balancer
 }
 
-/// What is there is what is wanted, also for a new process.
+/// The observed state is as desired, also for a new process.
 pub(crate) async fn quiet(stage: &mut Stage) {
     stage.restart().await;
     stage.sim.clear_calls();
@@ -43,15 +43,15 @@ pub(crate) async fn quiet(stage: &mut Stage) {
     assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
 }
 
-pub(crate) fn notes(stage: &Stage) -> Vec<&'static str> {
+pub(crate) fn warnings(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
     reports
         .flat_map(|report| &report.events)
-        .map(|note| note.reason)
+        .map(|warning| warning.reason)
         .collect()
 }
 
-/// One attribute of each.
+/// One attribute of each object.
 fn all<'a>(objects: &'a [ObjectState], attribute: &str) -> Vec<&'a Value> {
     objects
         .iter()
@@ -94,25 +94,25 @@ async fn protocols_of_listeners_pools_and_monitors() {
             ["TERMINATED_HTTPS", "HTTP", "TCP"],
         ),
     ];
-    // Each follows from the one before, and from nothing.
-    for anew in [false, true] {
+    // Each combination follows the one before, or starts without a load balancer.
+    for recreate in [false, true] {
         for (protocol, annotations, expected) in &cases {
-            if anew {
+            if recreate {
                 stage.services.clear();
                 for balancer in stage.balancers() {
                     stage.sim.delete_object(&balancer.loadbalancer.id).unwrap();
                 }
                 stage.restart().await;
             }
-            let mut wanted = web(&[443], annotations);
-            wanted.ports[0].protocol = *protocol;
+            let mut desired = web(&[443], annotations);
+            desired.ports[0].protocol = *protocol;
             if let Some(before) = stage.services.first() {
-                for key in ["load-balancer-id", "load-balancer-address"].map(note) {
-                    annotate(&mut wanted, &key, before.annotation(&key));
+                for key in ["load-balancer-id", "load-balancer-address"].map(annotation_key) {
+                    annotate(&mut desired, &key, before.annotation(&key));
                 }
-                wanted.ingress.clone_from(&before.ingress);
+                desired.ingress.clone_from(&before.ingress);
             }
-            let balancer = served(&mut stage, wanted).await;
+            let balancer = served(&mut stage, desired).await;
             let found = [
                 all(&balancer.listeners, "protocol"),
                 all(&balancer.pools, "protocol"),
@@ -178,7 +178,7 @@ async fn numbers_of_listeners_at_first_and_later() {
         );
     }
     for (key, ..) in names {
-        annotate(stage.service("web"), &note(key), None);
+        annotate(stage.service("web"), &annotation_key(key), None);
     }
     stage.settle().await;
     let balancer = stage.balancers().remove(0);
@@ -190,7 +190,11 @@ async fn numbers_of_listeners_at_first_and_later() {
         );
     }
     assert_eq!(stage.sim.call_counts()["loadbalancer_listener_update"], 1);
-    annotate(stage.service("web"), &note("timeout-client-data"), Some("-1"));
+    annotate(
+        stage.service("web"),
+        &annotation_key("timeout-client-data"),
+        Some("-1"),
+    );
     stage.settle().await;
     assert!(
         stage.complaints().join("").contains("timeout-client-data: -1"),
@@ -202,13 +206,13 @@ async fn numbers_of_listeners_at_first_and_later() {
 #[tokio::test]
 async fn clients_by_field_and_by_annotation() {
     let mut stage = cloud("", |_| {}).await;
-    let mut wanted = web(&[80], &[]);
+    let mut desired = web(&[80], &[]);
     annotate(
-        &mut wanted,
+        &mut desired,
         "service.beta.kubernetes.io/load-balancer-source-ranges",
         Some("192.168.32.1/24"),
     );
-    let balancer = served(&mut stage, wanted).await;
+    let balancer = served(&mut stage, desired).await;
     assert_eq!(
         balancer.listeners[0].attributes["allowed_cidrs"],
         json!(["192.168.32.0/24"])
@@ -241,7 +245,7 @@ async fn monitors_come_change_and_go() {
     ];
     for (annotations, expected) in paces {
         for (key, value) in annotations {
-            annotate(stage.service("web"), &note(key), Some(value));
+            annotate(stage.service("web"), &annotation_key(key), Some(value));
         }
         stage.settle().await;
         let monitor = stage.balancers().remove(0).healthmonitors.remove(0).attributes;
@@ -249,7 +253,7 @@ async fn monitors_come_change_and_go() {
             ["delay", "timeout", "max_retries", "max_retries_down"].map(|key| monitor[key].as_i64().unwrap());
         assert_eq!(found, expected);
     }
-    // Nodes are asked where only some of them have endpoints.
+    // Nodes are only asked if only some of them have endpoints.
     let web = stage.service("web");
     (web.external_policy, web.health_check_node_port) = (Policy::Local, 32000);
     stage.settle().await;
@@ -261,7 +265,7 @@ async fn monitors_come_change_and_go() {
     assert_eq!(found, ["HTTP", "/healthz", "GET", "200"]);
     assert_eq!(all(&balancer.members, "monitor_port"), [&json!(32000); 2]);
     quiet(&mut stage).await;
-    // A name that somebody gave it stays: names are written once.
+    // A user's name stays: names are written only once.
     let name = json!({"name": "mine"});
     let id = &balancer.healthmonitors[0].id;
     stage.sim.patch_object(id, name.as_object().unwrap()).unwrap();
@@ -270,7 +274,7 @@ async fn monitors_come_change_and_go() {
     assert_eq!(stage.balancers()[0].healthmonitors[0].name, "mine");
     annotate(
         stage.service("web"),
-        &note("enable-health-monitor"),
+        &annotation_key("enable-health-monitor"),
         Some("false"),
     );
     stage.settle().await;
@@ -281,7 +285,7 @@ async fn monitors_come_change_and_go() {
 }
 
 #[tokio::test]
-async fn an_old_octavia_is_asked_for_nothing_that_it_does_not_know() {
+async fn an_old_octavia_gets_only_known_attributes() {
     for (minor, ignored) in [
         (
             1,
@@ -306,12 +310,12 @@ async fn an_old_octavia_is_asked_for_nothing_that_it_does_not_know() {
         .await;
         stage.sim.create_balancer_zone("az1", true).unwrap();
         let flavor = stage.sim.create_balancer_flavor("big", true).unwrap();
-        let mut wanted = web(&[80], &[("availability-zone", "az1"), ("flavor-id", &flavor)]);
-        wanted.source_ranges = Some(vec!["10.0.0.0/8".into()]);
-        let balancer = served(&mut stage, wanted).await;
-        let found: Vec<_> = notes(&stage)
+        let mut desired = web(&[80], &[("availability-zone", "az1"), ("flavor-id", &flavor)]);
+        desired.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+        let balancer = served(&mut stage, desired).await;
+        let found: Vec<_> = warnings(&stage)
             .into_iter()
-            .filter(|note| note.ends_with("Ignored"))
+            .filter(|warning| warning.ends_with("Ignored"))
             .collect();
         assert_eq!(found, ignored, "v2.{minor}");
         if minor == 14 {
@@ -336,28 +340,28 @@ async fn the_provider_ovn_only_passes_packets_on() {
                 availability-zone = nowhere";
     for managed in [false, true] {
         let mut stage = cloud(&format!("{conf}\nmanage-security-groups = {managed}"), |_| {}).await;
-        let mut wanted = web(&[80], &[("timeout-client-data", "7")]);
-        wanted.source_ranges = Some(vec!["10.0.0.0/8".into()]);
-        (wanted.external_policy, wanted.health_check_node_port) = (Policy::Local, 32000);
-        let balancer = served(&mut stage, wanted).await;
+        let mut desired = web(&[80], &[("timeout-client-data", "7")]);
+        desired.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+        (desired.external_policy, desired.health_check_node_port) = (Policy::Local, 32000);
+        let balancer = served(&mut stage, desired).await;
         assert_eq!(balancer.loadbalancer.attributes["provider"], json!("ovn"));
         assert_eq!(all(&balancer.healthmonitors, "type"), [&json!("TCP")]);
-        // Security groups do it there.
-        let ignored = notes(&stage).contains(&"LoadBalancerSourceRangesIgnored");
+        // There, security groups restrict clients.
+        let ignored = warnings(&stage).contains(&"LoadBalancerSourceRangesIgnored");
         assert_eq!(ignored, !managed);
         for (key, value) in [
             ("proxy-protocol", "true"),
             ("x-forwarded-for", "true"),
             ("default-tls-container-ref", "x"),
         ] {
-            annotate(stage.service("web"), &note(key), Some(value));
+            annotate(stage.service("web"), &annotation_key(key), Some(value));
             stage.settle().await;
             assert!(
                 stage.complaints().join("").contains("ovn"),
                 "{key}: {:?}",
                 stage.complaints()
             );
-            annotate(stage.service("web"), &note(key), None);
+            annotate(stage.service("web"), &annotation_key(key), None);
         }
     }
 }
@@ -424,7 +428,11 @@ async fn statuses() {
         (("proxy-protocol", "true"), format!("{ip}.example.org")),
         (("hostname", "web.example.net"), "web.example.net".to_owned()),
     ] {
-        annotate(stage.service("web"), &note(annotation.0), Some(annotation.1));
+        annotate(
+            stage.service("web"),
+            &annotation_key(annotation.0),
+            Some(annotation.1),
+        );
         stage.settle().await;
         let ingress = stage.service("web").ingress.clone();
         assert_eq!(ingress.len(), 1);
@@ -448,20 +456,24 @@ async fn a_method_that_octavia_does_not_know() {
         all(&balancer.pools, "lb_algorithm"),
         [&json!("LEAST_CONNECTIONS")]
     );
-    annotate(stage.service("web"), &note("lb-method"), Some("FASTEST"));
+    annotate(
+        stage.service("web"),
+        &annotation_key("lb-method"),
+        Some("FASTEST"),
+    );
     stage.join();
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
-    assert!(notes(&stage).contains(&"LoadBalancerLbMethodUnknown"));
+    assert!(warnings(&stage).contains(&"LoadBalancerLbMethodUnknown"));
     let balancer = stage.balancers().remove(0);
     assert_eq!(
         all(&balancer.pools, "lb_algorithm"),
         [&json!("LEAST_CONNECTIONS")]
     );
     assert_eq!(balancer.members.len(), 3);
-    // What is not there yet is not made with something else.
+    // A missing pool is not created with another method.
     let mut other = service("other", &[80]);
-    annotate(&mut other, &note("lb-method"), Some("FASTEST"));
+    annotate(&mut other, &annotation_key("lb-method"), Some("FASTEST"));
     stage.services.push(other);
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);
@@ -475,10 +487,10 @@ async fn a_method_that_octavia_does_not_know() {
 #[tokio::test]
 async fn two_families_get_the_first_one() {
     let mut stage = cloud("", |_| {}).await;
-    let mut wanted = web(&[80], &[]);
-    wanted.ip_families = vec![IpFamily::V4, IpFamily::V6];
-    wanted.requires_dual_stack = true;
-    served(&mut stage, wanted).await;
-    assert!(notes(&stage).contains(&"LoadBalancerSingleStack"));
+    let mut desired = web(&[80], &[]);
+    desired.ip_families = vec![IpFamily::V4, IpFamily::V6];
+    desired.requires_dual_stack = true;
+    served(&mut stage, desired).await;
+    assert!(warnings(&stage).contains(&"LoadBalancerSingleStack"));
     assert!(stage.address("web").contains('.'));
 }

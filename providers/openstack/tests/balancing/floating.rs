@@ -1,4 +1,4 @@
-//! Where floating addresses come from.
+//! The sources of floating IPs.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -9,16 +9,16 @@ use ccm_sim::{
 };
 
 use crate::{
-    features::{cloud, note, notes, quiet},
+    features::{annotation_key, cloud, quiet, warnings},
     stage::{ADDRESS, Stage, annotate, service},
 };
 
-/// Subnets of the external network `public`, whose own one is 203.0.113.0/24: name, range, tags.
+/// Subnets of the external network `public`, which also has 203.0.113.0/24: name, range, tags.
 const SUBNETS: [(&str, &str, &[&str]); 4] = [
     ("red-1", "198.51.100.0/26", &["dmz"]),
     ("red-2", "198.51.100.64/26", &["dmz", "fast"]),
     ("blue", "198.51.100.128/26", &["fast"]),
-    // Room for one address beside the gateway's.
+    // It has one address in addition to the gateway's.
     ("tiny-1", "198.51.100.192/30", &[]),
 ];
 const FAILED: &str = "LoadBalancerExternalNetworkSearchFailed";
@@ -34,14 +34,14 @@ fn subnet(stage: &Stage, network: &str, (name, range, tags): (&str, &str, &[&str
     stage.sim.create_subnet(network, &subnet).unwrap()
 }
 
-/// A cloud with these subnets; their ids by name.
+/// A cloud with these subnets; their IDs by name.
 async fn stage() -> (Stage, BTreeMap<&'static str, String>) {
     let stage = cloud("", |_| {}).await;
     let ids = SUBNETS.map(|one| (one.0, subnet(&stage, "public", one)));
     (stage, ids.into())
 }
 
-/// Another external network that the nodes' one is connected to; its id and its subnet's.
+/// Another external network that is connected with the nodes' network; its ID and its subnet's.
 fn other_network(stage: &Stage) -> (String, String) {
     let network = NetworkSpec {
         name: "elsewhere".to_owned(),
@@ -61,7 +61,7 @@ fn other_network(stage: &Stage) -> (String, String) {
     (network, subnet)
 }
 
-/// In which of the subnets an address is.
+/// The subnet that contains an address.
 fn place(address: &str) -> &'static str {
     let address: IpAddr = address.parse().unwrap();
     let within = |range: &str| range.parse::<ipnet::IpNet>().unwrap().contains(&address);
@@ -78,7 +78,7 @@ fn place(address: &str) -> &'static str {
     )
 }
 
-/// Makes a Service with these annotations, and says where its address is from. It is gone afterwards.
+/// Serves a Service with these annotations, returns the subnet of its address, and deletes it.
 async fn serve(stage: &mut Stage, annotations: &[(&str, &str)]) -> &'static str {
     stage.services = vec![asking(annotations)];
     stage.settle().await;
@@ -93,7 +93,7 @@ async fn serve(stage: &mut Stage, annotations: &[(&str, &str)]) -> &'static str 
 fn asking(annotations: &[(&str, &str)]) -> ServiceView {
     let mut web = service("web", &[80]);
     for (name, value) in annotations {
-        annotate(&mut web, &note(name), Some(value));
+        annotate(&mut web, &annotation_key(name), Some(value));
     }
     web
 }
@@ -125,7 +125,7 @@ async fn subnets_by_id_name_and_tags() {
             ],
             "red-1",
         ),
-        // An id says more than a name.
+        // An ID precedes a name.
         (
             vec![
                 ("floating-subnet", "red-1"),
@@ -150,14 +150,14 @@ async fn class_annotations_and_config_name_subnets_in_this_order() {
     );
     stage.configure(&conf);
     stage.restart().await;
-    let wish = ("floating-subnet", "red-2");
+    let requested = ("floating-subnet", "red-2");
     for (annotations, expected) in [
         (vec![], "red-1"),
-        (vec![wish], "red-2"),
+        (vec![requested], "red-2"),
         (vec![("class", "plain")], "red-1"),
-        (vec![("class", "plain"), wish], "red-2"),
+        (vec![("class", "plain"), requested], "red-2"),
         (vec![("class", "tagged")], "red-2"),
-        (vec![("class", "blue"), wish], "blue"),
+        (vec![("class", "blue"), requested], "blue"),
     ] {
         assert_eq!(serve(&mut stage, &annotations).await, expected, "{annotations:?}");
     }
@@ -185,10 +185,10 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
             "{}",
             stage.address("web")
         );
-        // What is attached stays, whatever is asked for later.
+        // An attached floating IP stays, whatever is requested later.
         let address = stage.address("web");
-        annotate(stage.service("web"), &note("floating-network-id"), None);
-        annotate(stage.service("web"), &note("floating-subnet-id"), None);
+        annotate(stage.service("web"), &annotation_key("floating-network-id"), None);
+        annotate(stage.service("web"), &annotation_key("floating-subnet-id"), None);
         stage.settle().await;
         assert_eq!(stage.address("web"), address);
         quiet(&mut stage).await;
@@ -203,26 +203,26 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
 }
 
 #[tokio::test]
-async fn the_first_subnet_that_has_an_address_left_is_taken() {
+async fn the_first_subnet_with_a_free_address_is_used() {
     let (mut stage, _) = stage().await;
     subnet(&stage, "public", ("tiny-2", "198.51.100.196/30", &[]));
     for (name, port) in [("web", 80), ("api", 81), ("late", 82)] {
         let mut wanted = service(name, &[port]);
-        annotate(&mut wanted, &note("floating-subnet"), Some("tiny-*"));
+        annotate(&mut wanted, &annotation_key("floating-subnet"), Some("tiny-*"));
         stage.services.push(wanted);
         stage.settle().await;
     }
     let mut addresses = ["web", "api"].map(|name| stage.address(name));
     addresses.sort();
     assert_eq!(addresses, ["198.51.100.194", "198.51.100.198"]);
-    // All are full: the cause is said, and nothing else is tried.
+    // All are full: the cause is reported, and no other subnet is tried.
     let complaints = stage.complaints().join("\n");
     assert!(complaints.contains("No more IP addresses"), "{complaints}");
     assert_eq!(stage.address("late"), "");
 }
 
 #[tokio::test]
-async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
+async fn a_name_or_tags_that_match_nothing_or_cannot_be_read_are_refused() {
     let (mut stage, _) = stage().await;
     for (key, value, expected) in [
         ("floating-subnet", "green*", "no subnet of external network"),
@@ -231,7 +231,7 @@ async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
             "&dmz,slow",
             "no subnet of external network",
         ),
-        ("floating-subnet", "~red(", "is no pattern"),
+        ("floating-subnet", "~red(", "is not a pattern"),
         (
             "floating-subnet-id",
             "6b0a5a2e-0000-4000-8000-000000000000",
@@ -250,7 +250,7 @@ async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
     }
 }
 
-/// Neutron shows no network to take floating addresses from.
+/// Hides all networks that floating IPs could come from.
 fn hide_networks(stage: &Stage) {
     let nothing = Action::Status {
         code: 200,
@@ -267,7 +267,7 @@ async fn without_an_external_network_a_service_is_internal_until_there_is_one() 
     stage.services.push(service("web", &[80]));
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
-    assert_eq!(notes(&stage), [FAILED, FORCED]);
+    assert_eq!(warnings(&stage), [FAILED, FORCED]);
     let private = stage.address("web");
     let balancer = stage.balancers().remove(0).loadbalancer;
     assert_eq!(balancer.attributes["vip_address"], private.as_str());
@@ -277,7 +277,7 @@ async fn without_an_external_network_a_service_is_internal_until_there_is_one() 
     stage.sim.clear_faults();
     stage.restart().await;
     stage.settle().await;
-    assert_eq!(notes(&stage), [""; 0]);
+    assert_eq!(warnings(&stage), [""; 0]);
     assert_eq!(place(&stage.address("web")), "public");
 }
 
@@ -289,15 +289,15 @@ async fn an_address_outlives_the_sight_of_its_network() {
     let address = stage.address("web");
     hide_networks(&stage);
     quiet(&mut stage).await;
-    assert_eq!(notes(&stage), [FAILED], "it is not made an internal one");
+    assert_eq!(warnings(&stage), [FAILED], "it does not become internal");
     assert_eq!(stage.address("web"), address);
     assert_eq!(stage.service("web").annotation(ADDRESS), Some(address.as_str()));
-    // Whoever asks for no floating address does not miss a network.
+    // A Service without a floating IP needs no external network.
     stage.service("web").deleting = true;
     stage.settle().await;
     let mut inside = service("inside", &[80]);
     annotate(&mut inside, crate::stage::INTERNAL, Some("true"));
     stage.services.push(inside);
     stage.settle().await;
-    assert_eq!(notes(&stage), [""; 0]);
+    assert_eq!(warnings(&stage), [""; 0]);
 }

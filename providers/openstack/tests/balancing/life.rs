@@ -1,4 +1,4 @@
-//! A load balancer comes, changes and goes.
+//! The life of a load balancer: creation, changes and deletion.
 
 use ccm_testbed::picture::Picture;
 
@@ -56,7 +56,7 @@ async fn ports_come_change_and_go_in_place() {
     assert_eq!(ports, [(443, 7), (8080, 7)]);
     assert_eq!((balancer.pools.len(), balancer.members.len()), (2, 4));
 
-    // The same port with another protocol is made anew, and the proxy protocol needs another pool.
+    // A port with another protocol is created again, and the PROXY protocol needs another pool.
     let web = stage.service("web");
     annotate(web, "loadbalancer.openstack.org/x-forwarded-for", Some("true"));
     stage.settle().await;
@@ -95,7 +95,7 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     assert_ne!(public, private);
     assert_eq!(stage.sim.call_counts().get("floatingip_delete"), None);
 
-    // It comes back if it is asked for.
+    // The floating IP is created again if it is requested.
     annotate(stage.service("web"), INTERNAL, None);
     stage.service("web").load_balancer_ip = public.as_str().into();
     stage.settle().await;
@@ -119,7 +119,7 @@ async fn a_shared_load_balancer_outlives_its_owner() {
         stage.services.push(service);
         stage.settle().await;
     }
-    // Two may share it.
+    // Two Services may share it.
     let complaints = stage.complaints().join("\n");
     assert!(
         complaints.contains("already shared by 2 Services"),
@@ -145,8 +145,8 @@ async fn a_shared_load_balancer_outlives_its_owner() {
 }
 
 #[tokio::test]
-async fn a_service_deleted_while_nobody_ran_leaves_nothing() {
-    // The suite for all providers has the configuration with everything.
+async fn a_service_deleted_without_a_running_process_leaves_nothing() {
+    // The suite for all providers uses the configuration with all features.
     for conf in ["", "manage-security-groups = true\ncascade-delete = false"] {
         let mut stage = Stage::new(2, conf).await;
         stage.services.push(service("stays", &[81]));

@@ -1,4 +1,4 @@
-//! What things are called.
+//! Names of objects.
 
 use crate::stage::{ID, Stage, annotate, service};
 

@@ -36,9 +36,9 @@ fn members(stage: &Stage) -> (BTreeSet<(String, String)>, usize) {
 }
 
 fn duplicates(stage: &Stage) -> Vec<String> {
-    let notes = stage.reports.iter().flat_map(|report| &report.events);
-    let notes = notes.filter(|note| note.reason == "DuplicateNodeAddress" && note.warning);
-    notes.map(|note| note.message.clone()).collect()
+    let warnings = stage.reports.iter().flat_map(|report| &report.events);
+    let warnings = warnings.filter(|event| event.reason == "DuplicateNodeAddress" && event.warning);
+    warnings.map(|event| event.message.clone()).collect()
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
         let mut stage = Stage::new(2, config).await;
         let address = stage.nodes[0].addresses[0].address.clone();
         let other = stage.nodes[1].addresses[0].address.clone();
-        // The servers of the first Nodes by name are gone.
+        // The servers of the first Nodes by name do not exist.
         let first = twin(&stage.nodes[0], "a", 30);
         let newest = twin(&stage.nodes[0], "b", 10);
         stage.nodes.extend([first, newest]);
@@ -69,15 +69,15 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
             }
         };
         expect(&stage, &[("b", &address), ("node-1", &other)]);
-        let [told] = &duplicates(&stage)[..] else {
+        let [reported] = &duplicates(&stage)[..] else {
             panic!("{:?}", stage.reports)
         };
         assert!(
-            told.contains(&format!("{address} is the address of nodes b, a, node-0")),
-            "{told}"
+            reported.contains(&format!("{address} is the address of nodes b, a, node-0")),
+            "{reported}"
         );
 
-        // The node that the pool has stays, although there is a newer one.
+        // The node in the pool stays, although a newer one exists.
         let newer = twin(&stage.nodes[0], "c", 5);
         stage.nodes.push(newer);
         for restart in [false, true] {
@@ -90,7 +90,7 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
             assert_eq!(stage.cost().0, 0, "{config} {:?}", stage.sim.call_counts());
         }
 
-        // Others come and go meanwhile.
+        // Other nodes join and leave meanwhile.
         stage.join();
         let third = stage.nodes.last().unwrap().clone();
         let third = (third.view.name.clone(), third.addresses[0].address.clone());
@@ -99,7 +99,7 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
         let third = (third.0.as_str(), third.1.as_str());
         expect(&stage, &[("b", &address), ("node-1", &other), third]);
 
-        // Once it is gone, the newest one takes its place; the last one left is told of no more.
+        // After its deletion, the newest node replaces it; a single remaining node is not reported.
         stage.nodes.retain(|node| node.view.name != "b");
         stage.settle().await;
         expect(&stage, &[("c", &address), ("node-1", &other), third]);

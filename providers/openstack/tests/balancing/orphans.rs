@@ -1,4 +1,4 @@
-//! Services that the API server lost although their load balancers were never deleted.
+//! Load balancers whose Services the API server lost.
 
 use ccm_core::load_balancer::{OrphanPart, Request};
 
@@ -13,7 +13,7 @@ fn texts(orphans: &[OrphanPart]) -> Vec<String> {
     orphans.iter().map(|orphan| orphan.what.clone()).collect()
 }
 
-/// What there is, for comparing.
+/// The state of the cloud, for comparison.
 fn picture(stage: &Stage) -> String {
     format!("{:?} {:?}", stage.balancers(), stage.sim.security_groups())
 }
@@ -69,7 +69,7 @@ async fn orphans_are_listed_and_nothing_but_a_permitted_pass_deletes_one() {
     }
     assert_eq!(picture(&stage), before);
 
-    // A new Service of the same name takes it over, address included.
+    // A new Service of the same name adopts it, including the address.
     let mut again = service("web", &[80, 443]);
     again.id.uid = "another".into();
     stage.services.push(again);

@@ -1,11 +1,11 @@
-//! Somebody else deletes or changes what Services have.
+//! Other clients delete or change the objects of Services.
 
 use ccm_testbed::picture::Picture;
 use serde_json::json;
 
 use crate::stage::{Stage, annotate};
 
-/// Nothing of this is the program's own doing, so that it is seen by the next process, or by the drift check.
+/// These changes are not the process's own, so the next process or the drift check detects them.
 async fn heals(stage: &mut Stage, expected: &Picture, what: &str) {
     let broken = Picture::of(&stage.sim, &[]).differs(expected);
     assert!(broken.is_some(), "{what}: nothing was changed");
@@ -15,7 +15,7 @@ async fn heals(stage: &mut Stage, expected: &Picture, what: &str) {
     assert_eq!(Picture::of(&stage.sim, &[]).differs(expected), None, "{what}");
 }
 
-/// A load balancer with another name counts as somebody else's, as in the Go program: it outlives its Service.
+/// A load balancer with another name belongs to others, as in the Go program: it outlives its Service.
 #[tokio::test]
 async fn a_renamed_load_balancer_keeps_its_name() {
     let mut stage = Stage::served().await;

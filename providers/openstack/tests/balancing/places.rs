@@ -1,4 +1,4 @@
-//! Where load balancers, their addresses and their members are; and security groups that come and go.
+//! The subnets of load balancers, their addresses and their members; and changes of security groups.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -10,11 +10,11 @@ use ccm_sim::{
 use serde_json::json;
 
 use crate::{
-    features::{cloud, note, notes, quiet, served, web},
+    features::{annotation_key, cloud, quiet, served, warnings, web},
     stage::{Stage, annotate, service},
 };
 
-/// A network with one subnet each; the network's id and the subnets'.
+/// A network with one subnet; the IDs of both.
 fn network(
     stage: &Stage,
     name: &str,
@@ -57,7 +57,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
     );
     stage.configure(&conf);
     stage.restart().await;
-    // The empty text takes the place of the config's flavor, which does not exist.
+    // The empty text overrides the config's flavor, which does not exist.
     for (annotations, vip, members) in [
         (vec![("subnet-id", subnets[0].as_str())], "10.77.", &subnets[1]),
         (vec![("network-id", net.as_str())], "10.7", &subnets[1]),
@@ -69,7 +69,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
         (vec![("class", "own")], "10.78.", &subnets[0]),
     ] {
         let mut wanted = web(&[80], &annotations);
-        annotate(&mut wanted, &note("flavor-id"), Some(""));
+        annotate(&mut wanted, &annotation_key("flavor-id"), Some(""));
         let internal = "service.beta.kubernetes.io/openstack-internal-load-balancer";
         annotate(&mut wanted, internal, Some("true"));
         let balancer = served(&mut stage, wanted).await;
@@ -78,8 +78,12 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
         let subnet = &balancer.members[0].attributes["subnet_id"];
         assert_eq!(*subnet, json!(members), "{annotations:?}");
         assert_eq!(stage.address("web"), address);
-        // What can not be changed stays, and people are told.
-        annotate(stage.service("web"), &note("subnet-id"), Some("another"));
+        // Fields that cannot be changed stay, and users are notified.
+        annotate(
+            stage.service("web"),
+            &annotation_key("subnet-id"),
+            Some("another"),
+        );
         stage.settle().await;
         assert!(
             stage.complaints().join("").contains("subnet-id"),
@@ -117,7 +121,7 @@ async fn an_ipv6_service_has_an_address_of_its_family_and_no_floating_one() {
     let balancer = served(&mut stage, wanted).await;
     let vip: IpAddr = stage.address("web").parse().unwrap();
     assert!(vip.is_ipv6());
-    assert!(notes(&stage).contains(&"LoadBalancerFloatingIPSkipped"));
+    assert!(warnings(&stage).contains(&"LoadBalancerFloatingIPSkipped"));
     assert!(!stage.sim.call_counts().contains_key("floating_ip_create"));
     let addresses: Vec<_> = balancer
         .members
@@ -138,14 +142,14 @@ async fn nodes_by_their_labels() {
     let mut stage = cloud("node-selector = none", |_| {}).await;
     let balancer = served(&mut stage, web(&[80], &[])).await;
     assert!(balancer.members.is_empty());
-    annotate(stage.service("web"), &note("node-selector"), Some(""));
+    annotate(stage.service("web"), &annotation_key("node-selector"), Some(""));
     stage.settle().await;
     assert_eq!(stage.balancers()[0].members.len(), 2);
 
-    // A label comes, changes and goes: members follow, without a look at the cloud.
+    // A label is added, changed and removed: members follow without discovery.
     annotate(
         stage.service("web"),
-        &note("node-selector"),
+        &annotation_key("node-selector"),
         Some("pool=edge, fast"),
     );
     stage.settle().await;
@@ -166,7 +170,7 @@ async fn nodes_by_their_labels() {
         assert_eq!(found.len(), members, "{labels:?}");
         assert!(found.iter().all(|member| member.name == "node-1"), "{found:?}");
         let (writes, reads) = stage.cost();
-        // Reads: until the load balancer is ready again, and the list that is replaced.
+        // Reads: until the load balancer is active again, and the replaced list.
         assert!(writes == 1 && reads <= 2, "{:?}", stage.sim.call_counts());
     }
 }
@@ -199,7 +203,7 @@ async fn tags_of_old_releases_go_with_the_group() {
     let mut stage = cloud("manage-security-groups = true", |_| {}).await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
-    // As long as ports keep the group; the question for them names it.
+    // As long as ports keep the group; the query for them names it.
     stage.sim.add_fault(Fault::on("port_update", Action::status(503)));
     stage.service("web").deleting = true;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What a Service asks for and cannot have, and credentials that see nothing.
+//! Requests of Services that are refused, and credentials without permissions.
 
 use ccm_core::load_balancer::ServiceView;
 use ccm_sim::openstack::AppCredentialSpec;
@@ -30,7 +30,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
         stage.settle_in_trouble().await;
     }
     assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
-    // Octavia does not even tell whether another project has it.
+    // Octavia hides whether the load balancer exists in another project.
     let complaints = stage.complaints().join("\n");
     assert!(
         complaints.contains("403") && complaints.contains("as="),
@@ -50,7 +50,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
     }
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
 
-    // With the right ones everything goes on.
+    // With the right credentials, everything works again.
     stage.restart().await;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -58,7 +58,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
 }
 
 #[tokio::test]
-async fn what_only_a_new_load_balancer_can_have_is_refused_and_the_rest_is_done() {
+async fn a_create_only_field_is_blocked_and_the_rest_is_applied() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     for (key, value) in [
@@ -117,22 +117,22 @@ async fn values_without_a_meaning_are_named_in_one_note_and_their_defaults_used(
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
-    let notes: Vec<_> = stage.reports.iter().flat_map(|report| &report.events).collect();
-    let [note] = notes.as_slice() else {
-        panic!("{notes:?}")
+    let warnings: Vec<_> = stage.reports.iter().flat_map(|report| &report.events).collect();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}")
     };
-    assert!(note.warning && note.reason == "LoadBalancerAnnotationIgnored");
+    assert!(warning.warning && warning.reason == "LoadBalancerAnnotationIgnored");
     for (key, value) in odd {
         assert!(
-            note.message.contains(&format!("{key}: \"{value}\"")),
+            warning.message.contains(&format!("{key}: \"{value}\"")),
             "{key}: {}",
-            note.message
+            warning.message
         );
     }
 }
 
 #[tokio::test]
-async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes() {
+async fn a_service_with_refused_values_still_follows_nodes_and_can_be_deleted() {
     let refused = [
         ("connection-limit", "-2"),
         ("timeout-client-data", "-1"),
@@ -146,7 +146,7 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
         let mut stage = Stage::served().await;
         let id = stage.balancers()[0].loadbalancer.id.clone();
         annotate(stage.service("web"), &format!("{PREFIX}{key}"), Some(value));
-        // What it asks for besides waits, too.
+        // Its other requests wait, too.
         stage.service("web").ports = service("web", &[80, 444]).ports;
         stage.join();
         stage.settle().await;
@@ -180,7 +180,7 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
             "{key}"
         );
     }
-    // One that never had a load balancer gets none, and goes.
+    // A Service that never had a load balancer gets none, and is deleted.
     let mut stage = Stage::new(1, MANAGED).await;
     let mut web = service("web", &[80]);
     annotate(

@@ -1,4 +1,4 @@
-//! The cluster gets another name.
+//! The cluster's name changes.
 
 use ccm_core::load_balancer::ClusterTag;
 use ccm_sim::{Action, Fault};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::{ID, Stage, annotate, service};
 
-/// As the Go cloud controller leaves it: without our mark.
+/// Like after the Go cloud controller: without our ownership tag.
 fn unmark(stage: &Stage) {
     for balancer in stage.balancers() {
         let tags = balancer.loadbalancer.attributes["tags"]
@@ -41,16 +41,16 @@ fn names(stage: &Stage) -> Vec<String> {
     all
 }
 
-fn notes(stage: &Stage) -> Vec<&'static str> {
+fn warnings(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
     reports
         .flat_map(|report| &report.events)
-        .map(|note| note.reason)
+        .map(|event| event.reason)
         .collect()
 }
 
 #[tokio::test]
-async fn load_balancers_get_the_new_name_whoever_made_them() {
+async fn load_balancers_get_the_new_name_whichever_program_created_them() {
     for unmarked in [false, true] {
         let mut stage = Stage::served().await;
         if unmarked {
@@ -76,7 +76,7 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
         assert_eq!(names(&stage), expected);
         let mark = balancer.loadbalancer.attributes["tags"].to_string();
         assert!(mark.contains(ClusterTag::PREFIX), "{mark}");
-        // A monitor, a pool and a listener for each port, and itself; nothing else is touched.
+        // A monitor, a pool and a listener for each port, and the load balancer; nothing else is changed.
         let (writes, _) = stage.cost();
         assert_eq!(writes, 7 + usize::from(unmarked), "{:?}", stage.sim.call_counts());
 
@@ -90,9 +90,9 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
     }
 }
 
-/// Wherever the renaming ends, and whether the cluster is called as before again or a third way.
+/// The renaming stops anywhere, and the cluster's name changes back or to a third one.
 #[tokio::test]
-async fn a_renaming_that_was_broken_off_is_taken_back() {
+async fn an_interrupted_renaming_is_reverted() {
     for (written, last) in (0..7).flat_map(|written| [(written, "kubernetes"), (written, "third")]) {
         let mut stage = Stage::served().await;
         let (before, id) = (names(&stage), stage.balancers()[0].loadbalancer.id.clone());
@@ -137,23 +137,23 @@ async fn a_renaming_that_was_broken_off_is_taken_back() {
 }
 
 #[tokio::test]
-async fn people_are_told_of_the_new_name() {
+async fn the_new_name_is_reported() {
     let mut stage = Stage::served().await;
     stage.cluster = "other".to_owned();
     stage.restart().await;
-    let mut told = Vec::new();
-    // The first passes find the former name; what is said later is about the new one.
+    let mut reported = Vec::new();
+    // The first passes observe the former name; later Events use the new one.
     for _ in 0..2 {
         stage.pass_once().await;
-        told.extend(notes(&stage));
+        reported.extend(warnings(&stage));
     }
-    assert!(told.contains(&"LoadBalancerRename"), "{told:?}");
+    assert!(reported.contains(&"LoadBalancerRename"), "{reported:?}");
     stage.settle().await;
-    assert!(!notes(&stage).contains(&"LoadBalancerRename"));
+    assert!(!warnings(&stage).contains(&"LoadBalancerRename"));
 }
 
 #[tokio::test]
-async fn a_service_that_goes_with_the_rename_leaves_nothing() {
+async fn a_service_that_leaves_during_the_rename_leaves_nothing() {
     for unmarked in [false, true] {
         let mut stage = Stage::served().await;
         if unmarked {
@@ -225,7 +225,7 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
     unmark(&stage);
     let before = names(&stage);
     let id = stage.balancers()[0].loadbalancer.id.clone();
-    // The same Service of another cluster, which names it, but was never served by it.
+    // The same Service of another cluster, which names the load balancer but never used it.
     stage.services.clear();
     let mut web = service("web", &[80]);
     annotate(&mut web, ID, Some(&id));

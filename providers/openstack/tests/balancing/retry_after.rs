@@ -1,4 +1,4 @@
-//! Services that ask to be left alone for an absurd time, or for none.
+//! Services that send absurd values of `Retry-After`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     stage::{Stage, annotate, service},
 };
 
-/// Longer than anybody should wait.
+/// Longer than any client should wait.
 const LONG: [&str; 4] = [
     "86400",
     "18446744073709551615",
@@ -35,7 +35,7 @@ fn unavailable(op: &str, retry_after: &str) -> Fault {
     Fault::on(op, action)
 }
 
-/// Something that needs an answer from a service.
+/// A call that needs an answer of a service.
 async fn ask(stage: &mut Stage, name: &str) -> Result<()> {
     match name {
         "identity" => build(stage.conf()).await.map(drop),
@@ -93,7 +93,7 @@ async fn no_service_stops_us_for_long_and_none_turns_the_backoff_off() {
             let mut stage = stage().await;
             stage.sim.add_fault(unavailable(op, value).once());
             match ask(&mut stage, name).await {
-                // Nobody but the caller repeats the first authentication.
+                // Only the caller repeats the first authentication.
                 Err(error) if name == "identity" => {
                     let backoff = Duration::from_secs(1);
                     assert_eq!(error.retry().wait(backoff), backoff, "{value}: {error:?}");

@@ -5,7 +5,7 @@ use ccm_testbed::picture::Picture;
 use serde_json::json;
 
 use crate::{
-    hands::Hands,
+    other_client::OtherClient,
     stage::{ADDRESS, ID, INTERNAL, KEEP, Stage, annotate, service},
 };
 
@@ -29,21 +29,21 @@ fn tags(stage: &Stage, id: &str) -> Vec<String> {
     serde_json::from_value(balancer.loadbalancer.attributes["tags"].clone()).unwrap()
 }
 
-/// A Service that names its load balancer.
+/// Adds a Service that names its load balancer.
 fn push(stage: &mut Stage, name: &str, ports: &[u16], balancer: &str) {
     let mut service = service(name, ports);
     annotate(&mut service, ID, Some(balancer));
     stage.services.push(service);
 }
 
-/// A cluster and a load balancer of a person, with a public address.
+/// A cluster, and a user's load balancer with a public address.
 pub(crate) async fn with_a_users() -> (Stage, String) {
     with_a_users_under(CONFIG).await
 }
 
 async fn with_a_users_under(config: &str) -> (Stage, String) {
     let stage = Stage::new(2, config).await;
-    let id = Hands::of(&stage.sim).await.balancer("mine").await;
+    let id = OtherClient::of(&stage.sim).await.balancer("mine").await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let port = balancer.attributes["vip_port_id"].as_str().unwrap().to_owned();
     stage
@@ -82,7 +82,7 @@ async fn two_that_come_at_once_are_both_served_and_one_port_has_one_winner() {
     let served = |stage: &Stage| ["three", "four"].map(|name| !stage.address(name).is_empty());
     let first = served(&stage);
     assert_eq!(first.iter().filter(|served| **served).count(), 1, "{complaints}");
-    // The winner goes, and the other one comes into its place.
+    // The first Service leaves, and the other one gets its port.
     stage.service(if first[0] { "three" } else { "four" }).deleting = true;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -109,11 +109,11 @@ async fn a_taken_port_is_refused_and_stays_with_its_service() {
     assert_ne!(
         stage.address("web"),
         "",
-        "who was there first keeps it: {complaints}"
+        "the first Service keeps it: {complaints}"
     );
     assert_eq!(stage.address("api"), "");
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
-    // A restart knows no more than the cloud.
+    // A new process only knows the cloud.
     stage.restart().await;
     stage.settle().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
@@ -135,7 +135,7 @@ async fn one_leaves_while_the_other_is_updated() {
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(listeners(&stage, &id), [80, 81, 82, 443]);
 
-    // The port that the one leaves is the one that the other wants.
+    // One Service leaves the port that the other one requests.
     stage.service("api").deleting = true;
     stage.service("web").ports = service("web", &[80, 81]).ports;
     stage.settle().await;
@@ -197,14 +197,14 @@ async fn a_service_moves_to_another_load_balancer_and_back() {
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     let balancers = stage.balancers();
-    assert_eq!(balancers.len(), 1, "its own one is gone: {balancers:#?}");
+    assert_eq!(balancers.len(), 1, "its own one is deleted: {balancers:#?}");
     assert_eq!(listeners(&stage, &mine), [80, 9999]);
     assert_eq!(stage.address("web"), "203.0.113.77");
     assert_eq!(stage.service("web").annotation(ADDRESS), Some("203.0.113.77"));
     let floating = stage.sim.floating_ips();
     assert!(
         !floating.iter().any(|one| one.address.to_string() == address),
-        "its address goes with its load balancer: {floating:?}"
+        "its address is deleted with its load balancer: {floating:?}"
     );
 
     annotate(stage.service("web"), ID, None);
@@ -248,13 +248,13 @@ async fn the_same_load_balancer_named_by_id_and_by_name_is_one() {
 }
 
 #[tokio::test]
-async fn what_a_person_made_on_their_load_balancer_survives_everything() {
+async fn a_users_objects_on_their_load_balancer_are_never_changed() {
     let (mut stage, id) = with_a_users().await;
     let foreign = Picture::of(&stage.sim, &[]);
     push(&mut stage, "web", &[80, 443], &id);
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
-    // A port that is the person's is not the Service's.
+    // A user's port does not become the Service's.
     stage.service("web").ports = service("web", &[443, 9999]).ports;
     annotate(
         stage.service("web"),
@@ -263,7 +263,7 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     );
     stage.settle().await;
     let complaints = stage.complaints().join("\n");
-    assert!(complaints.contains("somebody else's"), "{complaints}");
+    assert!(complaints.contains("another user's"), "{complaints}");
     stage.service("web").ports = service("web", &[443]).ports;
     stage.join();
     stage.settle().await;
@@ -271,7 +271,7 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(listeners(&stage, &id), [443, 9999]);
-    // Gone from the cloud behind our back, and the Service moves away and comes back.
+    // The load balancer is deleted by another client, and the Service leaves it and returns.
     let ours = stage.balancers().remove(0).listeners;
     let ours = ours
         .iter()
@@ -287,41 +287,41 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
 }
 
 #[tokio::test]
-async fn a_persons_security_group_and_its_rules_survive_everything() {
+async fn a_users_security_group_and_its_rules_are_never_changed() {
     let (mut stage, id) = with_a_users_under("manage-security-groups = true").await;
-    let hands = Hands::of(&stage.sim).await;
-    let group = hands
-        .make_in_network("security-groups", "security_group", json!({"name": "mine"}))
+    let other = OtherClient::of(&stage.sim).await;
+    let group = other
+        .create_in_network("security-groups", "security_group", json!({"name": "mine"}))
         .await;
-    // Just what the Service would need too.
+    // The Service needs exactly this rule, too.
     let rule = json!({
         "security_group_id": group, "direction": "ingress", "ethertype": "IPv4", "protocol": "tcp",
         "port_range_min": 30000, "port_range_max": 32767, "remote_ip_prefix": "10.0.0.0/8",
     });
-    hands
-        .make_in_network("security-group-rules", "security_group_rule", rule)
+    other
+        .create_in_network("security-group-rules", "security_group_rule", rule)
         .await;
     for node in &stage.nodes {
         let server = node.view.provider_id.as_deref().unwrap();
         let ports = stage.sim.server_ports(server.trim_start_matches("openstack:///"));
-        hands.join_group(&ports[0], &group).await;
+        other.join_group(&ports[0], &group).await;
     }
-    let of_the_person = |stage: &Stage| {
+    let of_the_user = |stage: &Stage| {
         let groups = stage.sim.security_groups();
         let mut mine = groups.into_iter().find(|found| found.id == group).unwrap();
         mine.ports.sort();
         format!("{mine:?}")
     };
-    let (whole, before) = (Picture::of(&stage.sim, &[]), of_the_person(&stage));
+    let (whole, before) = (Picture::of(&stage.sim, &[]), of_the_user(&stage));
     push(&mut stage, "web", &[80], &id);
     stage.settle().await;
-    assert_eq!(of_the_person(&stage), before);
+    assert_eq!(of_the_user(&stage), before);
     assert_eq!(stage.complaints(), [""; 0]);
     stage.service("web").ports = service("web", &[80, 443]).ports;
     stage.settle().await;
     stage.restart().await;
     stage.settle().await;
-    assert_eq!(of_the_person(&stage), before);
+    assert_eq!(of_the_user(&stage), before);
     assert_ne!(Picture::of(&stage.sim, &[]).differs(&whole), None);
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -335,7 +335,7 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
     stage.settle().await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let other = "kube_service_elsewhere_shop_api";
-    // Added while our listing is young, and so is the question whether the load balancer may go.
+    // The tag is added while the cached listing is fresh, and so is the decision whether to delete the load balancer.
     let mut all = tags(&stage, &balancer.id);
     all.push(other.to_owned());
     let patch = json!({"tags": all});
@@ -347,9 +347,9 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
         "loadbalancer_id": balancer.id, "name": format!("listener_0_{other}"), "protocol": "TCP",
         "protocol_port": 8443, "tags": [other],
     });
-    Hands::of(&stage.sim)
+    OtherClient::of(&stage.sim)
         .await
-        .make("listeners", "listener", body)
+        .create("listeners", "listener", body)
         .await;
     stage.read.freshness = Freshness::now();
     stage.service("web").deleting = true;

@@ -1,4 +1,4 @@
-//! A cluster on the simulated cloud, and what the service controller does with it.
+//! A cluster on the simulated cloud, with the actions of the service controller.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -46,7 +46,7 @@ impl DerefMut for Stage {
     }
 }
 
-/// The text of a config file whose section of load balancers is this.
+/// The text of a config file with this section of load balancers.
 pub(crate) fn conf_of(sim: &OpenStack, section: &str) -> String {
     format!("{}\n[LoadBalancer]\n{section}\n", sim.cloud_conf())
 }
@@ -69,11 +69,11 @@ pub(crate) fn node(sim: &OpenStack, name: &str) -> ServiceNode {
     }
 }
 
-/// Security groups and health monitors, beside the load balancers.
+/// Security groups and health monitors in addition to load balancers.
 pub(crate) const MANAGED: &str = "manage-security-groups = true\ncreate-monitor = true";
 
 impl Stage {
-    /// Two nodes, and the Service `web` with all that belongs to it.
+    /// Two nodes, and the Service `web` with all of its objects.
     pub(crate) async fn served() -> Self {
         let mut stage = Self::new(2, MANAGED).await;
         stage.services.push(service("web", &[80, 443]));
@@ -98,19 +98,19 @@ impl Stage {
         stage
     }
 
-    /// One more node.
+    /// Adds a node.
     pub(crate) fn join(&mut self) {
         let node = node(&self.sim, &format!("node-{}", self.nodes.len()));
         self.nodes.push(node);
     }
 
-    /// The section of load balancers becomes this, for the next process.
+    /// Sets the section of load balancers for the next process.
     pub(crate) fn configure(&mut self, more: &str) {
         let before = self.conf.split_once("[LoadBalancer]").unwrap().0;
         self.conf = format!("{before}[LoadBalancer]\n{more}\n");
     }
 
-    /// The credentials become those of an administrator, for the next process.
+    /// Sets an administrator's credentials for the next process.
     pub(crate) fn become_admin(&mut self) {
         let name = "admin-of-clouds".to_owned();
         let user = UserSpec {
@@ -132,12 +132,12 @@ impl Stage {
         );
     }
 
-    /// A new process.
+    /// Starts a new process.
     pub(crate) async fn restart(&mut self) {
         self.cloud = build(&self.conf).await.unwrap();
     }
 
-    /// A new process whose metrics are in this registry.
+    /// Starts a new process with its metrics in the returned registry.
     pub(crate) async fn watched(&mut self) -> Registry {
         let mut registry = Registry::default();
         let (_directory, mut context) = context(&self.conf);
@@ -146,7 +146,7 @@ impl Stage {
         registry
     }
 
-    /// A new process with other credentials.
+    /// Starts a new process with other credentials.
     pub(crate) async fn restart_as(&mut self, credentials: &str) {
         let (_, settings) = self.conf.split_once("[LoadBalancer]").unwrap();
         self.cloud = build(&format!("{credentials}\n[LoadBalancer]{settings}"))
@@ -162,8 +162,8 @@ impl Stage {
         &self.conf
     }
 
-    /// Why the parts cannot be discovered.
-    pub(crate) async fn survey_error(&self) -> String {
+    /// The error of discovery.
+    pub(crate) async fn discovery_error(&self) -> String {
         self.discover().await.unwrap_err().report()
     }
 
@@ -196,7 +196,7 @@ impl Stage {
             .to_owned()
     }
 
-    /// Writes and reads since the last time, without authentication.
+    /// The writes and reads since the last check, without authentication.
     pub(crate) fn cost(&self) -> (usize, usize) {
         let calls = self.sim.calls();
         let calls = calls.iter().filter(|call| call.service != "identity");
@@ -209,12 +209,12 @@ impl Stage {
     }
 }
 
-/// Time passes until then, for the simulated cloud, too.
+/// Advances real and simulated time.
 pub(crate) async fn wait_until(until: Instant) {
     pass(until.saturating_duration_since(Instant::now())).await;
 }
 
-/// So much time passes.
+/// Advances the time.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

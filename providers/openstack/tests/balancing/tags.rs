@@ -1,10 +1,10 @@
-//! Tags that somebody else writes while we do.
+//! Tags that other clients write at the same time.
 
 use ccm_core::load_balancer::ClusterTag;
 use serde_json::json;
 
 use crate::{
-    hands::Hands,
+    other_client::OtherClient,
     stage::{ID, Stage, annotate, service},
 };
 
@@ -15,7 +15,7 @@ fn tags(stage: &Stage) -> Vec<String> {
     serde_json::from_value(balancer.attributes["tags"].clone()).unwrap()
 }
 
-/// Somebody adds a tag, of which our listings know nothing.
+/// Adds a tag that the cached listings do not have.
 fn add_tag(stage: &Stage, id: &str, tag: &str) {
     let balancer = stage.balancers().remove(0);
     let mut objects = std::iter::once(&balancer.loadbalancer).chain(&balancer.listeners);
@@ -43,14 +43,14 @@ async fn shared() -> (Stage, String) {
 #[tokio::test]
 async fn another_clusters_tag_survives_whatever_we_write() {
     let (mut stage, id) = shared().await;
-    // They come while our listing is old: a Service of the same name, with a listener of its own.
+    // They appear while the cached listing is old: a Service of the same name, with a listener of its own.
     add_tag(&stage, &id, THEIRS);
     let body = json!({
         "loadbalancer_id": id, "name": format!("listener_0_{THEIRS}"), "protocol": "TCP",
         "protocol_port": 8443, "tags": [THEIRS],
     });
-    let theirs = Hands::of(&stage.sim).await;
-    let theirs = theirs.make("listeners", "listener", body).await;
+    let theirs = OtherClient::of(&stage.sim).await;
+    let theirs = theirs.create("listeners", "listener", body).await;
     stage.service("api").deleting = true;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -62,7 +62,7 @@ async fn another_clusters_tag_survives_whatever_we_write() {
     );
     assert_eq!(tags(&stage).len(), 3);
 
-    // And the load balancer outlives our last Service, of which nothing is left.
+    // And the load balancer outlives our last Service, all of whose objects are deleted.
     stage.service("web").deleting = true;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -100,8 +100,8 @@ async fn a_listeners_and_a_load_balancers_further_tags_survive_a_renaming() {
 }
 
 #[tokio::test]
-async fn another_clusters_service_of_the_same_name_is_not_taken_for_ours() {
-    // Our listing is young this time, so that only the question whose tags these are decides.
+async fn another_clusters_service_of_the_same_name_is_not_adopted() {
+    // The cached listing is fresh this time, so only the uncached read of the tags can decide.
     let mut stage = Stage::new(2, "").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;

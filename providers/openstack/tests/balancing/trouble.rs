@@ -1,4 +1,4 @@
-//! What goes wrong, and what must not.
+//! Failures, and their limits.
 
 use ccm_core::load_balancer::{ClusterTag, ServiceView};
 use ccm_sim::openstack::Control;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::{ADDRESS, ID, MANAGED, Stage, annotate, service};
 
-/// The operations that wrote.
+/// The write operations.
 fn writes(stage: &Stage) -> Vec<&'static str> {
     let calls = stage.sim.calls();
     let writes = calls
@@ -58,14 +58,14 @@ async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
         "{:?}",
         writes(&stage)
     );
-    // Whoever wants it no more loses it all the same.
+    // A leaving Service loses it nevertheless.
     stage.service("web").deleting = true;
     stage.settle().await;
     assert!(stage.balancers().is_empty() && stage.services.is_empty());
 }
 
 #[tokio::test]
-async fn what_somebody_deleted_is_made_again_under_the_annotations() {
+async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
@@ -79,21 +79,21 @@ async fn what_somebody_deleted_is_made_again_under_the_annotations() {
         Some(now.loadbalancer.id.as_str())
     );
 
-    // One that a person named is not ours to make.
+    // A load balancer that a user named is not created.
     let mut other = service("other", &[80]);
     annotate(&mut other, ID, Some("6b0a5a2e-0000-4000-8000-000000000000"));
     stage.services.push(other);
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);
     assert!(
-        stage.complaints().join("\n").contains("not there"),
+        stage.complaints().join("\n").contains("missing"),
         "{:?}",
         stage.complaints()
     );
 }
 
 #[tokio::test]
-async fn nothing_is_made_anew_while_no_node_is_visible() {
+async fn nothing_is_recreated_while_no_node_is_visible() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
@@ -125,7 +125,7 @@ async fn nothing_is_made_anew_while_no_node_is_visible() {
 
 #[tokio::test]
 async fn three_dead_nodes_first_in_the_alphabet_do_not_block_a_deletion() {
-    // Once their kubelets are known to be silent, once nothing tells them from the others.
+    // Once with kubelets that are known to be silent, once without any difference to the others.
     for ready in [false, true] {
         let mut stage = Stage::new(7, MANAGED).await;
         stage.services.push(service("web", &[80, 443]));
@@ -141,7 +141,7 @@ async fn three_dead_nodes_first_in_the_alphabet_do_not_block_a_deletion() {
         }
         stage.restart().await;
         stage.service("web").deleting = true;
-        // A check that finds none of its nodes blocks the pass; the next one asks about others.
+        // A check without any present node blocks the pass; the next one reads other nodes.
         for _ in 0..3 {
             stage.settle().await;
         }
@@ -151,7 +151,7 @@ async fn three_dead_nodes_first_in_the_alphabet_do_not_block_a_deletion() {
 }
 
 #[tokio::test]
-async fn without_nodes_members_stay_and_what_people_set_on_members_survives() {
+async fn without_nodes_members_and_their_user_settings_stay() {
     let mut stage = Stage::served().await;
     let member = stage.balancers()[0].members[0].clone();
     let drained = json!({"weight": 0});

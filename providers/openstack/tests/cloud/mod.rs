@@ -10,7 +10,7 @@ use ccm_core::{
 use ccm_provider_openstack::NAME;
 use ccm_sim::openstack::{Config, OpenStack};
 
-/// What the provider says it is.
+/// The provider's user agent.
 pub(crate) const USER_AGENT: &str = "openstack-cloud-controller-manager/test";
 
 /// The registered provider.
@@ -21,7 +21,7 @@ pub(crate) fn provider() -> &'static Provider {
         .unwrap()
 }
 
-/// A context whose config file has this text. The directory has to be kept.
+/// A context whose config file has this text. The directory has to live as long.
 pub(crate) fn context(cloud_conf: &str) -> (tempfile::TempDir, BuildContext) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
@@ -53,7 +53,7 @@ impl Connected {
         Self::with(Config::default(), "").await
     }
 
-    /// With further lines at the end of the config file.
+    /// Adds lines at the end of the config file.
     pub(crate) async fn with(config: Config, more: &str) -> Self {
         let sim = OpenStack::start(config).await.unwrap();
         let cloud = build(&format!("{}{more}", sim.cloud_conf())).await.unwrap();
@@ -77,18 +77,18 @@ impl Connected {
         self.describe(&[query], Freshness::now()).await.pop().unwrap()
     }
 
-    /// How many calls of a kind there were.
+    /// The number of calls of a kind.
     pub(crate) fn count(&self, op: &str) -> u64 {
         self.sim.call_counts().get(op).copied().unwrap_or(0)
     }
 
-    /// How many calls there were in all.
+    /// The number of all calls.
     pub(crate) fn total(&self) -> u64 {
         self.sim.call_counts().values().sum()
     }
 }
 
-/// Asks for a node without a provider ID.
+/// Queries a node without a provider ID.
 pub(crate) fn by_name(name: &str) -> InstanceQuery {
     InstanceQuery {
         node: Arc::new(node(name, None)),
@@ -96,12 +96,12 @@ pub(crate) fn by_name(name: &str) -> InstanceQuery {
     }
 }
 
-/// Asks for a node with the provider ID of this server.
+/// Queries a node with the provider ID of this server.
 pub(crate) fn by_id(name: &str, server: &str) -> InstanceQuery {
     by_provider_id(name, &format!("openstack:///{server}"))
 }
 
-/// Asks for a node with this provider ID.
+/// Queries a node with this provider ID.
 pub(crate) fn by_provider_id(name: &str, provider_id: &str) -> InstanceQuery {
     InstanceQuery {
         node: Arc::new(node(name, Some(provider_id))),
@@ -109,7 +109,7 @@ pub(crate) fn by_provider_id(name: &str, provider_id: &str) -> InstanceQuery {
     }
 }
 
-/// The same question, but only whether it exists.
+/// The same query, but only for existence.
 pub(crate) fn existence(query: InstanceQuery) -> InstanceQuery {
     InstanceQuery {
         need: Need::Existence,
@@ -126,7 +126,7 @@ fn node(name: &str, provider_id: Option<&str>) -> NodeView {
     }
 }
 
-/// The instance of an answer.
+/// The instance in an answer.
 pub(crate) fn present(answer: Result<InstanceState>) -> Instance {
     match answer {
         Ok(InstanceState::Present(instance)) => instance,

@@ -1,4 +1,4 @@
-//! What two answers have to have in common, and what not.
+//! The comparison of two answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::http::Answer;
 use crate::world::ClusterSnapshot;
 
-/// The headers that a client may go by.
+/// The compared headers.
 const HEADERS: &[&str] = &[
     "allow",
     "content-type",
@@ -22,7 +22,7 @@ const HEADERS: &[&str] = &[
     "x-subject-token",
 ];
 
-/// Lists whose order means nothing. The ids of networks differ from cloud to cloud, and with them their order.
+/// Lists without an order. The IDs of networks, and so the order, differ between the clouds.
 const SETS: &[&str] = &[
     "allowed_cidrs",
     "endpoints",
@@ -42,8 +42,8 @@ const SETS: &[&str] = &[
     "versions",
 ];
 
-/// Where the part of an error message begins that shows Python's own data: the schema, and sets in no order.
-const INNARDS: &[&str] = &[
+/// The beginnings of parts of error messages that show Python's own data: the schema, and sets in any order.
+const PYTHON_DATA: &[&str] = &[
     "\n\nFailed validating ",
     "is not one of [",
     "Value should be one of: ",
@@ -51,22 +51,22 @@ const INNARDS: &[&str] = &[
     "\n[SQL: ",
 ];
 
-/// Words that stand for what is different in each cloud: everything that the world knows by name, and what has the
-/// form of an id, a time, a physical address or a token.
+/// Replaces values that differ between the clouds: everything that the cloud has a name for, and everything in the form
+/// of an ID, a time, a MAC address or a token.
 fn normal(world: &ClusterSnapshot, text: &str) -> String {
     let mut known: Vec<(&str, &str)> = world
         .vars
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    // The longest first: one may be part of another.
+    // The longest first, since one may be part of another.
     known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
     let mut text = text.to_owned();
     for (name, value) in known {
         text = replace_whole(&text, value, &format!("<{name}>"));
     }
-    for innards in INNARDS {
-        if let Some(at) = text.find(innards) {
+    for python_data in PYTHON_DATA {
+        if let Some(at) = text.find(python_data) {
             text.truncate(at);
         }
     }
@@ -85,7 +85,7 @@ fn normal(world: &ClusterSnapshot, text: &str) -> String {
     normal
 }
 
-/// Replaces a text where it is no part of a longer number: an address may be the beginning of another.
+/// Replaces a text unless it is part of a longer number: one address may be a prefix of another.
 fn replace_whole(text: &str, value: &str, with: &str) -> String {
     let mut replaced = String::new();
     let mut rest = text;
@@ -130,7 +130,7 @@ fn form(word: &str) -> String {
     if word.starts_with("203.0.113.") {
         return "<outer address>".to_owned();
     }
-    // In its own format, with nothing but the digits gone.
+    // Keeps the format and replaces the digits.
     let year = word
         .get(..5)
         .is_some_and(|year| year.starts_with("20") && year.ends_with('-'));
@@ -146,9 +146,9 @@ fn form(word: &str) -> String {
     word.to_owned()
 }
 
-/// What clients read of the catalogue, by type: the services that both clouds have, and where they are for everybody.
-/// The real one has further services. In the simulator the other interfaces have paths of their own, so that its call
-/// log tells which was used, and the URL of Keystone may end in its version or not.
+/// The part of the catalogue that clients read, by type: the common services of both clouds and their public endpoints.
+/// The real cloud has additional services. In the simulator, the other interfaces have different paths, so that its
+/// call log shows which was used. The URL of Keystone may end in its version or not.
 fn catalogue(world: &ClusterSnapshot, services: &[Value]) -> Value {
     let mut shown = Map::new();
     for service in services {
@@ -182,11 +182,11 @@ fn normal_json(world: &ClusterSnapshot, value: &Value) -> Value {
             for (key, value) in fields {
                 let mut value = match (key.as_str(), value) {
                     ("audit_ids", Value::Array(ids)) => json!(format!("{} audit ids", ids.len())),
-                    // Null or false, as it happens, inside a group; nobody reads it.
+                    // Null or false at random, inside a group; no client reads it.
                     ("belongs_to_default_sg", Value::Null) => json!(false),
                     // A number in the service's database.
                     ("standard_attr_id", Value::Number(_)) => json!("a number"),
-                    // Neutron's own work on a floating address counts, too, once it is done.
+                    // Neutron's later changes of a floating IP count, too.
                     ("revision_number", Value::Number(_)) if fields.contains_key("floating_ip_address") => {
                         json!("a number")
                     }
@@ -204,7 +204,7 @@ fn normal_json(world: &ClusterSnapshot, value: &Value) -> Value {
     }
 }
 
-/// An answer as one document, free of what differs from cloud to cloud.
+/// An answer as one document, without values that differ between the clouds.
 pub(crate) fn document(world: &ClusterSnapshot, answer: &Answer) -> Value {
     let headers: BTreeMap<&str, String> = HEADERS
         .iter()
@@ -225,7 +225,7 @@ pub(crate) fn document(world: &ClusterSnapshot, answer: &Answer) -> Value {
     json!({"status": answer.status, "headers": headers, "body": body})
 }
 
-/// A place where two documents differ.
+/// A difference between two documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) path: String,
@@ -233,7 +233,7 @@ pub(crate) struct Difference {
     pub(crate) simulated: Option<Value>,
 }
 
-/// Where two documents differ, the outermost places only.
+/// The outermost differences of two documents.
 pub(crate) fn differences(real: &Value, simulated: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     walk("", Some(real), Some(simulated), &mut found);

@@ -1,4 +1,4 @@
-//! Plain HTTP, and answers in a form in which those of two clouds can be compared.
+//! Plain HTTP, and answers of two clouds in a comparable form.
 
 use std::collections::BTreeMap;
 use std::sync::Once;
@@ -16,7 +16,7 @@ pub(crate) struct Answer {
     pub(crate) json: Option<Value>,
 }
 
-/// Follows no redirection, since those are answers too.
+/// Follows no redirection, since redirections are answers, too.
 pub(crate) fn client() -> Client {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {

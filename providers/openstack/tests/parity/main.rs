@@ -1,6 +1,6 @@
-//! Holds the simulator to the real OpenStack: the same requests to both, and answers that a client cannot tell apart.
-//! Only where `CCM_TEST_OPENSTACK_REAL` is set, as `cargo xtask test` does: it installs packages and starts a dozen
-//! services.
+//! Compares the simulator with the real OpenStack: the same requests to both must have answers that a client cannot
+//! distinguish. Only runs if `CCM_TEST_OPENSTACK_REAL` is set, as by `cargo xtask test`: it installs packages and
+//! starts a dozen services.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod compare;
@@ -38,7 +38,7 @@ async fn send(world: &ClusterSnapshot, case: &Case) -> Answer {
 }
 
 #[tokio::test]
-async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
+async fn the_simulator_equals_the_real_openstack() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         ccm_testbed::cache::say(
             "left out, since CCM_TEST_OPENSTACK_REAL is not set: the comparison with a real OpenStack",
@@ -48,21 +48,21 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
     let cloud = RealOpenStack::shared(1).await.unwrap();
     let real = ClusterSnapshot::real(cloud, &format!("parity-{}", std::process::id())).await;
     let simulated = ClusterSnapshot::simulated(&real).await;
-    // The services are processes of their own, so they can be asked at the same time.
+    // The services are separate processes, so they can be queried at the same time.
     let by_service = ["identity", "compute", "network"].map(|service| {
         let cases = table::cases();
         let cases: Vec<Case> = cases.into_iter().filter(|case| case.service == service).collect();
         compare_all(&real, &simulated, cases)
     });
     let stories = story::stories();
-    let told = stories
+    let sequences = stories
         .into_iter()
-        .map(|story| tell(real.again(), simulated.again(), story));
-    let (by_service, told) = tokio::join!(
+        .map(|story| run_sequence(real.again(), simulated.again(), story));
+    let (by_service, sequences) = tokio::join!(
         futures_util::future::join_all(by_service),
-        futures_util::future::join_all(told)
+        futures_util::future::join_all(sequences)
     );
-    let reports: Vec<String> = by_service.into_iter().chain(told).flatten().collect();
+    let reports: Vec<String> = by_service.into_iter().chain(sequences).flatten().collect();
     assert!(
         reports.is_empty(),
         "{} requests are answered differently:\n{}",
@@ -71,8 +71,8 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
     );
 }
 
-/// The same of requests that build on each other.
-async fn tell(
+/// The same for requests that depend on each other.
+async fn run_sequence(
     mut real: ClusterSnapshot,
     mut simulated: ClusterSnapshot,
     story: Vec<story::Step>,
@@ -93,7 +93,7 @@ async fn tell(
     reports
 }
 
-/// What is different, one text for each request.
+/// The differences, one text for each request.
 async fn compare_all(real: &ClusterSnapshot, simulated: &ClusterSnapshot, cases: Vec<Case>) -> Vec<String> {
     let mut reports = Vec::new();
     for case in cases {

@@ -1,5 +1,5 @@
-//! Requests that build on each other: what one makes, the next changes. Each is sent to both clouds, and the answers
-//! have to be alike.
+//! Requests that depend on each other: later ones change objects of earlier ones. Each is sent to both clouds, and the
+//! answers have to be equal.
 
 mod balancing;
 mod network;
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use crate::table::Case;
 use crate::world::ClusterSnapshot;
 
-/// How long the real cloud may take for one change.
+/// The longest duration of one change in the real cloud.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Something to remember of an answer: under which name, and where it stands.
+/// A value of an answer to remember: its name and its location.
 type Capture = (&'static str, Box<dyn Fn(&Value) -> Option<String> + Send + Sync>);
 
-/// A request, what to remember of its answer, and whether a load balancer has to come to rest after it.
+/// A request, the values of its answer to remember, and whether to wait for a load balancer after it.
 pub(crate) struct Step {
     pub(crate) case: Case,
     captures: Vec<Capture>,
@@ -34,14 +34,14 @@ impl Step {
         }
     }
 
-    /// Remembers what stands at a place.
+    /// Remembers the value at a location.
     fn note(mut self, name: &'static str, pointer: &'static str) -> Self {
         let find = move |answer: &Value| answer.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         self.captures.push((name, Box::new(find)));
         self
     }
 
-    /// Remembers the id of what has a name in a list.
+    /// Remembers the ID of the object with this name in a list.
     fn note_named(mut self, name: &'static str, list: &'static str, called: &'static str) -> Self {
         let find = move |answer: &Value| {
             let list = answer.pointer(list)?.as_array()?;
@@ -52,13 +52,13 @@ impl Step {
         self
     }
 
-    /// Waits afterwards until nothing is pending at the load balancer.
+    /// Waits afterwards until no change of the load balancer is pending.
     fn rest(mut self) -> Self {
         self.rest = true;
         self
     }
 
-    /// What the answer teaches a world, and the wait for its load balancer.
+    /// Stores the remembered values, and waits for the load balancer.
     pub(crate) async fn finish(&self, world: &mut ClusterSnapshot, answer: Option<&Value>) {
         for (name, find) in &self.captures {
             let found = answer.and_then(find);
@@ -74,7 +74,7 @@ impl Step {
     }
 }
 
-/// The stories, each told from its beginning.
+/// The sequences of requests, each complete.
 pub(crate) fn stories() -> Vec<Vec<Step>> {
     vec![balancing::story(), network::story()]
 }
@@ -89,7 +89,7 @@ fn send(service: &'static str, method: Method, path: &str, body: &Value) -> Step
     Step::new(case.json(body))
 }
 
-/// An object with the members of another put over its own; null takes one away.
+/// An object with the members of another merged into it; null removes a member.
 fn with(base: &Value, changes: &Value) -> Value {
     let mut merged = base.clone();
     if let (Some(fields), Some(changes)) = (merged.as_object_mut(), changes.as_object()) {

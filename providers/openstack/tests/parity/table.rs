@@ -1,5 +1,4 @@
-//! The requests: all that the provider sends, and what goes wrong with them. `<name>` stands for what the world calls
-//! so.
+//! The requests: all that the provider sends, and invalid ones. `<name>` is replaced by the cloud's value of that name.
 
 mod login;
 mod network;
@@ -63,7 +62,7 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// All of them, in this order.
+/// All requests, in this order.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = keystone();
     cases.extend(login::login());

@@ -1,5 +1,5 @@
-//! The same project in two clouds: a network with a floating address, three servers of which one is shut off, a user
-//! with an application credential, and a server of somebody else.
+//! The same project in two clouds: a network with a floating IP, three servers of which one is shut off, a user with an
+//! application credential, and a server of another user.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use serde_json::{Value, json};
 
 use crate::http::{self, Answer};
 
-/// What the password is in both.
+/// The password in both clouds.
 pub(crate) const PASSWORD: &str = "parity-password";
 /// The servers' names: in lower and upper case, and with a character that is special in a pattern.
 pub(crate) const SERVERS: [&str; 3] = ["web-1", "WEB-2", "db.3"];
-/// How long the real cloud may take for a server.
+/// The longest duration of a server's creation in the real cloud.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How long the simulator takes for a change, whose clock is moved forward when it is waited for.
+/// The simulator's duration of a change. Its clock is advanced to wait for it.
 const CHANGE: Duration = Duration::from_secs(3600);
 
-/// A cloud with what the requests are about, by the names that the requests use.
+/// A cloud with the objects of the requests, by their names in the requests.
 pub(crate) struct ClusterSnapshot {
     pub(crate) http: Client,
     /// Ids, tokens and URLs by name.
     pub(crate) vars: BTreeMap<&'static str, String>,
     /// The simulator, if it is one.
     control: Option<Control>,
-    /// Keeps it alive.
+    /// Keeps the simulator alive.
     _sim: Option<OpenStack>,
 }
 
@@ -46,7 +46,7 @@ impl ClusterSnapshot {
         }
     }
 
-    /// The same cloud, for somebody who learns other things of it.
+    /// The same cloud, for another sequence of requests.
     pub(crate) fn again(&self) -> Self {
         Self {
             http: self.http.clone(),
@@ -56,7 +56,7 @@ impl ClusterSnapshot {
         }
     }
 
-    /// Waits until nothing is pending at the load balancer, or it is gone.
+    /// Waits until no change of the load balancer is pending, or it was deleted.
     pub(crate) async fn come_to_rest(&self) {
         if let Some(control) = &self.control {
             control.advance_clock(CHANGE);
@@ -85,7 +85,7 @@ impl ClusterSnapshot {
     async fn send(&self, method: Method, url: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
         let mut request = self.http.request(method, url);
         if url.contains("/v2.1/") {
-            // An older one sets a description.
+            // An older microversion sets a description.
             request = request.header("openstack-api-version", "compute 2.47");
         }
         if let Some(token) = token {
@@ -116,7 +116,7 @@ impl ClusterSnapshot {
         (token, answer.json.unwrap_or_default())
     }
 
-    /// The tokens and endpoints of the user, who exists by now.
+    /// Creates the tokens and endpoints of the existing user.
     async fn tokens(&mut self) {
         let user = json!({"id": self.var("user"), "password": PASSWORD});
         let identity = json!({"methods": ["password"], "password": {"user": user}});
@@ -143,7 +143,7 @@ impl ClusterSnapshot {
         let identity = json!({"methods": ["application_credential"], "application_credential": credential});
         let (token, _) = self.log_in(&json!({"auth": {"identity": identity}})).await;
         self.vars.insert("credential-token", token);
-        // One that was good once.
+        // A token that was valid once.
         let (revoked, _) = self.log_in(&scoped).await;
         let url = format!("{}/v3/auth/tokens", self.var("identity"));
         let request = self.http.delete(url).header("x-auth-token", self.var("token"));
@@ -152,7 +152,7 @@ impl ClusterSnapshot {
         self.vars.insert("revoked-token", revoked);
     }
 
-    /// Makes it in the real cloud. The names are new each time, since nothing is deleted afterwards.
+    /// Creates the objects in the real cloud. The names are new each time, since nothing is deleted afterwards.
     pub(crate) async fn real(cloud: &RealOpenStack, name: &str) -> Self {
         let mut world = Self::new(http::client(), cloud.auth_url());
         let admin = world.be_admin().await;
@@ -167,7 +167,7 @@ impl ClusterSnapshot {
         world
     }
 
-    /// The administrator as the scripts make him.
+    /// The administrator, as the scripts create it.
     async fn be_admin(&self) -> String {
         let domain = json!({"id": "default"});
         let user = json!({"name": "admin", "password": "admin", "domain": domain});
@@ -266,7 +266,7 @@ impl ClusterSnapshot {
         let token = self.var("token").to_owned();
         let nova = format!("{}/v2.1", self.var("compute"));
         let neutron = format!("{}/v2.0", self.var("network"));
-        // No two in the same second, so that their order is known.
+        // No two are created in the same second, so that their order is known.
         let flavors = format!("{nova}/flavors?sort_key=flavorid&sort_dir=asc");
         let flavors = self.ok(Method::GET, &flavors, &token, None).await;
         for (name, var) in [("m1.small", "flavor"), ("m1.large", "flavor-large")] {
@@ -319,7 +319,7 @@ impl ClusterSnapshot {
             .await;
     }
 
-    /// Waits until Nova's clock shows another second.
+    /// Waits for the next second of Nova's clock.
     async fn next_second(&self) {
         let date = || async {
             let answer = http::send(self.http.get(format!("{}/", self.var("compute")))).await;
@@ -342,10 +342,10 @@ impl ClusterSnapshot {
             .unwrap_or_else(|_| panic!("{url} does not get there"));
     }
 
-    /// Makes the same in the simulator, with the same ids and addresses, so that orders can be compared too.
+    /// Creates the same objects in the simulator, with the same IDs and addresses, so that orders can be compared, too.
     pub(crate) async fn simulated(like: &Self) -> Self {
         let config = Config {
-            // The clock is moved forward by hours.
+            // The clock is advanced by hours.
             token_lifetime: CHANGE * 10_000,
             settings: Settings {
                 load_balancing: LoadBalancing {

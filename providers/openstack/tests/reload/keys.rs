@@ -1,4 +1,4 @@
-//! What each key and file does to a running provider.
+//! The effect of each key and file on a running provider.
 
 use std::{path::Path, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 async fn nothing_changed_costs_nothing() {
     let r = Running::new().await;
     assert_eq!(r.cloud.reload().await.unwrap(), Reload::default());
-    // Written otherwise, but the same.
+    // Another spelling of the same config.
     let conf = format!(
         "# a comment\n{}[Metadata]\nrequest-timeout = 1m\n",
         r.sim.cloud_conf()
@@ -29,7 +29,7 @@ async fn nothing_changed_costs_nothing() {
 }
 
 #[tokio::test]
-async fn everything_wrong_with_a_new_file_is_told_at_once_and_the_old_one_stays() {
+async fn all_problems_of_a_new_file_are_reported_at_once_and_the_old_one_stays() {
     let r = Running::new().await;
     let id = r.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     let conf = r.sim.cloud_conf().replace("correct-horse", "hunter2");
@@ -67,7 +67,7 @@ async fn everything_wrong_with_a_new_file_is_told_at_once_and_the_old_one_stays(
 }
 
 #[tokio::test]
-async fn keys_that_can_not_be_changed_live_are_named_until_they_are_as_before() {
+async fn keys_that_need_a_restart_are_named_until_they_are_reverted() {
     let sim = Config {
         regions: vec!["RegionOne".into(), "RegionTwo".into()],
         ..Config::default()
@@ -91,7 +91,7 @@ async fn keys_that_can_not_be_changed_live_are_named_until_they_are_as_before() 
     assert_eq!(reload.applied, Vec::<String>::new());
     assert_eq!(reload.restart_needed, waiting);
     assert_eq!(r.cloud.generation(), 1, "nothing was swapped");
-    // Still waiting when something else changes; what is in force goes on.
+    // It still waits when another value changes; the current config stays.
     r.sim.set_password(None, "another").unwrap();
     let reload = r
         .change(&changed.replace("correct-horse", "another"))
@@ -106,7 +106,7 @@ async fn keys_that_can_not_be_changed_live_are_named_until_they_are_as_before() 
 }
 
 #[tokio::test]
-async fn a_region_that_only_the_new_cloud_has_keeps_the_old_one_and_says_why() {
+async fn a_region_of_only_the_new_cloud_is_refused_with_the_reason() {
     let r = Running::new().await;
     let elsewhere = Config {
         regions: vec!["Elsewhere".into()],
@@ -122,7 +122,7 @@ async fn a_region_that_only_the_new_cloud_has_keeps_the_old_one_and_says_why() {
 }
 
 #[tokio::test]
-async fn clouds_yaml_is_watched_and_taken_over() {
+async fn clouds_yaml_is_watched_and_applied() {
     let sim = OpenStack::start(Config::default()).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -166,7 +166,7 @@ async fn clouds_yaml_is_watched_and_taken_over() {
         cloud.reload().await.unwrap_err().kind(),
         ErrorKind::Unauthenticated
     );
-    // In its own file beside it, which was not there before.
+    // In a separate file beside it that did not exist before.
     write(
         "secure.yaml",
         "clouds:\n  main:\n    auth:\n      password: another\n",

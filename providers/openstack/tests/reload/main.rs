@@ -1,4 +1,4 @@
-//! Another config while running: what is swapped, what is kept, what needs a restart.
+//! A changed config of a running provider: replaced values, unchanged values, and values that need a restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "../cloud/mod.rs"]

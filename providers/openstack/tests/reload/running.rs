@@ -37,7 +37,7 @@ impl Running {
         std::fs::write(self.path("cloud.conf"), conf).unwrap();
     }
 
-    /// Takes another file over.
+    /// Reloads with another file.
     pub(crate) async fn change(&self, conf: &str) -> Result<Reload> {
         self.write(conf);
         self.cloud.reload().await

@@ -1,4 +1,4 @@
-//! Other credentials while questions are under way.
+//! Other credentials during reads.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_scope_says_who_asks_where_without_a_secret() {
+async fn the_scope_names_user_project_and_region_without_a_secret() {
     let r = Running::new().await;
     let scope = r.cloud.scope();
     for part in [
@@ -38,7 +38,7 @@ async fn the_scope_says_who_asks_where_without_a_secret() {
 }
 
 #[tokio::test]
-async fn another_password_is_taken_over_while_questions_are_under_way() {
+async fn another_password_is_applied_during_reads() {
     let r = Running::new().await;
     let ids = r.sim.create_servers(30, &ServerSpec::named("node-{i}")).unwrap();
     let second = UserSpec {
@@ -70,7 +70,7 @@ async fn another_password_is_taken_over_while_questions_are_under_way() {
             .await;
         let reload = r.change(&conf).await.unwrap();
         assert_eq!(reload.applied, ["[Global] username", "[Global] password"]);
-        // From here on the old credentials are worth nothing.
+        // From here on, the old credentials are invalid.
         r.sim.set_password(Some("ccm"), "changed").unwrap();
         assert_eq!(r.cloud.generation(), 2);
     };
@@ -79,7 +79,7 @@ async fn another_password_is_taken_over_while_questions_are_under_way() {
 }
 
 #[tokio::test]
-async fn what_was_learnt_in_one_project_is_not_told_in_another() {
+async fn answers_of_one_project_are_not_used_in_another() {
     let r = Running::new().await;
     let ids = r.sim.create_servers(20, &ServerSpec::named("node-{i}")).unwrap();
     let (project, conf) = r.other_project();
@@ -116,14 +116,14 @@ async fn what_was_learnt_in_one_project_is_not_told_in_another() {
 }
 
 #[tokio::test]
-async fn a_listing_that_lands_after_the_swap_is_asked_for_again() {
+async fn a_listing_that_ends_after_the_swap_is_repeated() {
     let r = Running::new().await;
     r.sim.create_servers(20, &ServerSpec::named("node-{i}")).unwrap();
     let (_, conf) = r.other_project();
     let queries: Vec<_> = (0..20).map(|i| by_name(&format!("node-{i}"))).collect();
     all_present(r.describe(&queries, Freshness::now()).await);
     r.sim.clear_calls();
-    // Pages of the old project come one by one, and the swap comes in between.
+    // Pages of the old project are read one by one, and the credentials change in between.
     r.sim.configure(|settings| settings.max_limit = 5);
     let time = Duration::from_millis(100);
     r.sim.add_fault(Fault::on("server_list", Action::Delay { time }));
@@ -152,7 +152,7 @@ async fn a_cloud_that_does_not_answer_is_not_waited_for_once_there_is_another() 
             .wait_for_calls(|calls| calls.iter().any(|call| call.op == "server_get"))
             .await;
         r.sim.remove_fault(hang);
-        // The same account by its id: other credentials, as far as anybody can tell.
+        // The same account by its ID: as far as is known, these are other credentials.
         let conf = r.sim.cloud_conf().replace(
             "tenant-name=\"k8s\"",
             &format!("tenant-id={}", r.sim.project_id()),
@@ -261,7 +261,7 @@ async fn the_same_name_for_another_project_is_another_view() {
     r.sim.rename_project("heir", "k8s").unwrap();
     r.sim.add_member(None, &heir).unwrap();
     r.sim.revoke_tokens();
-    // Somebody needs a token, which is then the heir's.
+    // A query needs a token, which then belongs to the new user.
     let answer = r.ask(existence(by_id("node-1", &ids[0]))).await;
     assert!(matches!(answer, Ok(InstanceState::Absent)), "{answer:?}");
     assert_eq!(r.cloud.generation(), 2);

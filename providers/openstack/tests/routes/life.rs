@@ -1,4 +1,4 @@
-//! Nodes come, move and go.
+//! Nodes join, change and leave.
 
 use ccm_core::Priority;
 use ccm_sim::openstack::PortPatch;
@@ -23,7 +23,7 @@ async fn both(test: impl AsyncFn(Stage)) {
 }
 
 #[tokio::test]
-async fn all_routes_come_in_one_request_and_then_there_is_nothing_to_do() {
+async fn all_routes_are_added_in_one_request_and_then_nothing_is_due() {
     both(async |mut stage: Stage| {
         stage.join("nodes", true);
         stage.settle().await;
@@ -155,12 +155,12 @@ async fn foreign_and_overlapping_routes_stay() {
 async fn another_spelling_of_a_network_is_no_difference() {
     let stage = Stage::new(1, "").await;
     let hop = stage.address(0);
-    // With host bits, as the atomic extension takes them.
+    // With host bits, as the atomic extension accepts them.
     let odd = (net("10.244.1.9/24"), hop);
     stage.sim.set_router_routes(&stage.router, &[odd]).unwrap();
     stage.settle().await;
     assert_eq!(stage.sim.router_routes(&stage.router), [odd]);
-    // And it can be deleted as it is spelled.
+    // And it can be deleted in its own spelling.
     let mut stage = stage;
     stage.change(0, |node| node.pod_cidrs = vec![net("10.244.2.0/24")]);
     stage.settle().await;

@@ -9,10 +9,10 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_pair_that_went_missing_comes_back() {
+async fn a_missing_pair_is_added_again() {
     let mut stage = Stage::new(3, "").await;
     stage.settle().await;
-    // A process that was killed between route and pair, or a person.
+    // Like a process that was killed between route and pair, or a user.
     let calls = stage.sim.calls();
     assert!(calls.iter().any(|call| call.op == "port_update"));
     strip(&stage, 1).await;
@@ -26,7 +26,7 @@ async fn a_pair_that_went_missing_comes_back() {
     assert_eq!(stage.sim.address_pairs(&stage.port(1)), ["10.244.2.0/24"]);
 }
 
-/// Takes all pairs from a node's port by a plain request.
+/// Removes all pairs from a node's port by a plain request.
 async fn strip(stage: &Stage, i: usize) {
     stage.sim.set_address_pairs(&stage.port(i), &[]).unwrap();
 }
@@ -52,7 +52,7 @@ async fn pairs_of_others_stay() {
         stage.sim.address_pairs(&stage.port(1)),
         ["192.168.9.9", "10.244.2.0/24"]
     );
-    // The node gets other Pods: its old pair goes, those of others do not.
+    // The node gets other Pods: its old pair is removed, those of others stay.
     stage.change(1, |node| node.pod_cidrs = vec![net("10.244.99.0/24")]);
     stage.settle().await;
     assert_eq!(
@@ -76,10 +76,10 @@ async fn a_port_that_changes_meanwhile_is_written_again() {
 }
 
 #[tokio::test]
-async fn what_was_known_of_a_pair_goes_with_its_route() {
+async fn the_cached_pair_is_dropped_with_its_route() {
     let stage = Stage::new(2, "").await;
     stage.settle().await;
-    // Another process takes a route away and its pair, and brings back the route alone.
+    // Another process removes a route with its pair, and adds the route alone again.
     let table = stage.sim.router_routes(&stage.router);
     stage.sim.set_address_pairs(&stage.port(1), &[]).unwrap();
     stage.sim.set_router_routes(&stage.router, &table[..1]).unwrap();

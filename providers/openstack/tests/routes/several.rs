@@ -14,7 +14,7 @@ async fn staged(nodes: usize, atomic: bool) -> (Stage, String) {
             .configure(|settings| settings.missing_extensions = missing);
     }
     let second = stage.second_router().await;
-    // However the list is written.
+    // With any separator.
     let first = stage.router.clone();
     stage.name_routers(&[&first, "", &second, &first]).await;
     stage.sim.clear_calls();
@@ -22,7 +22,7 @@ async fn staged(nodes: usize, atomic: bool) -> (Stage, String) {
 }
 
 #[tokio::test]
-async fn each_has_all_routes_and_then_there_is_nothing_to_do() {
+async fn each_router_has_all_routes_and_then_nothing_is_due() {
     for atomic in [true, false] {
         let (mut stage, second) = staged(4, atomic).await;
         let foreign = (net("172.16.0.0/12"), stage.address(0));
@@ -43,7 +43,7 @@ async fn each_has_all_routes_and_then_there_is_nothing_to_do() {
         stage.settled().await;
         assert_eq!(stage.count("router_get"), 2);
 
-        // A node goes, another one has other Pods.
+        // A node leaves, another one gets other Pods.
         stage.nodes.remove(3);
         stage.change(0, |node| node.pod_cidrs = vec![net("10.244.77.0/24")]);
         stage.settle().await;
@@ -57,12 +57,12 @@ async fn each_has_all_routes_and_then_there_is_nothing_to_do() {
 }
 
 #[tokio::test]
-async fn what_one_router_lacks_is_completed() {
+async fn a_route_that_one_router_lacks_is_completed() {
     for atomic in [true, false] {
         let (mut stage, second) = staged(3, atomic).await;
         stage.settle().await;
         let all = stage.table();
-        // A process that was killed between two routers, or a person.
+        // Like a process that was killed between two routers, or a user.
         for router in [second.clone(), stage.router.clone()] {
             stage.sim.set_router_routes(&router, &[]).unwrap();
             stage.restart().await;

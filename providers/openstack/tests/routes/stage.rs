@@ -1,4 +1,4 @@
-//! A cluster on the simulated cloud, and what the route controller does with it.
+//! A cluster on the simulated cloud, with the actions of the route controller.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -26,7 +26,7 @@ pub(crate) fn net(text: &str) -> IpNet {
 }
 
 impl Stage {
-    /// A network with both families, a router in it and so many nodes. `more`: further lines of `[Route]`.
+    /// A network with both families, a router in it and some nodes. `more`: additional lines of `[Route]`.
     pub(crate) async fn new(nodes: usize, more: &str) -> Self {
         let sim = OpenStack::start(Config::default()).await.unwrap();
         sim.create_network(&NetworkSpec {
@@ -58,14 +58,14 @@ impl Stage {
         stage
     }
 
-    /// One more router for the routes, in the same network; and a process that knows both.
+    /// Adds a router for the routes in the same network, and starts a process with both.
     pub(crate) async fn second_router(&mut self) -> String {
         let second = self
             .sim
             .create_router(&RouterSpec {
                 name: "pods-2".to_owned(),
                 networks: vec!["nodes".to_owned()],
-                // The gateway's address has the first one.
+                // The first router has the gateway's address.
                 without_ports: true,
                 ..RouterSpec::default()
             })
@@ -75,14 +75,14 @@ impl Stage {
         second
     }
 
-    /// A new process whose config names these routers.
+    /// Starts a new process whose config names these routers.
     pub(crate) async fn name_routers(&mut self, routers: &[&str]) {
         let section = format!("\n[Route]\nrouter-id={}\n", routers.join(", "));
         self.conf = format!("{}{section}", self.sim.cloud_conf());
         self.restart().await;
     }
 
-    /// One more node on this network; `dual`: with a podCIDR of each family.
+    /// Adds a node on this network; `dual`: with a podCIDR of each family.
     pub(crate) fn join(&mut self, network: &str, dual: bool) {
         let i = self.nodes.len() + 1;
         let name = format!("node-{i}");
@@ -121,7 +121,7 @@ impl Stage {
         change(Arc::make_mut(&mut self.nodes[i]));
     }
 
-    /// The node reads its addresses anew.
+    /// The node reads its addresses again.
     pub(crate) fn readdress(&mut self, i: usize) {
         let addresses = self.addresses(&self.server(i));
         self.change(i, |node| node.addresses = addresses);
@@ -140,7 +140,7 @@ impl Stage {
         self.nodes[i].addresses[0].address.parse().unwrap()
     }
 
-    /// A new process.
+    /// Starts a new process.
     pub(crate) async fn restart(&mut self) {
         self.cloud = build(&self.conf).await.unwrap();
     }
@@ -159,7 +159,7 @@ impl Stage {
         Ok((desired, plan))
     }
 
-    /// One pass.
+    /// Runs one pass.
     pub(crate) async fn pass(&self) -> ccm_core::Result<(RoutePlan, Applied)> {
         let (_, plan) = self.plan().await?;
         let applied = self.routes().apply(&plan.changes, Priority::User).await;
@@ -169,7 +169,7 @@ impl Stage {
         Ok((plan, applied))
     }
 
-    /// A pass in which nothing fails, and after which there is nothing to do.
+    /// Runs a pass in which nothing fails, and after which nothing is due.
     pub(crate) async fn settle(&self) {
         let (_, applied) = self.pass().await.unwrap();
         for result in [applied.deleted, applied.created, applied.finished].concat() {
@@ -178,7 +178,7 @@ impl Stage {
         self.settled().await;
     }
 
-    /// There is nothing to do.
+    /// Checks that nothing is due.
     pub(crate) async fn settled(&self) {
         let (_, plan) = self.plan().await.unwrap();
         assert!(plan.changes.is_empty(), "{:?}", plan.changes.sentences());
@@ -189,7 +189,7 @@ impl Stage {
         self.table_of(&self.router)
     }
 
-    /// Those of another router.
+    /// The routes of another router.
     pub(crate) fn table_of(&self, router: &str) -> Vec<String> {
         let routes = self.sim.router_routes(router);
         let mut table: Vec<_> = routes
@@ -200,7 +200,7 @@ impl Stage {
         table
     }
 
-    /// Returns when a request is held by this fault.
+    /// Returns when this fault holds a request.
     pub(crate) async fn reached(&self, fault: u64) {
         let held = async || {
             let faults = self.sim.faults();
@@ -214,13 +214,13 @@ impl Stage {
         assert!(reached.is_some(), "no request came there");
     }
 
-    /// How many calls of a kind there were.
+    /// The number of calls of a kind.
     pub(crate) fn count(&self, op: &str) -> u64 {
         self.sim.call_counts().get(op).copied().unwrap_or(0)
     }
 }
 
-/// The places of what failed.
+/// The indexes of the failures.
 pub(crate) fn failed(results: &[ccm_core::Result<()>]) -> Vec<usize> {
     let failed = results.iter().enumerate().filter(|(_, result)| result.is_err());
     failed.map(|(i, _)| i).collect()

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Failures.
 
 use ccm_core::{ErrorKind, Priority};
 use ccm_sim::{
@@ -8,7 +8,7 @@ use ccm_sim::{
 
 use crate::stage::{Stage, failed, net};
 
-/// A refusal because somebody else was faster.
+/// A refusal because of another writer.
 pub(crate) fn conflict(code: u16) -> Action {
     let kind = if code == 412 {
         "RevisionNumberConstraintFailed"
@@ -46,7 +46,7 @@ async fn a_quota_is_filled_by_the_oldest_nodes() {
         );
         assert_eq!(stage.table().len(), 30);
         assert!(!stage.table().iter().any(|route| route.starts_with("10.244.31.")));
-        // Once there is room, the last one comes.
+        // When a route can be added again, the last one is.
         stage.sim.configure(|settings| {
             settings.resource_quotas.insert("router_route".to_owned(), 31);
         });
@@ -93,7 +93,7 @@ async fn one_node_outside_the_routers_subnets_does_not_hold_up_the_others() {
     };
     let error = refused(&stage).await;
     assert_eq!(error.kind(), ErrorKind::InvalidSpec);
-    // Neutron repeats all routes before it says this.
+    // Neutron lists all routes before this reason.
     let hop = stage.address(40);
     assert_eq!(
         error.message(),
@@ -134,13 +134,13 @@ async fn storms_of_conflicts_are_got_over() {
 }
 
 #[tokio::test]
-async fn somebody_elses_route_that_came_meanwhile_is_not_lost() {
+async fn a_route_that_another_client_added_meanwhile_is_not_lost() {
     let stage = Stage::new(2, "").await;
     let missing = vec!["extraroute-atomic".to_owned()];
     stage
         .sim
         .configure(|settings| settings.missing_extensions = missing);
-    // The program has read the router and its write is on the way when another one writes.
+    // Another client writes between the program's read of the router and its write.
     let hop = stage.address(0);
     let foreign = (net("172.30.0.0/16"), hop);
     let hold = Fault::on("router_update", Action::Hold { at: Moment::Before });
@@ -173,7 +173,7 @@ async fn a_router_that_cannot_be_read_is_an_error_and_not_an_empty_one() {
 }
 
 #[tokio::test]
-async fn a_router_that_is_gone_is_named() {
+async fn a_missing_router_is_named() {
     let stage = Stage::new(2, "").await;
     stage.settle().await;
     stage.sim.delete_router(&stage.router).unwrap();
@@ -205,7 +205,7 @@ async fn a_stale_path_that_stays_holds_back_its_successor() {
     assert_eq!(stage.table().len(), 3);
 }
 
-/// The nodes change so that routes and pairs come, go and change, and the process dies at each of its calls.
+/// The nodes change so that routes and pairs are added, removed and changed, and the process dies at each of its calls.
 #[tokio::test]
 async fn whenever_it_dies_the_next_process_finishes() {
     for (atomic, several) in [(true, false), (false, false), (true, true)] {
@@ -230,7 +230,7 @@ async fn whenever_it_dies_the_next_process_finishes() {
             stage.change(0, |node| node.pod_cidrs = vec![net("10.244.50.0/24")]);
             stage.restart().await;
             stage.sim.clear_calls();
-            // The answer to the n-th call never comes: what it asked for is done.
+            // The n-th call never gets an answer, but takes effect.
             let fault = Fault {
                 nth,
                 service: Some("network".to_owned()),
@@ -270,7 +270,7 @@ async fn whenever_it_dies_the_next_process_finishes() {
 }
 
 #[tokio::test]
-async fn a_node_that_goes_while_its_route_comes_loses_it_again() {
+async fn the_route_of_a_node_that_leaves_meanwhile_is_deleted_again() {
     let mut stage = Stage::new(3, "").await;
     let hold = stage
         .sim

@@ -1,4 +1,4 @@
-//! Load balancers through the control API: what is there, and what somebody else, or fate, does to it.
+//! Load balancers in the control API: their state, and changes by other clients or by failures.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::openstack::region::{Kind, Object, Provisioning, Region, Secret};
 use crate::openstack::spec::SecretSpec;
 
-/// A load balancer, listener, pool, member or health monitor as it is now.
+/// The state of a load balancer, listener, pool, member or health monitor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObjectState {
     /// UUID.
@@ -23,7 +23,7 @@ pub struct ObjectState {
     pub provisioning_status: String,
     /// `ONLINE`, `NO_MONITOR`, ...
     pub operating_status: String,
-    /// The load balancer to which it belongs.
+    /// Its load balancer.
     pub loadbalancer_id: String,
     /// The pool of a member or health monitor, else the load balancer.
     pub parent_id: String,
@@ -34,7 +34,7 @@ pub struct ObjectState {
 /// A load balancer with everything below it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BalancerState {
-    /// Itself.
+    /// The load balancer.
     pub loadbalancer: ObjectState,
     /// Its listeners, by id.
     pub listeners: Vec<ObjectState>,
@@ -105,11 +105,11 @@ impl Control {
         found
     }
 
-    /// Sets the provisioning status of a load balancer or anything below it, now and whatever is under way. `ERROR` is
-    /// what becomes of it when something breaks; in `PENDING_UPDATE` it stays for ever.
+    /// Sets the provisioning status of a load balancer or an object below it at once, even during a change. `ERROR`
+    /// simulates a failure; `PENDING_UPDATE` stays forever.
     ///
     /// # Errors
-    /// If there is no such object or status.
+    /// If the object or status does not exist.
     pub fn set_provisioning_status(&self, id: &str, status: &str) -> Result<()> {
         let status = Provisioning::by_name(status)
             .ok_or_else(|| Error::Invalid(format!("Octavia has no provisioning status {status:?}")))?;
@@ -118,15 +118,15 @@ impl Control {
             if object.kind == Kind::LoadBalancer {
                 region.balancing.forget_pending(&object.id);
             }
-            region.balancing.mark(&object.id, status, now);
+            region.balancing.set_status(&object.id, status, now);
         })
     }
 
-    /// Changes attributes of a load balancer or anything below it behind everybody's back, at once and without a lock:
-    /// a weight, a name, tags, a pool's algorithm.
+    /// Changes attributes of a load balancer or an object below it, like another client, at once and without a lock: a
+    /// weight, a name, tags, a pool's algorithm.
     ///
     /// # Errors
-    /// If there is no such object, or it has no such attribute.
+    /// If the object does not exist, or does not have the attribute.
     pub fn patch_object(&self, id: &str, attributes: &Map<String, Value>) -> Result<()> {
         self.cloud.settle();
         let mut regions = self.cloud.regions.write();
@@ -146,10 +146,10 @@ impl Control {
         Err(Error::unknown("object", id))
     }
 
-    /// Deletes a load balancer or anything below it, with all that is below that, at once and whatever is under way.
+    /// Deletes a load balancer or an object below it, with everything below that, at once and even during a change.
     ///
     /// # Errors
-    /// If there is no such object.
+    /// If the object does not exist.
     pub fn delete_object(&self, id: &str) -> Result<()> {
         self.change_object(id, |region, object| {
             region.balancing.remove(&object.id);
@@ -159,9 +159,9 @@ impl Control {
         })
     }
 
-    /// Lets so many of the next changes, in every region, fail when they take effect. As in Octavia, a load balancer that
-    /// cannot be made is in `ERROR` and what was to be made with it stays `PENDING_CREATE`; of a change below it, what
-    /// the change was about is in `ERROR`, and the load balancer is `ACTIVE` again.
+    /// Makes the next `count` changes in every region fail when they take effect. As in Octavia, a load balancer that
+    /// cannot be created is in `ERROR`, and the objects below it stay `PENDING_CREATE`. After a failed change below a
+    /// load balancer, the changed object is in `ERROR`, and the load balancer is `ACTIVE` again.
     pub fn fail_next_changes(&self, count: u32) {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {

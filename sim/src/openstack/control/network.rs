@@ -1,4 +1,4 @@
-//! Neutron's things around load balancers through the control API: what is there, and what somebody else does to it.
+//! Objects of Neutron that load balancers use, in the control API: their state, and changes by other clients.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,39 +9,39 @@ use super::Control;
 use crate::error::{Error, Result};
 use crate::openstack::region::Region;
 
-/// A floating address as it is now.
+/// The state of a floating IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FloatingState {
     /// UUID.
     pub id: String,
     /// The address.
     pub address: IpAddr,
-    /// The port to which it leads, if it leads anywhere.
+    /// The attached port, if any.
     pub port_id: Option<String>,
-    /// What its maker wrote about it.
+    /// The description.
     pub description: String,
 }
 
-/// A security group as it is now.
+/// The state of a security group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupState {
     /// UUID.
     pub id: String,
     /// Name, which need not be unique.
     pub name: String,
-    /// What its maker wrote about it.
+    /// The description.
     pub description: String,
     /// Its tags.
     pub tags: Vec<String>,
     /// Its rules as lines, sorted: `ingress IPv4 tcp 80-80 from 10.0.0.0/12`.
     pub rules: Vec<String>,
-    /// The ports that have it, by id.
+    /// The IDs of the ports that use it.
     pub ports: Vec<String>,
 }
 
-/// Floating addresses and security groups.
+/// Floating IPs and security groups.
 impl Control {
-    /// All floating addresses of all regions and projects, by id.
+    /// All floating IPs of all regions and projects, by ID.
     pub fn floating_ips(&self) -> Vec<FloatingState> {
         let regions = self.cloud.regions.read();
         let all = regions.iter().flat_map(|region| region.network.floating.values());
@@ -54,16 +54,16 @@ impl Control {
         .collect()
     }
 
-    /// All security groups of all regions and projects, by id, those that come with a project too.
+    /// All security groups of all regions and projects, by ID, including the default ones.
     pub fn security_groups(&self) -> Vec<GroupState> {
         let regions = self.cloud.regions.read();
         regions.iter().flat_map(groups).collect()
     }
 
-    /// Takes a floating address from its port. It stays the project's.
+    /// Detaches a floating IP from its port. It still belongs to the project.
     ///
     /// # Errors
-    /// If there is no such address.
+    /// If the address does not exist.
     pub fn detach_floating(&self, address: IpAddr) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {
@@ -80,10 +80,10 @@ impl Control {
         Err(Error::unknown("floating address", address.to_string()))
     }
 
-    /// Deletes a security group with its rules, and takes it from all ports, whatever Neutron would say to that.
+    /// Deletes a security group with its rules, also if ports use it.
     ///
     /// # Errors
-    /// If there is no such group.
+    /// If the group does not exist.
     pub fn delete_group(&self, id: &str) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {

@@ -21,7 +21,7 @@ impl Control {
             .collect()
     }
 
-    /// The routes of a router, in the order in which they came. Empty if there is no such router.
+    /// The routes of a router, in the order of their creation. Empty if the router does not exist.
     pub fn router_routes(&self, id: &str) -> Vec<(IpNet, IpAddr)> {
         let regions = self.cloud.regions.read();
         let router = regions.iter().find_map(|region| region.network.routers.get(id));
@@ -33,10 +33,10 @@ impl Control {
             .collect()
     }
 
-    /// Gives a router these routes and no others, without a look at them, as if somebody else had done it.
+    /// Replaces the routes of a router without checks, like another client.
     ///
     /// # Errors
-    /// If there is no such router.
+    /// If the router does not exist.
     pub fn set_router_routes(&self, id: &str, routes: &[(IpNet, IpAddr)]) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         let region = Arc::make_mut(&mut regions)
@@ -58,7 +58,7 @@ impl Control {
     /// Deletes a router with its interfaces and routes.
     ///
     /// # Errors
-    /// If there is no such router.
+    /// If the router does not exist.
     pub fn delete_router(&self, id: &str) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         let region = Arc::make_mut(&mut regions)
@@ -73,7 +73,7 @@ impl Control {
         Ok(())
     }
 
-    /// The networks of a port's address pairs. Empty if there is no such port.
+    /// The networks of a port's address pairs. Empty if the port does not exist.
     pub fn address_pairs(&self, port: &str) -> Vec<String> {
         let regions = self.cloud.regions.read();
         let port = regions.iter().find_map(|region| region.network.ports.get(port));
@@ -84,10 +84,10 @@ impl Control {
             .map(|(address, _)| address.clone())
             .collect()
     }
-    /// Gives a port address pairs of these networks and no others, as if somebody else had done it.
+    /// Replaces the address pairs of a port by pairs of these networks, like another client.
     ///
     /// # Errors
-    /// If there is no such port.
+    /// If the port does not exist.
     pub fn set_address_pairs(&self, port: &str, networks: &[&str]) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         let region = Arc::make_mut(&mut regions)

@@ -1,4 +1,4 @@
-//! Servers, ports, networks, flavors and cells through the control API.
+//! Servers, ports, networks, flavors and cells in the control API.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Control {
     /// Creates a server and returns its id.
     ///
     /// # Errors
-    /// If something that the specification names does not exist, or an id or address is taken.
+    /// If an object that the specification names does not exist, or an ID or address is taken.
     pub fn create_server(&self, spec: &ServerSpec) -> Result<String> {
         let ids = self.create_servers(1, spec)?;
         ids.into_iter()
@@ -24,7 +24,7 @@ impl Control {
             .ok_or_else(|| Error::Invalid("no server was made".to_owned()))
     }
 
-    /// Creates many servers alike; see [`ServerSpec::name`] for how they are named. Returns their ids.
+    /// Creates several servers; see [`ServerSpec::name`] for their names. Returns their IDs.
     ///
     /// # Errors
     /// As [`Control::create_server`]; the servers before the failing one stay.
@@ -34,22 +34,22 @@ impl Control {
         }
         let birth = self.birth(spec.project.as_deref())?;
         self.change_region(spec.region.as_deref(), |region, ids| {
-            let mut made = Vec::with_capacity(count.min(100_000));
+            let mut created = Vec::with_capacity(count.min(100_000));
             for number in 0..count {
                 let spec = ServerSpec {
                     name: numbered(&spec.name, number),
                     ..spec.clone()
                 };
-                made.push(region.create_server(&spec, &birth, ids)?);
+                created.push(region.create_server(&spec, &birth, ids)?);
             }
-            Ok(made)
+            Ok(created)
         })
     }
 
     /// Changes a server.
     ///
     /// # Errors
-    /// If there is no such server, flavor or status.
+    /// If the server, flavor or status does not exist.
     pub fn update_server(&self, id: &str, patch: &ServerPatch) -> Result<()> {
         let now = self.cloud.clock.now();
         self.change_region_of(id, |region| region.update_server(id, patch, now))
@@ -58,16 +58,16 @@ impl Control {
     /// Deletes a server with its ports.
     ///
     /// # Errors
-    /// If there is no such server.
+    /// If the server does not exist.
     pub fn delete_server(&self, id: &str) -> Result<()> {
         let now = self.cloud.clock.now();
         self.change_region_of(id, |region| region.delete_server(id, now))
     }
 
-    /// Sets a server's status and the power state that goes with it.
+    /// Sets a server's status and the power state that belongs to it.
     ///
     /// # Errors
-    /// If there is no such server or status.
+    /// If the server or status does not exist.
     pub fn set_status(&self, id: &str, status: &str) -> Result<()> {
         self.update_server(
             id,
@@ -96,7 +96,7 @@ impl Control {
             .unwrap_or_default()
     }
 
-    /// Gives a server one more port and returns its id.
+    /// Adds a port to a server and returns its ID.
     ///
     /// # Errors
     /// As [`Control::create_server`].
@@ -114,7 +114,7 @@ impl Control {
     /// Detaches a port from its server or trunk and deletes it.
     ///
     /// # Errors
-    /// If there is no such port.
+    /// If the port does not exist.
     pub fn delete_port(&self, id: &str) -> Result<()> {
         self.change_region_of(id, |region| region.delete_port(id))
     }
@@ -122,16 +122,16 @@ impl Control {
     /// Changes a port.
     ///
     /// # Errors
-    /// If there is no such port, or an address is taken or in no subnet of its network.
+    /// If the port does not exist, or an address is taken or in no subnet of its network.
     pub fn update_port(&self, id: &str, patch: &PortPatch) -> Result<()> {
         let now = self.cloud.clock.now();
         self.change_region_of(id, |region| region.network.update_port(id, patch, now))
     }
 
-    /// Associates a floating address with a port's first fixed address.
+    /// Attaches a floating IP to a port's first fixed address.
     ///
     /// # Errors
-    /// If there is no such port or the address is taken.
+    /// If the port does not exist or the address is taken.
     pub fn add_floating(&self, port: &str, address: IpAddr) -> Result<()> {
         let now = self.cloud.clock.now();
         let cloud = Arc::clone(&self.cloud);
@@ -140,10 +140,10 @@ impl Control {
         })
     }
 
-    /// Takes a floating address away.
+    /// Deletes a floating IP.
     ///
     /// # Errors
-    /// If there is no such address.
+    /// If the address does not exist.
     pub fn remove_floating(&self, address: IpAddr) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         let mut tried = Arc::make_mut(&mut regions)
@@ -154,7 +154,7 @@ impl Control {
             .unwrap_or_else(|| Err(Error::unknown("floating address", address.to_string())))
     }
 
-    /// All floating addresses of all regions and projects, each with the port to which it leads.
+    /// All floating IPs of all regions and projects, each with its port.
     pub fn floating_addresses(&self) -> Vec<(IpAddr, Option<String>)> {
         let regions = self.cloud.regions.read();
         let all = regions.iter().flat_map(|region| region.network.floating.values());
@@ -162,7 +162,7 @@ impl Control {
             .collect()
     }
 
-    /// Adds a port to the trunk of a parent port, making the trunk if need be, and returns its id.
+    /// Adds a port to the trunk of a parent port, which is created when needed, and returns its ID.
     ///
     /// # Errors
     /// As [`Control::create_server`].
@@ -194,10 +194,10 @@ impl Control {
         })
     }
 
-    /// Gives a network, by id or name, one more subnet and returns its id.
+    /// Adds a subnet to a network, by ID or name, and returns its ID.
     ///
     /// # Errors
-    /// If there is no such network in the first region, or the id is taken.
+    /// If the network does not exist in the first region, or the ID is taken.
     pub fn create_subnet(&self, network: &str, spec: &SubnetSpec) -> Result<String> {
         let birth = self.birth(None)?;
         self.change_region(None, |region, ids| {
@@ -208,7 +208,7 @@ impl Control {
     /// Creates a router and returns its id.
     ///
     /// # Errors
-    /// If a network does not exist, a gateway's address is taken, or the id is.
+    /// If a network does not exist, or a gateway's address or the ID is taken.
     pub fn create_router(&self, spec: &RouterSpec) -> Result<String> {
         let birth = self.birth(spec.project.as_deref())?;
         self.change_region(spec.region.as_deref(), |region, ids| {
@@ -236,22 +236,22 @@ impl Control {
         })
     }
 
-    /// Deletes a flavor, by id or name. Servers keep what they were made with.
+    /// Deletes a flavor, by ID or name. Existing servers keep it.
     ///
     /// # Errors
-    /// If no region has such a flavor.
-    pub fn delete_flavor(&self, wanted: &str) -> Result<()> {
+    /// If the flavor exists in no region.
+    pub fn delete_flavor(&self, requested: &str) -> Result<()> {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {
-            if let Ok(flavor) = region.flavor(Some(wanted)) {
+            if let Ok(flavor) = region.flavor(Some(requested)) {
                 region.flavors.remove(&flavor.id);
                 return Ok(());
             }
         }
-        Err(Error::unknown("flavor", wanted))
+        Err(Error::unknown("flavor", requested))
     }
 
-    /// Takes a cell of every region down or up again.
+    /// Stops a cell of every region, or starts it again.
     pub fn set_cell_up(&self, cell: &str, up: bool) {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {
@@ -263,7 +263,7 @@ impl Control {
         }
     }
 
-    /// How many servers there are, deleted ones left out.
+    /// The number of servers without deleted ones.
     pub fn server_count(&self) -> usize {
         let regions = self.cloud.regions.read();
         let live = |region: &Region| {
@@ -325,7 +325,7 @@ impl Control {
     }
 }
 
-/// A name with the running number in place of `{i}` or, padded with zeros to a width, of `{i:05}`.
+/// Replaces `{i}` in a name by the number, or `{i:05}` by the number with leading zeros.
 fn numbered(pattern: &str, number: usize) -> String {
     let Some((before, rest)) = pattern.split_once("{i") else {
         return pattern.to_owned();

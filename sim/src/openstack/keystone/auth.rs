@@ -1,4 +1,4 @@
-//! The rules by which Keystone issues a token, in the order in which it checks them.
+//! The rules by which Keystone issues a token, in the order of its checks.
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use crate::openstack::identity::{DOMAIN_ID, DOMAIN_NAME, Grant, Identity, Token,
 use crate::openstack::ids::Ids;
 use crate::openstack::spec::AppCredential;
 
-/// What the scope of a request asks for.
+/// The requested scope.
 enum Scope {
     None,
     Project(String),
@@ -17,7 +17,7 @@ enum Scope {
     Credential(AppCredential),
 }
 
-/// Checks credentials and scope; the result is the token to issue.
+/// Checks credentials and scope, and returns the token to issue.
 pub(super) fn authenticate(
     identity: &Identity,
     auth: Option<&Value>,
@@ -69,7 +69,7 @@ pub(super) fn authenticate(
     Ok(token)
 }
 
-/// A part of a login that no client sends.
+/// A part of a login that the simulator does not have.
 fn missing(part: &str) -> Fault {
     let message = format!("The simulator does not have POST /v3/auth/tokens with such a {part}.");
     Fault::new(StatusCode::NOT_IMPLEMENTED, message)
@@ -180,7 +180,7 @@ fn find_project(identity: &Identity, data: &Value) -> Result<String, Fault> {
     found.ok_or_else(Fault::unauthorized)
 }
 
-/// A user by id, or by name and domain. Which fault an unknown user is depends on who asks.
+/// A user by ID, or by name and domain. The fault of an unknown user depends on the caller.
 fn find_user<'a>(
     identity: &'a Identity,
     data: &Value,
@@ -238,7 +238,7 @@ fn password(identity: &Identity, data: &Value) -> Result<String, Fault> {
     Ok(found.id.clone())
 }
 
-/// A token made from a token ends when the first one does, so that nobody stays for ever.
+/// A token that was obtained with another token expires with it.
 fn from_token(identity: &Identity, data: &Value, now: Timestamp, token: &mut Token) -> Result<(), Fault> {
     let id = text(data, "id").ok_or_else(|| Fault::expecting("id", "token"))?;
     if !identity.tokens.contains_key(id) {

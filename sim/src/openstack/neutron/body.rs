@@ -1,4 +1,4 @@
-//! Bodies of requests that change something, checked as Neutron does it: attribute by attribute.
+//! Bodies of changing requests, checked as by Neutron: attribute by attribute.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use crate::http::Request;
 use crate::openstack::ids::is_uuid_like;
 pub(super) use crate::openstack::python::python;
 
-/// What may stand in an attribute.
+/// The type of an attribute's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Text,
@@ -40,17 +40,17 @@ const fn attribute(name: &'static str, kind: Kind, create: bool, update: bool) -
     }
 }
 
-/// One that can be set at any time.
+/// An attribute that can be set at any time.
 pub(super) const fn free(name: &'static str, kind: Kind) -> Attribute {
     attribute(name, kind, true, true)
 }
 
-/// One that stays as it was made.
+/// An attribute that is only set at creation.
 pub(super) const fn once(name: &'static str, kind: Kind) -> Attribute {
     attribute(name, kind, true, false)
 }
 
-/// One that stays as it was made and has to be said.
+/// An attribute that is only set at creation, and is required.
 pub(super) const fn needed(name: &'static str, kind: Kind) -> Attribute {
     Attribute {
         required: true,
@@ -58,7 +58,7 @@ pub(super) const fn needed(name: &'static str, kind: Kind) -> Attribute {
     }
 }
 
-/// One that is only shown.
+/// A read-only attribute.
 pub(super) const fn shown(name: &'static str) -> Attribute {
     attribute(name, Kind::Other, false, false)
 }
@@ -153,7 +153,7 @@ fn check(attribute: &Attribute, value: &Value) -> Result<(), Fault> {
     Err(invalid(attribute.name, &reason))
 }
 
-/// An attribute with a value that it cannot have.
+/// The fault of an invalid value.
 pub(super) fn invalid(name: &str, reason: &str) -> Fault {
     Fault::http_bad_request(format!("Invalid input for {name}. Reason: {reason}"))
 }

@@ -1,4 +1,4 @@
-//! Floating addresses: made, led to ports and away from them, and given back.
+//! Floating IPs: creation, attachment, detachment and deletion.
 
 use std::net::IpAddr;
 
@@ -29,9 +29,9 @@ const ATTRIBUTES: &[Attribute] = &[
 /// `POST /v2.0/floatingips`.
 pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let fields = body::resource(edit.request, "floatingip", ATTRIBUTES, true)?;
-    let wish = body::text(&fields, "floating_ip_address").and_then(|text| text.parse::<IpAddr>().ok());
+    let requested = body::text(&fields, "floating_ip_address").and_then(|text| text.parse::<IpAddr>().ok());
     let may_choose = edit.caller.admin || edit.cloud.settings.read().choose_floating_address;
-    if wish.is_some() && !may_choose {
+    if requested.is_some() && !may_choose {
         return Err(Fault::new(
             StatusCode::FORBIDDEN,
             "PolicyNotAuthorized",
@@ -75,14 +75,14 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         None => network.subnets.clone(),
     };
     let port = match body::text(&fields, "port_id") {
-        Some(port) => Some(port_to_lead_to(edit, port)?),
+        Some(port) => Some(port_to_attach(edit, port)?),
         None => None,
     };
     let id = edit.cloud.ids.uuid();
-    let fixed = claim(edit, network_id, &subnets, wish, &id)?;
+    let fixed = claim(edit, network_id, &subnets, requested, &id)?;
     if let Some(port) = &port {
         let address = fixed.address.to_string();
-        if let Err(fault) = may_lead(edit, &id, &address, network_id, port, &fields) {
+        if let Err(fault) = may_attach(edit, &id, &address, network_id, port, &fields) {
             edit.region.network.unclaim(&fixed);
             return Err(fault);
         }
@@ -94,7 +94,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         .insert_floating(&id, network_id, fixed, description, &birth);
     if let Some(port) = port {
         lead(edit, &id, network_id, &port, &fields)?;
-        // It was one change.
+        // It counts as one change.
         if let Some(floating) = edit.region.network.floating.get_mut(&id) {
             std::sync::Arc::make_mut(floating).revision = 0;
         }
@@ -106,28 +106,28 @@ fn claim(
     edit: &mut Edit<'_>,
     network_id: &str,
     subnets: &[String],
-    wish: Option<IpAddr>,
+    requested: Option<IpAddr>,
     id: &str,
 ) -> Result<crate::openstack::region::FixedIp, Fault> {
     let network = &mut edit.region.network;
-    if let Some(wish) = wish {
+    if let Some(requested) = requested {
         let subnet = subnets.iter().find(|id| {
             network
                 .subnets
                 .get(*id)
-                .is_some_and(|subnet| subnet.cidr.contains(&wish))
+                .is_some_and(|subnet| subnet.cidr.contains(&requested))
         });
         let Some(subnet) = subnet else {
             return Err(Fault::new(
                 StatusCode::BAD_REQUEST,
                 "InvalidIpForNetwork",
                 format!(
-                    "IP address {wish} is not a valid IP for any of the subnets on the specified network."
+                    "IP address {requested} is not a valid IP for any of the subnets on the specified network."
                 ),
             ));
         };
-        return network.claim_in(subnet, Some(wish), id).map_err(|_| {
-            let message = format!("IP address {wish} already allocated in subnet {subnet}");
+        return network.claim_in(subnet, Some(requested), id).map_err(|_| {
+            let message = format!("IP address {requested} already allocated in subnet {subnet}");
             Fault::new(StatusCode::CONFLICT, "IpAddressAlreadyAllocated", message)
         });
     }
@@ -145,7 +145,7 @@ fn bad(message: &str) -> Fault {
     Fault::new(StatusCode::BAD_REQUEST, "BadRequest", message)
 }
 
-fn port_to_lead_to(edit: &Edit<'_>, id: &str) -> Result<std::sync::Arc<Port>, Fault> {
+fn port_to_attach(edit: &Edit<'_>, id: &str) -> Result<std::sync::Arc<Port>, Fault> {
     let api = edit.api();
     let port = edit.region.network.ports.get(id);
     port.filter(|port| listing::is_visible(&api, port.as_ref()))
@@ -153,12 +153,15 @@ fn port_to_lead_to(edit: &Edit<'_>, id: &str) -> Result<std::sync::Arc<Port>, Fa
         .ok_or_else(|| listing::not_found::<Port>(id))
 }
 
-/// The fixed address to which it is to lead.
+/// The requested fixed address.
 fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
-    let wish = body::text(fields, "fixed_ip_address").and_then(|text| text.parse().ok());
-    match wish {
-        Some(wish) if port.fixed_ips.iter().any(|ip| ip.address == wish) => Ok(wish),
-        Some(wish) => Err(bad(&format!("Port {} does not have fixed ip {wish}.", port.id))),
+    let requested = body::text(fields, "fixed_ip_address").and_then(|text| text.parse().ok());
+    match requested {
+        Some(requested) if port.fixed_ips.iter().any(|ip| ip.address == requested) => Ok(requested),
+        Some(requested) => Err(bad(&format!(
+            "Port {} does not have fixed ip {requested}.",
+            port.id
+        ))),
         None => {
             let mut inner = port.fixed_ips.iter().map(|ip| ip.address).filter(IpAddr::is_ipv4);
             let first = inner.next();
@@ -179,7 +182,7 @@ fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
     }
 }
 
-fn may_lead(
+fn may_attach(
     edit: &Edit<'_>,
     id: &str,
     address: &str,
@@ -228,7 +231,7 @@ fn lead(
     let address = address
         .map(|floating| floating.address.to_string())
         .unwrap_or_default();
-    let router = may_lead(edit, id, &address, network_id, port, fields)?;
+    let router = may_attach(edit, id, &address, network_id, port, fields)?;
     let fixed = fixed_of(port, fields)?;
     let now = edit.cloud.clock.now();
     edit.region
@@ -244,7 +247,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.check_revision(known.revision)?;
     match fields.get("port_id") {
         Some(Value::String(port)) => {
-            let port = port_to_lead_to(edit, port)?;
+            let port = port_to_attach(edit, port)?;
             lead(edit, id, &known.network_id, &port, &fields)?;
         }
         Some(_) => edit.region.network.detach_floating(id),

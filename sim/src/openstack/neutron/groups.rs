@@ -1,4 +1,4 @@
-//! Security groups and their rules, made, changed and deleted.
+//! Creation, change and deletion of security groups and their rules.
 
 use http::StatusCode;
 use ipnet::IpNet;
@@ -194,7 +194,7 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
         None | Some(Value::Null) => None,
         Some(value) => {
             let text = body::python(value);
-            // An address alone stands for itself.
+            // A single address is a network of its own.
             let whole = match text.parse::<std::net::IpAddr>() {
                 Ok(address) => Some(IpNet::from(address)),
                 Err(_) => text.parse().ok(),

@@ -25,7 +25,7 @@ pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
         let start = match query.marker {
             None => 0,
             Some(marker) => match find::<T>(api, marker) {
-                // A marker that the filters leave out has its place by its id.
+                // The ID determines the position of a marker that the filters exclude.
                 Ok(_) => found.partition_point(|document| id_of(document) <= marker),
                 Err(fault) if T::KNOWS_MARKER => return Err(fault),
                 Err(_) => 0,
@@ -42,7 +42,7 @@ pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
 
 /// `GET /v2.0/<plural>/{id}`.
 pub(super) fn show<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
-    // Neutron takes the query for filters, even if there is nothing to filter.
+    // Neutron parses the query as filters, even for one object.
     query::<T>(api)?;
     shown::<T>(api, StatusCode::OK, id)
 }
@@ -54,12 +54,12 @@ pub(super) fn shown<T: Resource>(api: &Api<'_>, status: StatusCode, id: &str) ->
     Ok(Reply::json(status, &json!({ T::SINGULAR: shown })))
 }
 
-/// Whether the caller sees a resource.
+/// Whether a resource is visible to the caller.
 pub(super) fn is_visible<T: Resource>(api: &Api<'_>, item: &T) -> bool {
     api.caller.admin || item.project() == api.caller.project_id || item.is_shared(api)
 }
 
-/// A resource that the caller sees.
+/// A resource that is visible to the caller.
 pub(super) fn find<T: Resource>(api: &Api<'_>, id: &str) -> Result<Arc<T>, Fault> {
     let found = T::all(&api.region.network).get(id);
     let found = found.filter(|item| is_visible(api, item.as_ref()));
@@ -101,8 +101,8 @@ fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
 }
 
 /// The page size, if the listing is paged.
-fn limit(api: &Api<'_>, wanted: Option<&str>) -> Result<Option<usize>, Fault> {
-    let wanted = match wanted {
+fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<Option<usize>, Fault> {
+    let requested = match requested {
         None => 0,
         Some(text) => text.trim().parse::<usize>().map_err(|_| {
             let message =
@@ -111,12 +111,12 @@ fn limit(api: &Api<'_>, wanted: Option<&str>) -> Result<Option<usize>, Fault> {
         })?,
     };
     let max = api.cloud.settings.read().network_max_limit;
-    let limit = if wanted == 0 { max } else { Some(wanted) };
+    let limit = if requested == 0 { max } else { Some(requested) };
     Ok(limit.map(|limit| limit.min(max.unwrap_or(usize::MAX))))
 }
 
-/// Links to the pages around. Neutron adds one to the next page whenever a page is full, and one to the previous page
-/// always.
+/// Links to the other pages. Neutron adds one to the next page whenever a page is full, and always one to the previous
+/// page.
 fn links(api: &Api<'_>, plural: &str, page: &[Document], limit: usize) -> Value {
     let link = |rel: &str, marker: Option<&Document>, more: &[(&str, &str)]| {
         let params = api.request.params.iter();

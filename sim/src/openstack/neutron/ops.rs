@@ -1,4 +1,4 @@
-//! Which operation a request to Neutron is.
+//! The operations of requests to Neutron.
 
 use crate::http::Request;
 use crate::openstack::{listing, ops};
@@ -46,8 +46,8 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
     })
 }
 
-/// Whether an operation needs the state for itself. A read of security groups does: the first one creates the default
-/// group of the project.
+/// Whether an operation needs exclusive access to the state. A read of security groups does: the first one creates the
+/// default group of the project.
 pub(crate) fn writes(op: &str) -> bool {
     op.starts_with("security_group_")
         || ["_create", "_update", "_delete", "_extraroutes"]

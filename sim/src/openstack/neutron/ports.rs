@@ -1,4 +1,4 @@
-//! Ports, created, changed and deleted, and their tags.
+//! Creation, change and deletion of ports and their tags.
 
 use std::net::IpAddr;
 
@@ -75,7 +75,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     Ok(id)
 }
 
-/// The addresses that are asked for, or one of each subnet's family.
+/// The requested addresses, or one address of each family's subnet.
 fn claim(
     edit: &mut Edit<'_>,
     network: &Network,
@@ -137,7 +137,7 @@ fn claim(
     Ok(claimed)
 }
 
-/// The security groups that are asked for; all of them have to exist.
+/// The requested security groups; all of them have to exist.
 fn groups(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Option<Vec<String>>, Fault> {
     let Some(list) = fields.get("security_groups") else {
         return Ok(None);
@@ -162,16 +162,16 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let fields = body::resource(edit.request, "port", ATTRIBUTES, false)?;
     let known = edit.find::<Port>(id)?;
     edit.check_revision(known.revision)?;
-    // Groups that it has already may be another's: those of load balancers are.
-    let mut wanted = fields.clone();
-    if let Some(list) = wanted.get_mut("security_groups").and_then(Value::as_array_mut) {
+    // The existing groups of the port may belong to another project, like those of load balancers.
+    let mut requested = fields.clone();
+    if let Some(list) = requested.get_mut("security_groups").and_then(Value::as_array_mut) {
         list.retain(|group| {
             !known
                 .security_groups
                 .iter()
                 .any(|have| Some(have.as_str()) == group.as_str())
         });
-        groups(edit, &wanted)?;
+        groups(edit, &requested)?;
     }
     let groups: Option<Vec<String>> = fields.get("security_groups").map(|list| {
         let mut groups: Vec<String> = Vec::new();
@@ -214,7 +214,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         port.admin_state_up = up.unwrap_or(port.admin_state_up);
         port.port_security = security;
         if let Some(mut groups) = groups {
-            // The database has them in the order of their ids.
+            // The database returns them in the order of their IDs.
             groups.sort();
             port.security_groups = groups;
         }

@@ -1,4 +1,4 @@
-//! What Neutron shows of its resources, and by what they can be filtered.
+//! The documents and filters of Neutron's resources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ pub(super) trait Resource: Sized + 'static {
     const NOT_FOUND: &'static str;
     /// The resource's name in that exception's message.
     const TITLE: &'static str;
-    /// How that message ends.
+    /// The end of that message.
     const ABSENT: &'static str = "could not be found.";
     /// Attributes by which a listing can be filtered.
     const FILTERS: &'static str;
-    /// Whether a marker has to exist. One that need not is ignored.
+    /// Whether a marker has to exist. Otherwise an unknown one is ignored.
     const KNOWS_MARKER: bool = true;
 
     fn project(&self) -> &str;
     fn all(state: &NetworkState) -> &BTreeMap<String, Arc<Self>>;
-    /// Whether other projects may see it, too.
+    /// Whether other projects see it, too.
     fn is_shared(&self, _: &Api<'_>) -> bool {
         false
     }
-    /// Everything that can pass the request's filters, in the order of ids.
+    /// All objects that can match the request's filters, in the order of IDs.
     fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
         Self::all(&api.region.network).values().collect()
     }
-    /// All attributes that the caller sees.
+    /// All attributes that are visible to the caller.
     fn document(&self, state: &NetworkState) -> Value;
 }
 
-/// Where a kind of resource is kept.
+/// The collection of a kind of resource.
 macro_rules! stored {
     ($place:ident) => {
         fn project(&self) -> &str {
@@ -315,10 +315,10 @@ impl Resource for SecurityGroup {
     }
 }
 
-/// A rule as a group shows it, with more than the rule shows of itself.
+/// A rule in the document of its group, which has additional fields.
 fn inside_group(rule: &SecurityGroupRule, state: &NetworkState) -> Value {
     let mut shown = rule.document(state);
-    // A number in the service's database, which means nothing outside.
+    // A number in the service's database without a meaning for clients.
     let digits = rule.id.get(..6).unwrap_or_default();
     let number = u32::from_str_radix(digits, 16).unwrap_or_default();
     if let Some(fields) = shown.as_object_mut() {

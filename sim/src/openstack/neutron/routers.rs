@@ -1,4 +1,4 @@
-//! Static routes of routers: the whole set, or some more or fewer of them.
+//! Static routes of routers: replacing, adding and removing them.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ const ATTRIBUTES: &[Attribute] = &[
     shown("revision_number"),
 ];
 
-/// What happens to the routes.
+/// The change of the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Replace,
@@ -82,7 +82,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<()
     Ok(())
 }
 
-/// The routes that are given. Some more or fewer are not looked at as closely as the whole set.
+/// Parses the given routes. Additions and removals are checked less strictly than the whole set.
 fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
     let whole = change == Change::Replace;
     let bad = |reason: String| body::invalid("routes", &reason);
@@ -135,7 +135,7 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
     Ok(routes)
 }
 
-/// The answer to a request for more or fewer routes, which shows more than others do.
+/// The answer to additions and removals of routes, which has additional fields.
 pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
     let mut document: Value =
         serde_json::from_slice(&listing::shown::<Router>(api, StatusCode::OK, id)?.body)
@@ -156,7 +156,7 @@ pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
     Ok(Reply::json(StatusCode::OK, &document))
 }
 
-/// The whole resulting set has to be good, whatever of it is new.
+/// Checks the whole resulting set, including existing routes.
 fn check(edit: &Edit<'_>, router: &Router, routes: &[Route]) -> Result<(), Fault> {
     let quota = edit
         .cloud

@@ -1,4 +1,4 @@
-//! How Nova shows a server, field by field as the microversion has them.
+//! The documents of a server, with the fields of each microversion.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Api;
 use crate::openstack::region::{Server, power_state_of, vm_state_of};
 
-/// A server as `GET /servers/{id}` and `GET /servers/detail` show it.
+/// A server in `GET /servers/{id}` and `GET /servers/detail`.
 pub(super) struct ServerView<'a> {
     pub(super) api: &'a Api<'a>,
     pub(super) server: &'a Server,
@@ -128,7 +128,7 @@ impl ServerView<'_> {
     }
 }
 
-/// A time as Nova's database has it.
+/// A time in the format of Nova's database.
 fn database_time(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.000000").to_string()
 }

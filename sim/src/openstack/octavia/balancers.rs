@@ -1,4 +1,4 @@
-//! Load balancers, made alone or with everything below them, changed and deleted.
+//! Creation of load balancers, alone or with everything below them, and their change and deletion.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         ));
     }
     edit.api().authorize(&project_id)?;
-    let vip = vip::wanted(edit, &fields)?;
+    let vip = vip::requested(edit, &fields)?;
     let additional = vip::additional(edit, &fields, &vip)?;
     let provider = provider(edit, &fields)?;
     edit.check_quota(Kind::LoadBalancer, &project_id, 1)?;
@@ -52,7 +52,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     Ok(id)
 }
 
-/// The load balancer and everything that is to be made with it.
+/// Builds the load balancer and everything that is created with it.
 fn build(
     edit: &Edit<'_>,
     fields: &Map<String, Value>,
@@ -100,17 +100,17 @@ fn build(
     Ok(objects)
 }
 
-/// Pools first, by name, then the listeners that lead to them.
+/// Builds pools by name, then the listeners that use them.
 fn below(
     edit: &Edit<'_>,
     fields: &Map<String, Value>,
     owner: &Owner,
     objects: &mut Vec<Object>,
 ) -> Result<(), Fault> {
-    let mut wanted: Vec<&Map<String, Value>> = Vec::new();
+    let mut requested: Vec<&Map<String, Value>> = Vec::new();
     let mut referred: Vec<&str> = Vec::new();
     for pool in list(fields, "pools") {
-        wanted.extend(pool.as_object());
+        requested.extend(pool.as_object());
     }
     for listener in list(fields, "listeners") {
         let Some(pool) = listener.get("default_pool").and_then(Value::as_object) else {
@@ -121,18 +121,18 @@ fn below(
                 "Pools must be named when creating a fully populated loadbalancer.",
             ));
         };
-        // Every pool has these two, said or not.
+        // Every pool has these two, given or not.
         let said = pool
             .keys()
             .filter(|key| !matches!(key.as_str(), "admin_state_up" | "tls_enabled"))
             .count();
         if said > 1 {
-            wanted.push(pool);
+            requested.push(pool);
         } else {
             referred.push(name);
         }
     }
-    let mut by_name: Vec<&str> = wanted
+    let mut by_name: Vec<&str> = requested
         .iter()
         .map(|pool| text(pool, "name").unwrap_or_default())
         .collect();
@@ -147,11 +147,11 @@ fn below(
             "Pool '{missing}' was referenced but no full definition was found."
         )));
     }
-    if !wanted.is_empty() {
-        edit.check_quota(Kind::Pool, &owner.project_id, wanted.len())?;
+    if !requested.is_empty() {
+        edit.check_quota(Kind::Pool, &owner.project_id, requested.len())?;
     }
-    let mut made: Vec<(String, String, String)> = Vec::new();
-    for pool in wanted {
+    let mut created: Vec<(String, String, String)> = Vec::new();
+    for pool in requested {
         let name = text(pool, "name").unwrap_or_default();
         for needed in ["protocol", "lb_algorithm"] {
             if !pool.contains_key(needed) {
@@ -162,23 +162,23 @@ fn below(
         }
         let parts = pools::prepare_whole(edit, owner, pool)?;
         if let Some(pool) = parts.first() {
-            made.push((name.to_owned(), pool.id.clone(), pool.text("protocol").to_owned()));
+            created.push((name.to_owned(), pool.id.clone(), pool.text("protocol").to_owned()));
         }
         objects.extend(parts);
     }
-    let wanted = list(fields, "listeners");
-    if !wanted.is_empty() {
-        edit.check_quota(Kind::Listener, &owner.project_id, wanted.len())?;
+    let requested = list(fields, "listeners");
+    if !requested.is_empty() {
+        edit.check_quota(Kind::Listener, &owner.project_id, requested.len())?;
     }
     let mut siblings: Vec<(String, i64)> = Vec::new();
-    for listener in wanted.iter().filter_map(Value::as_object) {
+    for listener in requested.iter().filter_map(Value::as_object) {
         let mut listener = listener.clone();
         let name = listener
             .get("default_pool")
             .and_then(|pool| pool.get("name"))
             .and_then(Value::as_str);
         let pool = name
-            .and_then(|name| made.iter().find(|(known, ..)| known == name))
+            .and_then(|name| created.iter().find(|(known, ..)| known == name))
             .cloned();
         if let Some((_, id, protocol)) = pool {
             let own = text(&listener, "protocol").unwrap_or_default();
@@ -192,7 +192,7 @@ fn below(
     Ok(())
 }
 
-/// The provider, after a look at what else depends on it.
+/// The provider, after checks of related fields.
 fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Fault> {
     let flavor = text(fields, "flavor_id");
     if let Some(flavor) = flavor {
@@ -286,7 +286,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     check_state(&balancer, &[Provisioning::Active, Provisioning::Error])?;
     let (now, later) = (edit.now(), edit.after(edit.ways().delete_time));
     let state = &mut edit.region.balancing;
-    state.mark(id, Provisioning::PendingDelete, now);
+    state.set_status(id, Provisioning::PendingDelete, now);
     state.take_effect(id, later);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What Octavia has to offer: versions, providers, flavors, availability zones, quotas.
+//! Octavia's versions, providers, flavors, availability zones and quotas.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Api, Fault};
 use crate::http::Reply;
 
-/// The day of each version, the oldest first.
+/// The date of each version, the oldest first.
 const VERSIONS: [&str; 31] = [
     "2016-12-11T00:00:00Z",
     "2018-04-20T00:00:00Z",

@@ -1,4 +1,4 @@
-//! What all changes have in common: finding, locking, counting, and showing what became of them.
+//! The common parts of all changes: lookups, locks, quotas, and the answers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::openstack::identity::Caller;
 use crate::openstack::region::{Attrs, Kind, Object, Provisioning, Region};
 use crate::openstack::settings::{LoadBalancing, Settings};
 
-/// A request that changes something.
+/// A request that changes an object.
 pub(super) struct Edit<'a> {
     pub(super) cloud: &'a OpenStackCloud,
     pub(super) region: &'a mut Region,
@@ -24,7 +24,7 @@ pub(super) struct Edit<'a> {
     pub(super) settings: &'a Settings,
 }
 
-/// The load balancer to which something is added.
+/// The load balancer of a new object.
 pub(super) struct Owner {
     pub(super) id: String,
     pub(super) project_id: String,
@@ -82,7 +82,7 @@ impl Edit<'_> {
         Ok(Reply::json(status, &json!({ singular: document })))
     }
 
-    /// The answer that shows a new load balancer with all below it.
+    /// The answer that shows a new load balancer with everything below it.
     pub(super) fn shown_whole(&self, id: &str) -> Result<Reply, Fault> {
         let balancer = self.find(Kind::LoadBalancer, id)?;
         let document = view::whole(&self.region.balancing, &balancer, self.minor());
@@ -113,7 +113,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Whether a project may have so many more of a kind.
+    /// Checks a project's quota for `more` objects of a kind.
     pub(super) fn check_quota(&self, kind: Kind, project: &str, more: usize) -> Result<(), Fault> {
         let name = match kind {
             Kind::LoadBalancer => "load_balancer",
@@ -137,7 +137,7 @@ impl Edit<'_> {
         Ok(())
     }
 
-    /// Whether a load balancer may be changed now.
+    /// Checks that a load balancer can be changed.
     pub(super) fn check_mutable(&self, balancer: &str) -> Result<(), Fault> {
         let found = self.region.balancing.get(Kind::LoadBalancer, balancer);
         match found {
@@ -146,7 +146,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Whether a pool, whose load balancer may be changed, may be changed.
+    /// Checks that a pool can be changed, if its load balancer can.
     pub(super) fn check_pool(&self, pool: &Object) -> Result<(), Fault> {
         if pool.provisioning != Provisioning::Active {
             return Err(Fault::immutable(title(Kind::Pool), &pool.id));
@@ -154,14 +154,14 @@ impl Edit<'_> {
         self.check_mutable(&pool.balancer)
     }
 
-    /// Locks a load balancer, and with it what the change concerns, until it has taken effect.
+    /// Locks a load balancer and the objects that the change concerns, until it takes effect.
     pub(super) fn lock(&mut self, balancer: &str, concerned: &[String]) {
         let now = self.now();
         let later = self.after(self.ways().update_time);
         let state = &mut self.region.balancing;
-        state.mark(balancer, Provisioning::PendingUpdate, now);
+        state.set_status(balancer, Provisioning::PendingUpdate, now);
         for id in concerned {
-            state.mark(id, Provisioning::PendingUpdate, now);
+            state.set_status(id, Provisioning::PendingUpdate, now);
         }
         state.take_effect(balancer, later);
     }
@@ -170,27 +170,29 @@ impl Edit<'_> {
         self.now().checked_add(time).unwrap_or(Timestamp::MAX)
     }
 
-    /// Locks a pool's load balancer, the pool, and the listeners that lead to it.
+    /// Locks a pool's load balancer, the pool, and the listeners that use it.
     pub(super) fn lock_pool(&mut self, pool: &Object) {
         let mut concerned = self.region.balancing.listeners_of(pool);
         concerned.push(pool.id.clone());
         self.lock(&pool.balancer, &concerned);
     }
 
-    /// Lets an object end with the change that was begun.
-    pub(super) fn mark_deleted(&mut self, id: &str) {
+    /// Deletes an object when the current change takes effect.
+    pub(super) fn delete_later(&mut self, id: &str) {
         let now = self.now();
-        self.region.balancing.mark(id, Provisioning::PendingDelete, now);
+        self.region
+            .balancing
+            .set_status(id, Provisioning::PendingDelete, now);
     }
 
-    /// Puts attributes over those of an object.
+    /// Merges attributes into those of an object.
     pub(super) fn put(&mut self, id: &str, attrs: Attrs) {
         self.region
             .balancing
             .change(id, |object| object.attrs.extend(attrs));
     }
 
-    /// An object that is to be made.
+    /// Builds a new object.
     pub(super) fn new_object(&self, kind: Kind, owner: &Owner, parent: &str, attrs: Attrs) -> Object {
         Object {
             id: self.cloud.ids.uuid(),
@@ -206,15 +208,15 @@ impl Edit<'_> {
         }
     }
 
-    /// Whether the key manager has what certificates are kept under.
+    /// Checks that the key manager has the references of the certificates.
     pub(super) fn check_certificates(&self, references: &[&str]) -> Result<(), Fault> {
-        let is_there = |reference: &&&str| {
+        let exists = |reference: &&&str| {
             let id = reference.rsplit('/').next().unwrap_or_default();
             self.settings.key_manager && self.region.secrets.contains_key(id)
         };
         let bad: Vec<&str> = references
             .iter()
-            .filter(|reference| !is_there(reference))
+            .filter(|reference| !exists(reference))
             .copied()
             .collect();
         if bad.is_empty() {
@@ -225,7 +227,7 @@ impl Edit<'_> {
     }
 }
 
-/// The named attributes out of a body; what is not in it stays out.
+/// The named attributes in a body; missing ones are left out.
 pub(super) fn take(fields: &Map<String, Value>, names: impl IntoIterator<Item = &'static str>) -> Attrs {
     names
         .into_iter()
@@ -233,7 +235,7 @@ pub(super) fn take(fields: &Map<String, Value>, names: impl IntoIterator<Item = 
         .collect()
 }
 
-/// Sets what every object has, whether it was given or not.
+/// Sets attributes that every object has, given or not.
 pub(super) fn complete(attrs: &mut Attrs) {
     for name in ["name", "description"] {
         let missing = attrs.get(name).is_none_or(Value::is_null);
@@ -249,9 +251,9 @@ pub(super) fn complete(attrs: &mut Attrs) {
     }
 }
 
-/// The same for a change, which says less.
+/// The same for a change, which sets fewer.
 pub(super) fn complete_change(attrs: &mut Attrs) {
-    // No tags at all is no change of them.
+    // `null` does not change the tags.
     if attrs.get("tags") == Some(&Value::Null) {
         attrs.remove("tags");
     }

@@ -1,4 +1,4 @@
-//! Errors as Octavia words them.
+//! Errors in Octavia's words.
 
 use http::StatusCode;
 use serde_json::json;
@@ -7,12 +7,12 @@ use super::title;
 use crate::http::Reply;
 use crate::openstack::region::Kind;
 
-/// An error as Octavia words it.
+/// An error in Octavia's words.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) status: StatusCode,
     message: String,
-    /// Its title, if it comes from below the services of Octavia, whose errors look otherwise.
+    /// The title of an error of the framework, whose errors have another form.
     framework: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ impl Fault {
         }
     }
 
-    /// A mistake of the client.
+    /// An error of the client.
     pub(super) fn client(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
@@ -68,7 +68,7 @@ impl Fault {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// An option that a provider does not have.
+    /// An option that a provider does not support.
     pub(super) fn unsupported(provider: &str, message: impl std::fmt::Display) -> Self {
         Self::new(
             StatusCode::NOT_IMPLEMENTED,
@@ -83,15 +83,15 @@ impl Fault {
         }
     }
 
-    /// A pool on the way to its members that there is not.
-    pub(super) fn no_way(id: &str) -> Self {
+    /// The pool in a member's path does not exist.
+    pub(super) fn missing_pool(id: &str) -> Self {
         Self {
             framework: Some("Bad Request"),
             ..Self::not_found(title(Kind::Pool), id)
         }
     }
 
-    /// Arguments of a query that an operation does not have.
+    /// Query arguments that an operation does not have.
     pub(super) fn unknown_argument(name: &str) -> Self {
         Self::client(format!("Unknown argument: \"{name}\""))
     }

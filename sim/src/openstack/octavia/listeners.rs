@@ -11,7 +11,7 @@ use super::view::attributes;
 use super::{Fault, schema};
 use crate::openstack::region::{Attrs, Kind, Object};
 
-/// What stands for an attribute that is null.
+/// The default of an attribute that is null.
 const DEFAULTS: &[(&str, i64)] = &[
     ("connection_limit", -1),
     ("timeout_client_data", 50_000),
@@ -20,7 +20,7 @@ const DEFAULTS: &[(&str, i64)] = &[
     ("timeout_tcp_inspect", 0),
 ];
 
-/// The ciphers of listeners that end TLS.
+/// The ciphers of listeners that terminate TLS.
 const CIPHERS: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:\
     ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:\
     ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:\
@@ -46,7 +46,7 @@ const TLS_HEADERS: &[&str] = &[
     "X-SSL-Client-Not-After",
 ];
 
-/// What may not be there twice on a load balancer: the protocol and the port.
+/// The identity of a listener on its load balancer: the protocol and the port.
 pub(super) fn endpoint(listener: &Object) -> (String, i64) {
     let port = listener.get("protocol_port").as_i64().unwrap_or_default();
     (listener.text("protocol").to_owned(), port)
@@ -60,7 +60,7 @@ fn transport(protocol: &str) -> &str {
     }
 }
 
-/// Whether a listener can lead to a pool.
+/// Checks that a listener can use a pool.
 pub(super) fn check_protocols(listener: &str, pool: &str) -> Result<(), Fault> {
     let fits = match listener {
         "TCP" => matches!(pool, "HTTP" | "HTTPS" | "PROXY" | "PROXYV2" | "TCP"),
@@ -115,7 +115,7 @@ fn headers(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
     Some(headers).filter(|headers| !headers.is_empty())
 }
 
-/// The certificates that are referred to.
+/// The references to certificates.
 fn certificates(fields: &Map<String, Value>) -> Vec<&str> {
     let more = list(fields, "sni_container_refs")
         .iter()
@@ -137,7 +137,7 @@ fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), Fault> 
     Ok(())
 }
 
-/// A listener that is to be made, beside those that there are already.
+/// Builds a new listener, given the existing ones.
 pub(super) fn prepare(
     edit: &Edit<'_>,
     owner: &Owner,
@@ -200,7 +200,7 @@ pub(super) fn prepare(
     Ok(edit.new_object(Kind::Listener, owner, &owner.id, attrs))
 }
 
-/// Puts what stands for nothing where nothing is.
+/// Replaces null by defaults.
 fn default_nulls(attrs: &mut Attrs, creating: bool) {
     let mut put = |name: &'static str, value: Value| {
         let missing = match attrs.get(name) {
@@ -223,7 +223,7 @@ fn default_nulls(attrs: &mut Attrs, creating: bool) {
         attrs.insert("allowed_cidrs", Value::Null);
     }
     if let Some(Value::Array(cidrs)) = attrs.get_mut("allowed_cidrs") {
-        // The database has them in the order of a key.
+        // The database returns them in the order of a key.
         cidrs.sort_by_key(|cidr| {
             cidr.as_str().map(|text| {
                 text.parse::<IpNet>()
@@ -234,7 +234,7 @@ fn default_nulls(attrs: &mut Attrs, creating: bool) {
     }
 }
 
-/// What a provider does not have.
+/// Checks the features of a provider.
 fn check_provider(owner: &Owner, protocol: &str, fields: &Map<String, Value>) -> Result<(), Fault> {
     if owner.provider != "ovn" {
         return Ok(());
@@ -285,7 +285,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     Ok(id)
 }
 
-/// Whether a pool of the same load balancer can be a listener's default.
+/// Checks that a pool of the same load balancer can be a listener's default.
 fn check_pool(edit: &Edit<'_>, balancer: &str, pool: &str, protocol: &str) -> Result<(), Fault> {
     let found = edit.region.balancing.get(Kind::Pool, pool);
     let found = found.filter(|pool| pool.balancer == balancer);
@@ -340,11 +340,11 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let listener = edit.find(Kind::Listener, id)?;
     edit.check_mutable(&listener.balancer)?;
     edit.lock(&listener.balancer, &[]);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }
 
-/// Whether an address is of a family.
+/// Whether an address is an IPv6 address.
 pub(super) fn is_v6(address: &str) -> bool {
     address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6())
 }

@@ -21,7 +21,7 @@ pub(super) fn show(api: &Api<'_>, kind: Kind, id: &str) -> Result<Reply, Fault> 
     Ok(Reply::json(StatusCode::OK, &json!({ singular: shown })))
 }
 
-/// `GET /v2.0/lbaas/<plural>`, or the same of what is directly below an object.
+/// `GET /v2.0/lbaas/<plural>`, or the listing of objects directly below another.
 pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Reply, Fault> {
     let mut query = Query::new(api.request);
     let limit = limit(api, query.limit)?;
@@ -89,9 +89,9 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     Ok(Reply::json(StatusCode::OK, &document))
 }
 
-fn limit(api: &Api<'_>, wanted: Option<&str>) -> Result<usize, Fault> {
+fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<usize, Fault> {
     let max = api.cloud.settings.read().load_balancing.max_limit;
-    let Some(text) = wanted else {
+    let Some(text) = requested else {
         return Ok(max);
     };
     let limit = text.trim().parse::<usize>().ok().filter(|limit| *limit > 0);

@@ -1,4 +1,4 @@
-//! Members of pools, one by one or all at once.
+//! Members of pools, single or all of a pool.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,7 +14,7 @@ use super::{Fault, listeners, schema, title};
 use crate::openstack::listing::is_true;
 use crate::openstack::region::{Attrs, Kind, Object, Provisioning};
 
-/// What tells members of a pool apart.
+/// The identity of a member in its pool.
 type Place = (String, i64);
 
 fn place_of(member: &Object) -> Place {
@@ -28,7 +28,7 @@ fn place_in(fields: &Map<String, Value>) -> Place {
     (address.to_owned(), port.unwrap_or_default())
 }
 
-/// The address of the metadata service is nobody's.
+/// Refuses the address of the metadata service.
 pub(super) fn check_address(fields: &Map<String, Value>) -> Result<(), Fault> {
     match text(fields, "address") {
         Some(address @ "169.254.169.254") => Err(Fault::option(address, "member address")),
@@ -45,7 +45,7 @@ fn check_subnet(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<(), Faul
     }
 }
 
-/// A member that is to be made, which has to be at a place of its own.
+/// Builds a new member, whose address and port must be unique.
 pub(super) fn prepare(
     edit: &Edit<'_>,
     owner: &Owner,
@@ -80,7 +80,7 @@ pub(super) fn prepare(
     Ok(member)
 }
 
-/// A pool of datagrams has members of a family that its load balancer has an address of.
+/// Checks that the load balancer of a UDP or SCTP pool has an address of its members' family.
 fn check_families(edit: &Edit<'_>, pool: &Object, owner: &Owner, addresses: &[&str]) -> Result<(), Fault> {
     let protocol = pool.text("protocol");
     let led_to = !edit.region.balancing.listeners_of(pool).is_empty();
@@ -100,7 +100,7 @@ fn check_families(edit: &Edit<'_>, pool: &Object, owner: &Owner, addresses: &[&s
     Ok(())
 }
 
-/// A pool with the load balancer that it belongs to.
+/// A pool and its load balancer.
 fn pool_of(edit: &Edit<'_>, id: &str) -> Result<(Arc<Object>, Owner), Fault> {
     let pool = edit.find(Kind::Pool, id)?;
     let balancer = edit.find(Kind::LoadBalancer, &pool.balancer)?;
@@ -148,21 +148,21 @@ pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
     let (pool, _) = pool_of(edit, &member.parent)?;
     edit.check_pool(&pool)?;
     edit.lock_pool(&pool);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }
 
-/// `PUT /v2.0/lbaas/pools/{id}/members`: these members and no others, unless it says that it only adds.
+/// `PUT /v2.0/lbaas/pools/{id}/members`: replaces all members, unless the query says that it only adds.
 pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let additive = edit.request.last("additive_only").is_some_and(is_true);
-    let wanted = schema::parse(
+    let requested = schema::parse(
         &edit.request.body,
         "members_",
         "members",
         types::members(),
         edit.minor(),
     )?;
-    let wanted: Vec<Map<String, Value>> = match wanted {
+    let requested: Vec<Map<String, Value>> = match requested {
         Value::Array(list) => list
             .into_iter()
             .filter_map(|member| match member {
@@ -184,7 +184,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let mut fresh: Vec<&Map<String, Value>> = Vec::new();
     let mut changed: Vec<(String, Attrs)> = Vec::new();
     let mut seen = HashSet::new();
-    for fields in &wanted {
+    for fields in &requested {
         let place = place_in(fields);
         let Some(known) = old_ids.get(&place) else {
             check_address(fields)?;
@@ -201,25 +201,25 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         complete_change(&mut attrs);
         changed.push(((*known).clone(), attrs));
     }
-    let gone: Vec<String> = old
+    let deleted: Vec<String> = old
         .iter()
         .filter(|(place, _)| !seen.contains(place))
         .map(|(_, id)| id.clone())
         .collect();
-    if fresh.is_empty() && changed.is_empty() && gone.is_empty() {
+    if fresh.is_empty() && changed.is_empty() && deleted.is_empty() {
         return Ok(());
     }
-    let freed = if additive { 0 } else { gone.len() };
+    let freed = if additive { 0 } else { deleted.len() };
     if fresh.len() > freed {
         edit.check_quota(Kind::Member, &owner.project_id, fresh.len() - freed)?;
     }
     let mut known = HashSet::new();
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for fields in fresh {
         check_subnet(edit, fields)?;
-        made.push(prepare(edit, &owner, id, fields, &mut known)?);
+        created.push(prepare(edit, &owner, id, fields, &mut known)?);
     }
-    let addresses: Vec<&str> = wanted
+    let addresses: Vec<&str> = requested
         .iter()
         .filter_map(|fields| text(fields, "address"))
         .collect();
@@ -227,16 +227,16 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.lock_pool(&pool);
     let now = edit.now();
     let state = &mut edit.region.balancing;
-    for member in made {
+    for member in created {
         state.insert(member);
     }
     for (member, attrs) in changed {
         state.change(&member, |member| member.attrs.extend(attrs));
-        state.mark(&member, Provisioning::PendingUpdate, now);
+        state.set_status(&member, Provisioning::PendingUpdate, now);
     }
     if !additive {
-        for member in gone {
-            state.mark(&member, Provisioning::PendingDelete, now);
+        for member in deleted {
+            state.set_status(&member, Provisioning::PendingDelete, now);
         }
     }
     Ok(())

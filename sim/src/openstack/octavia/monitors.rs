@@ -8,7 +8,7 @@ use super::types::{self, Use};
 use super::view::attributes;
 use crate::openstack::region::{Kind, Object, Provisioning};
 
-/// What stands for an attribute of a monitor that speaks HTTP.
+/// The defaults of a monitor of type HTTP.
 const HTTP: &[(&str, &str)] = &[
     ("http_method", "GET"),
     ("url_path", "/"),
@@ -19,7 +19,7 @@ fn speaks_http(kind: &str) -> bool {
     matches!(kind, "HTTP" | "HTTPS")
 }
 
-/// A health monitor that is to be made.
+/// Builds a new health monitor.
 pub(super) fn prepare(
     edit: &Edit<'_>,
     owner: &Owner,
@@ -34,11 +34,11 @@ pub(super) fn prepare(
     let kind = text(fields, "type").unwrap_or_default();
     let mut attrs = take(fields, attributes(Kind::Monitor));
     for (name, default) in HTTP {
-        let said = text(fields, name).is_some_and(|value| !value.is_empty());
-        if !speaks_http(kind) && said {
+        let given = text(fields, name).is_some_and(|value| !value.is_empty());
+        if !speaks_http(kind) && given {
             return Err(Fault::option(name, format!("health monitors of type {kind}")));
         }
-        if speaks_http(kind) && !said {
+        if speaks_http(kind) && !given {
             attrs.insert(name, json!(default));
         }
     }
@@ -70,7 +70,7 @@ fn check_domain(fields: &Map<String, Value>, known: Option<&Object>) -> Result<(
     }
 }
 
-/// Whether a monitor of this type can watch over a pool of a protocol.
+/// Checks that a monitor of this type can check a pool of a protocol.
 pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &str) -> Result<(), Fault> {
     let datagrams = matches!(protocol, "UDP" | "SCTP");
     if !datagrams {
@@ -106,7 +106,7 @@ pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &
     }
 }
 
-/// What a provider does not have.
+/// Checks the features of a provider.
 pub(super) fn check_provider(owner: &Owner, kind: &str) -> Result<(), Fault> {
     if owner.provider == "ovn" && !matches!(kind, "TCP" | "UDP-CONNECT") {
         let message = format!(
@@ -178,7 +178,9 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.lock_pool(&pool);
     edit.put(id, attrs);
     let now = edit.now();
-    edit.region.balancing.mark(id, Provisioning::PendingUpdate, now);
+    edit.region
+        .balancing
+        .set_status(id, Provisioning::PendingUpdate, now);
     Ok(())
 }
 
@@ -188,6 +190,6 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let pool = edit.find(Kind::Pool, &monitor.parent)?;
     edit.check_pool(&pool)?;
     edit.lock_pool(&pool);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }

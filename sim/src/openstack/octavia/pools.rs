@@ -18,25 +18,25 @@ fn persistence(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
     fields.get("session_persistence").and_then(Value::as_object)
 }
 
-/// Whether a pool of a protocol can remember clients in the way that is asked for.
+/// Checks the session persistence of a pool of a protocol.
 fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
-    let Some(wanted) = persistence(fields) else {
+    let Some(requested) = persistence(fields) else {
         return Ok(());
     };
-    let kind = text(wanted, "type").unwrap_or_default();
-    let said = |name: &str| {
-        wanted
+    let kind = text(requested, "type").unwrap_or_default();
+    let is_given = |name: &str| {
+        requested
             .get(name)
             .is_some_and(|value| !value.is_null() && value != &json!(0) && value != &json!(""))
     };
     if is_datagram(protocol) {
-        if kind == "SOURCE_IP" && said("cookie_name") {
+        if kind == "SOURCE_IP" && is_given("cookie_name") {
             return Err(Fault::validation(
                 "session_persistence SOURCE_IP type for UDP and SCTP protocols only accepts: type, \
                  persistence_timeout, persistence_granularity.",
             ));
         }
-        if said("cookie_name") {
+        if is_given("cookie_name") {
             return Err(Fault::validation(
                 "Cookie names are not supported for UDP/SCTP pools.",
             ));
@@ -46,18 +46,18 @@ fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool
                 "Session persistence of type {kind} is not supported for UDP/SCTP protocol pools."
             )));
         }
-    } else if said("persistence_timeout") || said("persistence_granularity") {
+    } else if is_given("persistence_timeout") || is_given("persistence_granularity") {
         let pools = if creating { "UDP and SCTP" } else { "UDP" };
         return Err(Fault::validation(format!(
             "persistence_timeout and persistence_granularity is only for {pools} protocol pools."
         )));
     }
-    if said("cookie_name") && kind != "APP_COOKIE" {
+    if is_given("cookie_name") && kind != "APP_COOKIE" {
         return Err(Fault::validation(
             "Field \"cookie_name\" can only be specified with session persistence of type \"APP_COOKIE\".",
         ));
     }
-    if kind == "APP_COOKIE" && !said("cookie_name") {
+    if kind == "APP_COOKIE" && !is_given("cookie_name") {
         return Err(Fault::validation(
             "Field \"cookie_name\" must be specified when using the \"APP_COOKIE\" session persistence type.",
         ));
@@ -65,7 +65,7 @@ fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool
     Ok(())
 }
 
-/// What a provider does not have.
+/// Checks the features of a provider.
 fn check_provider(
     owner: &Owner,
     protocol: &str,
@@ -80,7 +80,7 @@ fn check_provider(
         ("ovn", Some(algorithm)) if algorithm != "SOURCE_IP_PORT" => {
             unsupported(format!("OVN provider does not support {algorithm} algorithm"))
         }
-        // Made with its load balancer, nobody asks.
+        // Octavia does not check this for pools that are created with their load balancer.
         ("amphora" | "octavia", Some("SOURCE_IP_PORT")) if !part_of_more => {
             unsupported("Amphora provider does not support SOURCE_IP_PORT algorithm.".to_owned())
         }
@@ -95,7 +95,7 @@ fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Objec
     edit.new_object(Kind::Pool, owner, &owner.id, attrs)
 }
 
-/// A pool that is to be made together with its load balancer, followed by its monitor and its members.
+/// Builds a new pool that is created with its load balancer, followed by its monitor and its members.
 pub(super) fn prepare_whole(
     edit: &Edit<'_>,
     owner: &Owner,
@@ -112,12 +112,12 @@ pub(super) fn prepare_whole(
         monitors::check_provider(owner, monitor.text("type"))?;
         parts.push(monitor);
     }
-    let wanted = list(fields, "members");
-    if !wanted.is_empty() {
-        edit.check_quota(Kind::Member, &owner.project_id, wanted.len())?;
+    let requested = list(fields, "members");
+    if !requested.is_empty() {
+        edit.check_quota(Kind::Member, &owner.project_id, requested.len())?;
     }
     let mut known = HashSet::new();
-    for member in wanted.iter().filter_map(Value::as_object) {
+    for member in requested.iter().filter_map(Value::as_object) {
         members::check_address(member)?;
         let member = members::prepare(edit, owner, &pool.id, member, &mut known)?;
         parts.push(member);
@@ -134,7 +134,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let listener = match (text(&fields, "loadbalancer_id"), listener_id) {
         (Some(_), _) => None,
         (None, Some(id)) => Some(edit.find(Kind::Listener, id).map_err(|fault| {
-            // Octavia stumbles over a listener that there is not.
+            // Octavia fails unexpectedly if the listener does not exist.
             match fault.status.as_u16() {
                 404 => Fault::server("'NoneType' object has no attribute 'load_balancer_id'"),
                 _ => fault,
@@ -185,13 +185,13 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let mut fields = edit.fields("pool_", "pool", types::pool(Use::Update, edit.minor()))?;
     let pool = edit.find(Kind::Pool, id)?;
     let known = pool.get("session_persistence").get("type").cloned();
-    if let Some(wanted) = fields
+    if let Some(requested) = fields
         .get_mut("session_persistence")
         .and_then(Value::as_object_mut)
-        && wanted.get("type").is_none_or(Value::is_null)
+        && requested.get("type").is_none_or(Value::is_null)
         && let Some(known) = known
     {
-        wanted.insert("type".to_owned(), known);
+        requested.insert("type".to_owned(), known);
     }
     let protocol = pool.text("protocol").to_owned();
     check_persistence(&fields, &protocol, false)?;
@@ -218,6 +218,6 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let pool = edit.find(Kind::Pool, id)?;
     edit.check_mutable(&pool.balancer)?;
     edit.lock_pool(&pool);
-    edit.mark_deleted(id);
+    edit.delete_later(id);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests, checked against types as Octavia's framework checks them, with its words.
+//! Bodies of requests, checked against types like in Octavia's framework, with its words.
 
 use std::net::IpAddr;
 
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::Fault;
 pub(super) use crate::openstack::python::python;
 
-/// What may stand in an attribute.
+/// The type of an attribute's value.
 pub(super) enum Type {
-    /// A text of at most so many characters.
+    /// A text with a maximum length in characters.
     Text(usize),
     Texts,
     Bool,
@@ -34,7 +34,7 @@ pub(super) struct Attr {
     kind: Type,
     default: Option<Value>,
     mandatory: bool,
-    /// Minor number of the version of the API that brought it.
+    /// Minor number of the version of the API that introduced it.
     since: u32,
 }
 
@@ -64,7 +64,7 @@ impl Attr {
         self
     }
 
-    /// For a change, to which nothing is added that it does not say.
+    /// For a change, to which no defaults are added.
     pub(super) fn bare(mut self) -> Self {
         self.default = None;
         self.mandatory = false;
@@ -72,15 +72,15 @@ impl Attr {
     }
 }
 
-/// Why a document does not fit.
+/// Why a document is invalid.
 enum Misfit {
-    /// Attributes that there are not, and where.
+    /// Unknown attributes, and their location.
     Unknown(String, Vec<String>),
-    /// An attribute that cannot have its value.
+    /// An attribute with an invalid value.
     Invalid(&'static str, String, String),
-    /// A value of which nothing can be made; the framework tells the whole document then.
+    /// A value that cannot be parsed; the framework then repeats the whole document.
     Nonsense(String),
-    /// A value at which the framework stumbles.
+    /// A value that makes the framework fail unexpectedly.
     Stumble(String),
 }
 
@@ -129,7 +129,7 @@ pub(super) fn parse(
     }
 }
 
-/// What Octavia says when the document it looks into is not there.
+/// Octavia's error if the document in the body is missing.
 pub(super) fn stumble(kind: &str, argument: &str) -> Fault {
     let first = match argument {
         "listener_" | "pool_" => "loadbalancer_id",
@@ -300,7 +300,7 @@ fn boolean(value: &Value) -> Fit<Value> {
 fn integer(value: &Value) -> Fit<i64> {
     match value {
         Value::Bool(truth) => Ok(i64::from(*truth)),
-        // What lies beyond these bounds is beyond all others, too.
+        // Numbers beyond these bounds are beyond all others, too.
         Value::Number(number) => Ok(number
             .as_i64()
             .or_else(|| number.as_f64().map(|float| float as i64))
@@ -350,7 +350,7 @@ fn cidr(value: &Value) -> Option<Value> {
     Some(json!(net.trunc()))
 }
 
-/// Three digits, some of them in a list, or a range.
+/// Three digits, a list of such codes, or a range.
 fn are_codes(text: &str) -> bool {
     let code = |code: &str| code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_digit());
     text.split_once('-')

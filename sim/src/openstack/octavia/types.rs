@@ -1,21 +1,21 @@
-//! The types of Octavia's objects: which attributes they have, in which requests, and since when.
+//! The types of Octavia's objects: their attributes, by request and version.
 
 use serde_json::json;
 
 use super::schema::{Attr, Type, attr};
 
-/// The kind of request in which an object stands.
+/// The kind of request that contains an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It is to be made.
+    /// A creation.
     Create,
-    /// It is to be made as a part of another.
+    /// A creation as a part of another object.
     Part,
-    /// It is to be changed.
+    /// An update.
     Update,
 }
 
-/// The attributes that a request may bear.
+/// The attributes that a request may contain.
 fn in_use(attrs: Vec<Attr>, case: Use) -> Vec<Attr> {
     if case == Use::Update {
         attrs.into_iter().map(Attr::bare).collect()
@@ -72,7 +72,7 @@ pub(super) fn load_balancer(case: Use, minor: u32) -> Type {
     Type::One(in_use(attrs, case))
 }
 
-/// What is known since some version of the API, beside what always was.
+/// The values that always existed, and those that a later version introduced.
 fn choices(always: &[&'static str], later: &[(&'static str, u32)], minor: u32) -> Vec<&'static str> {
     let later = later
         .iter()

@@ -1,11 +1,11 @@
-//! How Octavia shows its objects.
+//! The documents of Octavia's objects.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::openstack::region::{Balancing, Kind, Object};
 
-/// Attributes that are shown as they are kept, by kind.
+/// Attributes that are shown as they are stored, by kind.
 pub(super) fn attributes(kind: Kind) -> impl Iterator<Item = &'static str> {
     let names = match kind {
         Kind::LoadBalancer => {
@@ -37,7 +37,7 @@ pub(super) fn attributes(kind: Kind) -> impl Iterator<Item = &'static str> {
     names.split_whitespace()
 }
 
-/// The version of the API that brought an attribute.
+/// The version of the API that introduced an attribute.
 fn since(kind: Kind, name: &str) -> u32 {
     match (kind, name) {
         (
@@ -73,7 +73,7 @@ fn since(kind: Kind, name: &str) -> u32 {
     }
 }
 
-/// A time as the service's database has it.
+/// A time in the format of the service's database.
 pub(super) fn time(at: Timestamp) -> Value {
     json!(at.strftime("%Y-%m-%dT%H:%M:%S").to_string())
 }
@@ -98,7 +98,7 @@ fn common(object: &Object, minor: u32) -> Map<String, Value> {
     fields
 }
 
-/// An object as it shows itself.
+/// The document of an object.
 pub(super) fn object(state: &Balancing, object: &Object, minor: u32) -> Map<String, Value> {
     let mut fields = common(object, minor);
     let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
@@ -133,7 +133,7 @@ fn listeners(state: &Balancing, pool: &Object) -> Value {
     ids.map(|id| json!({ "id": id })).collect()
 }
 
-/// A load balancer with everything below it, as the answer to its creation shows it.
+/// A load balancer with everything below it, as in the answer to its creation.
 pub(super) fn whole(state: &Balancing, balancer: &Object, minor: u32) -> Value {
     let mut fields = common(balancer, minor);
     let below = |kind| state.below(&balancer.id, kind);
@@ -175,7 +175,7 @@ fn brief(object: &Object) -> Map<String, Value> {
     fields.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The states of a load balancer and all that can be reached from its listeners.
+/// The states of a load balancer and of all objects that its listeners use.
 pub(super) fn status(state: &Balancing, balancer: &Object) -> Value {
     let pool = |listener: &Object| {
         let Some(pool) = state.get(Kind::Pool, listener.text("default_pool_id")) else {

@@ -1,4 +1,4 @@
-//! The virtual address of a load balancer: where it is to be, and the port that has it.
+//! The virtual address of a load balancer: its subnet and its port.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use super::Fault;
 use super::edit::{Edit, Owner, list, text};
 use crate::openstack::region::{FixedIp, NewPort, Port, Subnet};
 
-/// Who owns what Octavia makes for itself; no project that a client knows.
+/// The owner of Octavia's own objects; a project that no client knows.
 const SERVICE_PROJECT: &str = "0c7a51a0c7a51a0c7a51a0c7a51a0c7a";
 
-/// Where the virtual address is to be.
+/// The requested location of the virtual address.
 pub(super) struct Vip {
     pub(super) network_id: String,
     pub(super) subnet_id: String,
     pub(super) address: Option<IpAddr>,
-    /// The port that the client gives, or none.
+    /// The port of the client, or none.
     pub(super) port_id: Option<String>,
 }
 
-/// The port with the virtual addresses, and the security group that Octavia made for it.
+/// The port with the virtual addresses, and the security group that Octavia created for it.
 pub(super) struct Plugged {
     pub(super) port_id: String,
     pub(super) group: String,
     pub(super) addresses: Vec<FixedIp>,
 }
 
-/// A port with the virtual addresses: the client's, or a new one.
+/// Returns a port with the virtual addresses: the client's, or a new one.
 pub(super) fn plug(
     edit: &mut Edit<'_>,
     owner: &Owner,
@@ -90,11 +90,11 @@ pub(super) fn plug(
     })
 }
 
-/// Takes back what was made for a load balancer that is not made after all.
+/// Deletes the port and the security group of a load balancer whose creation failed.
 pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
     let network = &mut edit.region.network;
     if vip.port_id.is_none() {
-        // It was made a moment ago.
+        // It was created a moment ago.
         let _present = network.remove_port(&plugged.port_id);
     } else {
         network.change_port(&plugged.port_id, |port| port.security_groups.clear());
@@ -102,7 +102,7 @@ pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
     network.remove_group(&plugged.group);
 }
 
-/// Why there is no address for it.
+/// The fault if no address can be allocated.
 fn cannot_plug(edit: &Edit<'_>, vip: &Vip, subnet: &str, address: Option<IpAddr>) -> Fault {
     let Some(address) = address else {
         let network = &vip.network_id;
@@ -136,9 +136,9 @@ fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
     })
 }
 
-/// Where the virtual address is to be: on a port, in a network, or in a subnet.
-pub(super) fn wanted(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
-    let (port, network, wanted) = (
+/// The requested location of the virtual address: a port, a network, or a subnet.
+pub(super) fn requested(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
+    let (port, network, requested) = (
         text(fields, "vip_port_id"),
         text(fields, "vip_network_id"),
         text(fields, "vip_subnet_id"),
@@ -148,19 +148,19 @@ pub(super) fn wanted(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip
         let sees = |port: &&Arc<Port>| edit.caller.admin || port.project_id == edit.caller.project_id;
         let port = edit.region.network.ports.get(id).filter(sees);
         let port = port.ok_or_else(|| Fault::client(format!("Port {id} not found.")))?;
-        return vip_of_port(edit, port, wanted, address);
+        return vip_of_port(edit, port, requested, address);
     }
     if let Some(network) = network {
-        return vip_of_network(edit, network, wanted, address);
+        return vip_of_network(edit, network, requested, address);
     }
-    let Some(wanted) = wanted else {
+    let Some(requested) = requested else {
         return Err(Fault::validation(
             "VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.",
         ));
     };
     Ok(Vip {
-        network_id: subnet(edit, wanted)?.network_id.clone(),
-        subnet_id: wanted.to_owned(),
+        network_id: subnet(edit, requested)?.network_id.clone(),
+        subnet_id: requested.to_owned(),
         address,
         port_id: None,
     })
@@ -169,7 +169,7 @@ pub(super) fn wanted(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip
 fn vip_of_port(
     edit: &Edit<'_>,
     port: &Port,
-    wanted: Option<&str>,
+    requested: Option<&str>,
     address: Option<IpAddr>,
 ) -> Result<Vip, Fault> {
     if !port.device_id.is_empty() {
@@ -178,10 +178,10 @@ fn vip_of_port(
             port.id, port.device_id
         )));
     }
-    let fixed = match (wanted, address) {
-        (Some(wanted), _) => {
-            subnet(edit, wanted)?;
-            let found = port.fixed_ips.iter().find(|fixed| fixed.subnet_id == wanted);
+    let fixed = match (requested, address) {
+        (Some(requested), _) => {
+            subnet(edit, requested)?;
+            let found = port.fixed_ips.iter().find(|fixed| fixed.subnet_id == requested);
             found.ok_or("No VIP address found on the specified VIP port within the specified subnet.")
         }
         (None, Some(address)) => {
@@ -207,7 +207,7 @@ fn vip_of_port(
 fn vip_of_network(
     edit: &Edit<'_>,
     id: &str,
-    wanted: Option<&str>,
+    requested: Option<&str>,
     address: Option<IpAddr>,
 ) -> Result<Vip, Fault> {
     let network = edit
@@ -218,12 +218,12 @@ fn vip_of_network(
         .filter(|_| sees_network(edit, id))
         .ok_or_else(|| Fault::client(format!("Network {id} not found.")))?;
     let cidr = |subnet: &str| edit.region.network.subnets.get(subnet).map(|subnet| subnet.cidr);
-    let subnet_id = match (wanted, address) {
-        (Some(wanted), _) => network
+    let subnet_id = match (requested, address) {
+        (Some(requested), _) => network
             .subnets
             .iter()
-            .find(|known| *known == wanted)
-            .ok_or_else(|| Fault::client(format!("Subnet {wanted} not found.")))?,
+            .find(|known| *known == requested)
+            .ok_or_else(|| Fault::client(format!("Subnet {requested} not found.")))?,
         (None, Some(address)) => network
             .subnets
             .iter()
@@ -255,11 +255,11 @@ pub(super) fn additional(
     vip: &Vip,
 ) -> Result<Vec<(String, Option<IpAddr>)>, Fault> {
     let mut wishes: Vec<(String, Option<IpAddr>)> = Vec::new();
-    for wanted in list(fields, "additional_vips")
+    for requested in list(fields, "additional_vips")
         .iter()
         .filter_map(Value::as_object)
     {
-        let id = text(wanted, "subnet_id").unwrap_or_default();
+        let id = text(requested, "subnet_id").unwrap_or_default();
         if id == vip.subnet_id || wishes.iter().any(|(known, _)| known == id) {
             return Err(Fault::validation(
                 "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.",
@@ -272,7 +272,7 @@ pub(super) fn additional(
                 "All VIP subnets must belong to the same network.",
             ));
         }
-        let address = text(wanted, "ip_address").and_then(|text| text.parse().ok());
+        let address = text(requested, "ip_address").and_then(|text| text.parse().ok());
         wishes.push((id.to_owned(), address));
     }
     Ok(wishes)

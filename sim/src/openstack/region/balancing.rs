@@ -1,8 +1,8 @@
-//! Octavia's state: load balancers and what hangs below them, and the states through which changes pass.
+//! Octavia's state: load balancers and the objects below them, and the states of changes.
 //!
-//! A change is accepted at once and takes effect later, as in Octavia, whose workers do what its API only writes down:
-//! until then the whole load balancer is locked. Nothing runs in the background; whoever looks after the time is up
-//! finds the change done ([`Balancing::settle`]).
+//! A change is accepted at once and takes effect later, like in Octavia, whose workers apply the changes that its API
+//! stores. Until then the whole load balancer is locked. No task runs in the background: every access first applies the
+//! due changes ([`Balancing::settle`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Monitor,
 }
 
-/// Where an object stands between a wish and its fulfilment.
+/// The progress of a change of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provisioning {
     Active,
@@ -66,7 +66,7 @@ pub(crate) struct Object {
     pub(crate) id: String,
     pub(crate) kind: Kind,
     pub(crate) project_id: String,
-    /// The load balancer to which it belongs; its own id if it is one.
+    /// The ID of its load balancer; its own ID if it is one.
     pub(crate) balancer: String,
     /// The pool of a member or monitor, else the load balancer.
     pub(crate) parent: String,
@@ -83,13 +83,13 @@ impl Object {
         self.attrs.get(name).unwrap_or(&Value::Null)
     }
 
-    /// A text attribute, or nothing.
+    /// A text attribute; empty if it is missing.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.get(name).as_str().unwrap_or_default()
     }
 }
 
-/// The kinds that a change is about, of all that it locks.
+/// The kinds that a change is about, among those that it locks.
 fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
     let levels: [&[Kind]; 4] = [
         &[Kind::Member, Kind::Monitor],
@@ -97,20 +97,20 @@ fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
         &[Kind::Listener],
         &[Kind::LoadBalancer],
     ];
-    let is_there = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
+    let exists = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
     levels
         .iter()
-        .find(is_there)
+        .find(exists)
         .map(|kinds| kinds.to_vec())
         .unwrap_or_default()
 }
 
-/// All of a region's load balancing.
+/// The load balancing of a region.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Balancing {
     objects: HashMap<String, Arc<Object>>,
     by_kind: BTreeMap<Kind, BTreeSet<String>>,
-    /// What hangs directly below an object, by kind in the order of ids, as the service's database has it.
+    /// The objects directly below another, by kind in the order of IDs, like in the service's database.
     below: HashMap<String, BTreeMap<Kind, BTreeSet<String>>>,
     /// When changes take effect, by time and load balancer, and whether they fail.
     pending: BTreeMap<(Timestamp, String), bool>,
@@ -123,7 +123,7 @@ impl Balancing {
         self.objects.get(id).filter(|object| object.kind == kind)
     }
 
-    /// An object of whichever kind.
+    /// An object of any kind.
     pub(crate) fn any(&self, id: &str) -> Option<&Arc<Object>> {
         self.objects.get(id)
     }
@@ -145,7 +145,7 @@ impl Balancing {
         self.below(pool, Kind::Monitor).next()
     }
 
-    /// Listeners that lead to a pool.
+    /// Listeners that use a pool.
     pub(crate) fn listeners_of(&self, pool: &Object) -> Vec<String> {
         self.below(&pool.balancer, Kind::Listener)
             .filter(|listener| listener.text("default_pool_id") == pool.id)
@@ -175,15 +175,15 @@ impl Balancing {
         }
     }
 
-    /// Sets the state of an object. The database notes the time of every change but the first writing.
-    pub(crate) fn mark(&mut self, id: &str, status: Provisioning, at: Timestamp) {
+    /// Sets the state of an object. The database stores the time of every change except the creation.
+    pub(crate) fn set_status(&mut self, id: &str, status: Provisioning, at: Timestamp) {
         self.change(id, |object| {
             object.provisioning = status;
             object.updated = Some(crate::clock::seconds(at));
         });
     }
 
-    /// Takes an object out with all that hangs below it.
+    /// Removes an object with everything below it.
     pub(crate) fn remove(&mut self, id: &str) {
         let below = self.below.remove(id).unwrap_or_default();
         for child in below.into_values().flatten() {
@@ -234,7 +234,7 @@ impl Balancing {
         found
     }
 
-    /// Lets what was changed at a load balancer take effect at a time.
+    /// Schedules the changes of a load balancer.
     pub(crate) fn take_effect(&mut self, balancer: &str, at: Timestamp) {
         let fails = self.failing > 0;
         self.failing = self.failing.saturating_sub(1);
@@ -245,21 +245,21 @@ impl Balancing {
         self.pending.retain(|(_, id), _| id != balancer);
     }
 
-    /// Whether a change takes effect by now.
+    /// Whether a change is due.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
         self.pending.keys().next().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// Lets the changes take effect whose time is up. Returns the load balancers that are gone.
+    /// Applies the due changes. Returns the deleted load balancers.
     pub(crate) fn settle(&mut self, now: Timestamp, heartbeats: bool) -> Vec<Arc<Object>> {
-        let mut gone = Vec::new();
+        let mut deleted = Vec::new();
         while self.is_due(now) {
             let Some(((at, balancer), fails)) = self.pending.pop_first() else {
                 break;
             };
-            gone.extend(self.settle_one(&balancer, at, fails, heartbeats));
+            deleted.extend(self.settle_one(&balancer, at, fails, heartbeats));
         }
-        gone
+        deleted
     }
 
     fn settle_one(
@@ -275,8 +275,8 @@ impl Balancing {
             return Some(found);
         }
         if fails && found.provisioning != Provisioning::PendingUpdate {
-            // What was to be made with it stays as it is.
-            self.mark(balancer, Provisioning::Error, at);
+            // Objects that were to be created with it stay as they are.
+            self.set_status(balancer, Provisioning::Error, at);
             return None;
         }
         let pending: Vec<Arc<Object>> = self
@@ -286,22 +286,22 @@ impl Balancing {
             .filter(|object| object.provisioning.is_pending())
             .cloned()
             .collect();
-        // What the change was about breaks, and what was only locked with it does not.
+        // The objects of a failed change are in ERROR; objects that were only locked are not.
         let broken = if fails { innermost(&pending) } else { Vec::new() };
         for object in &pending {
             if broken.contains(&object.kind) {
-                self.mark(&object.id, Provisioning::Error, at);
+                self.set_status(&object.id, Provisioning::Error, at);
             } else if object.provisioning == Provisioning::PendingDelete {
                 self.remove(&object.id);
             } else {
-                self.mark(&object.id, Provisioning::Active, at);
+                self.set_status(&object.id, Provisioning::Active, at);
             }
         }
         self.operate(balancer, heartbeats);
         None
     }
 
-    /// Sets the operating states that follow. Without the heartbeats of its machines Octavia knows only of monitors.
+    /// Sets the resulting operating states. Without the heartbeats of its machines, Octavia only knows monitors.
     fn operate(&mut self, balancer: &str, heartbeats: bool) {
         for id in self.tree(balancer) {
             let Some(object) = self.objects.get(&id) else {

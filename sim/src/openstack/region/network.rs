@@ -34,7 +34,7 @@ pub(crate) struct Network {
     pub(crate) created: Timestamp,
 }
 
-/// A subnet. Its pool begins after the gateway.
+/// A subnet. Its allocation pool begins after the gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Subnet {
     pub(crate) id: String,
@@ -44,7 +44,7 @@ pub(crate) struct Subnet {
     pub(crate) cidr: IpNet,
     pub(crate) tags: Vec<String>,
     pub(crate) created: Timestamp,
-    /// Where the search for a free address goes on.
+    /// Where the search for a free address continues.
     next: u128,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Port {
     pub(crate) description: String,
     pub(crate) port_security: bool,
     pub(crate) security_groups: Vec<String>,
-    /// Address ranges beside its own from which it may send, with the physical address.
+    /// Additional address ranges that it may send from, with the MAC address.
     pub(crate) address_pairs: Vec<(String, String)>,
     pub(crate) tags: Vec<String>,
     pub(crate) revision: u64,
@@ -95,7 +95,7 @@ pub(crate) struct SubPort {
     pub(crate) mac: String,
 }
 
-/// A port to make, with everything that Neutron lets its owner say.
+/// A new port, with all fields that its owner may set.
 #[derive(Clone, Debug)]
 pub(crate) struct NewPort {
     pub(crate) id: String,
@@ -123,7 +123,7 @@ pub(crate) struct NetworkState {
     pub(crate) rules: BTreeMap<String, Arc<SecurityGroupRule>>,
     pub(crate) routers: BTreeMap<String, Arc<Router>>,
     by_device: HashMap<String, BTreeSet<String>>,
-    /// Ids of floating addresses by port.
+    /// IDs of floating IPs by port.
     by_port: HashMap<String, Vec<String>>,
     by_address: HashMap<(String, IpAddr), String>,
     default_groups: HashMap<String, String>,
@@ -158,7 +158,7 @@ impl NetworkState {
         Ok(id)
     }
 
-    /// Gives a network, by id or name, one more subnet.
+    /// Adds a subnet to a network, by ID or name.
     pub(crate) fn create_subnet(
         &mut self,
         network: &str,
@@ -191,13 +191,13 @@ impl NetworkState {
         Ok(id)
     }
 
-    /// A network by id or name, or the oldest internal one.
-    pub(crate) fn network(&self, wanted: Option<&str>) -> Result<Arc<Network>> {
-        let found = match wanted {
-            Some(wanted) => self
+    /// A network by ID or name, or the oldest internal one.
+    pub(crate) fn network(&self, requested: Option<&str>) -> Result<Arc<Network>> {
+        let found = match requested {
+            Some(requested) => self
                 .networks
-                .get(wanted)
-                .or_else(|| self.networks.values().find(|net| net.name == wanted)),
+                .get(requested)
+                .or_else(|| self.networks.values().find(|net| net.name == requested)),
             None => self
                 .networks
                 .values()
@@ -206,7 +206,7 @@ impl NetworkState {
         };
         found
             .cloned()
-            .ok_or_else(|| Error::unknown("network", wanted.unwrap_or_default()))
+            .ok_or_else(|| Error::unknown("network", requested.unwrap_or_default()))
     }
 
     pub(crate) fn create_port(
@@ -245,7 +245,7 @@ impl NetworkState {
         Ok(id)
     }
 
-    /// Makes a port whose addresses are claimed for it already.
+    /// Creates a port whose addresses are claimed already.
     pub(crate) fn insert_port(&mut self, new: NewPort, birth: &Birth, ids: &Ids) {
         let port = Port {
             project_id: birth.project_id.clone(),
@@ -302,7 +302,7 @@ impl NetworkState {
         Ok(())
     }
 
-    /// Changes a port, which gives it a new revision.
+    /// Changes a port and increments its revision.
     pub(crate) fn change_port(&mut self, id: &str, change: impl FnOnce(&mut Port)) {
         if let Some(port) = self.ports.get_mut(id) {
             let port = Arc::make_mut(port);
@@ -327,7 +327,7 @@ impl NetworkState {
             }
         }
         for sub_port in port.trunk.iter().flat_map(|trunk| &trunk.sub_ports) {
-            // A sub port may have been deleted on its own.
+            // The subport may have been deleted separately.
             let _present = self.remove_port(&sub_port.port_id);
         }
         if port.device_owner == "trunk:subport" {
@@ -344,7 +344,7 @@ impl NetworkState {
         Ok(port)
     }
 
-    /// Adds a port to the trunk of which `parent` is the parent port, making the trunk if there is none.
+    /// Adds a port to the trunk of the parent port, which is created when needed.
     pub(crate) fn add_sub_port(
         &mut self,
         parent: &str,

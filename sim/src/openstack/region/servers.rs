@@ -36,7 +36,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Its place in listings.
+    /// Its position in listings.
     pub(crate) fn age_key(&self) -> AgeKey {
         (Reverse(self.created.as_second()), self.id.clone())
     }
@@ -72,7 +72,7 @@ fn find_status(status: &str) -> Option<&'static (&'static str, &'static str, u8)
     STATUSES.iter().find(|(name, ..)| *name == status)
 }
 
-/// Whether Nova has such a status.
+/// Whether Nova has the status.
 pub(crate) fn is_status(status: &str) -> bool {
     find_status(status).is_some()
 }
@@ -126,7 +126,7 @@ impl ServerIndex {
         Some(server)
     }
 
-    /// Changes a server, if there is one with this id. Its creation time and project never change.
+    /// Changes a server, if it exists. Its creation time and project never change.
     pub(crate) fn change(&mut self, id: &str, change: impl FnOnce(&mut Server)) {
         let Some(server) = self.by_id.get_mut(id) else {
             return;

@@ -1,9 +1,9 @@
-//! What listings show, to whom, and when.
+//! The content of listings, by caller and time.
 
 use super::*;
 
 impl Session {
-    /// This field of all load balancers that are shown.
+    /// This field of all listed load balancers.
     async fn listed(&self, field: &str) -> Vec<String> {
         self.lb_get("/loadbalancers").await.each("loadbalancers", field)
     }

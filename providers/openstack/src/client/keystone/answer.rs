@@ -1,4 +1,4 @@
-//! Reading what Keystone answers.
+//! Parsing of Keystone's answers.
 
 use std::{fmt, time::Duration};
 
@@ -10,12 +10,12 @@ use url::Url;
 
 use crate::client::catalogue::Catalogue;
 
-/// The header that carries the token.
+/// The header with the token of a request.
 pub(super) const AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
-/// The header that carries the token that a request or an answer is about.
+/// The header with the token that a request or an answer is about.
 pub(super) const SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-token");
 
-/// A token as Keystone gave it.
+/// A token as Keystone returned it.
 pub(super) struct Parsed {
     pub(super) header: HeaderValue,
     pub(super) catalogue: Catalogue,
@@ -23,7 +23,7 @@ pub(super) struct Parsed {
     expires_at: Timestamp,
 }
 
-/// For whom a token is.
+/// The user, project or domain of a token.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct User {
     #[serde(default)]
@@ -43,13 +43,13 @@ struct Named {
 }
 
 impl User {
-    /// The project, if it is for one.
+    /// The ID of the project, if the token has one.
     pub(super) fn project_id(&self) -> Option<String> {
         let project = self.project.as_ref()?;
         Some(project.id.clone()).filter(|id| !id.is_empty())
     }
 
-    /// Whether this is the same user, in the same project. Names may change.
+    /// Whether both are the same user in the same project. Names may change.
     pub(super) fn is(&self, other: &Self) -> bool {
         let ids = |holder: &Self| {
             [&holder.project, &holder.domain, &holder.user]
@@ -59,7 +59,7 @@ impl User {
     }
 }
 
-/// What the token is good for: the user is better known by its credentials.
+/// Shows the scope of the token. The credentials describe the user better.
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.project, &self.domain) {
@@ -80,12 +80,12 @@ struct Wire {
     expires_at: Timestamp,
     #[serde(flatten)]
     holder: User,
-    // A token without a scope has none.
+    // A token without a scope has no catalogue.
     #[serde(default)]
     catalog: Catalogue,
 }
 
-/// Reads a token. `given` is the token itself if it is ours already and was only looked up.
+/// Parses a token. `given`: the token itself, if the config has it and it was only validated.
 pub(super) fn parse(reply: &Answer, given: Option<HeaderValue>) -> Result<Parsed, String> {
     let header = match given {
         Some(header) => header,
@@ -96,7 +96,7 @@ pub(super) fn parse(reply: &Answer, given: Option<HeaderValue>) -> Result<Parsed
             .ok_or("the answer has no X-Subject-Token header")?,
     };
     let Body { token } =
-        serde_json::from_slice(&reply.body).map_err(|error| format!("the answer is no token: {error}"))?;
+        serde_json::from_slice(&reply.body).map_err(|error| format!("the answer is not a token: {error}"))?;
     Ok(Parsed {
         header,
         catalogue: token.catalog,
@@ -106,7 +106,8 @@ pub(super) fn parse(reply: &Answer, given: Option<HeaderValue>) -> Result<Parsed
 }
 
 impl Parsed {
-    /// How long the token is still good. By Keystone's own clock where the answer shows it: ours may be wrong.
+    /// The remaining lifetime of the token. The `Date` of the answer is used where possible, since the local clock may
+    /// be wrong.
     pub(super) fn time_left(&self, headers: &HeaderMap, now: Timestamp) -> Duration {
         let server = headers
             .get(DATE)
@@ -119,7 +120,7 @@ impl Parsed {
     }
 }
 
-/// A header value that shows in no log.
+/// A header value that is not logged.
 pub(super) fn secret_header(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(token.trim()).ok()?;
     value.set_sensitive(true);
@@ -153,10 +154,10 @@ struct Link {
     href: String,
 }
 
-/// Finds version 3 in Keystone's list of versions, and with it the URL where its API begins.
+/// Returns the base URL of version 3 from Keystone's list of versions.
 pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String> {
     let Versions { versions } = serde_json::from_slice(body)
-        .map_err(|error| format!("the answer is no list of versions: {error}"))?;
+        .map_err(|error| format!("the answer is not a list of versions: {error}"))?;
     let usable = |version: &&Version| {
         let status = version.status.to_ascii_lowercase();
         version.id.starts_with("v3") && matches!(status.as_str(), "current" | "stable" | "supported")
@@ -175,8 +176,8 @@ pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String>
         .find(|link| link.rel == "self")
         .and_then(|link| Url::parse(&link.href).ok());
     match link {
-        // Behind a proxy that ends TLS, Keystone often does not know its own address. A password must not leave an
-        // encrypted connection for that.
+        // Behind a proxy that terminates TLS, Keystone often does not know its own address. A password must not be sent
+        // over an unencrypted connection because of that.
         Some(link) if link.scheme() == auth_url.scheme() || link.scheme() == "https" => Ok(below(&link, "")),
         Some(link) => {
             let mut url = below(auth_url, "");
@@ -187,7 +188,7 @@ pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String>
     }
 }
 
-/// `url/path`, whether the URL ends in a slash or not.
+/// Appends a path to a URL, with or without a trailing slash.
 pub(super) fn below(url: &Url, path: &str) -> Url {
     let mut below = url.clone();
     below.set_query(None);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_document_tells_where_version_3_is() {
+    fn the_version_document_has_the_url_of_version_3() {
         let body = versions(&[
             ("v2.0", "deprecated", "http://ks/v2.0/"),
             ("v3.14", "stable", "http://ks/v3/"),
@@ -233,7 +234,7 @@ mod tests {
         assert!(
             choose("http://ks", b"<html>")
                 .unwrap_err()
-                .contains("no list of versions")
+                .contains("not a list of versions")
         );
         assert!(choose("http://ks", b"{}").is_err());
     }
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_shows_in_no_log() {
+    fn tokens_are_not_logged() {
         let mut headers = HeaderMap::new();
         headers.insert(SUBJECT_TOKEN, "hunter2".parse().unwrap());
         let body = json!({"token": {"expires_at": "2030-01-01T00:00:00.000000Z"}})

@@ -215,7 +215,7 @@ fn the_order_can_be_configured() {
 }
 
 #[test]
-fn the_same_address_stands_once_for_each_kind() {
+fn the_same_address_occurs_once_for_each_type() {
     let port = port("ACTIVE", &["10.0.0.31", "10.0.0.31"]);
     let addresses = node_addresses(&server(), &[&port, &port], &[], &networking(&[], &[], ""));
     let mut unique = addresses.clone();

@@ -1,4 +1,4 @@
-//! Floating addresses. An attached one always wins, whatever the Service says of networks and addresses.
+//! Floating IPs. An attached one always stays, whatever networks and addresses the Service names.
 
 use ccm_core::plan::objects::{Action, Attributes, Object, Objects};
 use serde_json::Value;
@@ -15,13 +15,16 @@ fn is_free(floating: &Object<Kind>) -> bool {
     floating.text("port_id").is_empty()
 }
 
-/// Whether a cluster created it for a Service, and not another cluster.
+/// Whether a cluster created the floating IP for a Service, and it is not another cluster's.
 fn is_created(site: &Site<'_>, floating: &Object<Kind>) -> bool {
     let ownership = observe::ownership_of_floating(floating, &site.desired.ownership_tag);
-    floating.text("description").contains(names::FLOATING_IP_MARK) && ownership.allows_changes()
+    floating
+        .text("description")
+        .contains(names::FLOATING_IP_DESCRIPTION)
+        && ownership.allows_changes()
 }
 
-/// A step that changes a floating address of the load balancer with this name.
+/// A step that changes a floating IP of the load balancer with this name.
 fn step(balancer: &str, floating: &Object<Kind>, action: Action<Kind>) -> Step {
     let parent = Some(balancer.to_owned());
     let floating = Object {
@@ -48,7 +51,7 @@ fn new(site: &Site<'_>, desired: &DesiredFloatingIp, network: &str) -> Step {
     step(site.name, &new, Action::Create(Box::new(new.clone()), Vec::new()))
 }
 
-/// What the owner wants of the floating address.
+/// Plans the floating IP of the load balancer's owner.
 pub(super) fn change(
     site: &Site<'_>,
     admitted: &[&ActiveService],
@@ -97,7 +100,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
         return;
     }
     let desired = &owner.floating;
-    let there = snapshot.objects.of(Kind::Floating).find(|floating| {
+    let existing = snapshot.objects.of(Kind::Floating).find(|floating| {
         if desired.address.is_empty() {
             // It was detached, or its load balancer was deleted.
             is_free(floating) && owner.owner.created(floating, &site.desired.ownership_tag)
@@ -105,9 +108,9 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             floating.text("floating_ip_address") == desired.address
         }
     });
-    match (there, &desired.network) {
-        (Some(there), _) if is_free(there) => {
-            let step = step(site.name, there, update(site.balancer.text("vip_port_id")));
+    match (existing, &desired.network) {
+        (Some(existing), _) if is_free(existing) => {
+            let step = step(site.name, existing, update(site.balancer.text("vip_port_id")));
             plan.steps
                 .push(step.for_service(service).because("it is attached"));
         }
@@ -118,16 +121,16 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             "that of the load balancer",
         )),
         (None, Some(network)) => plan.steps.push(new(site, desired, network).for_service(service)),
-        // A note says so.
+        // A Warning reports this.
         (None, None) => {}
     }
 }
 
-/// Deletes the floating IPs of a load balancer that is deleted.
+/// Deletes the floating IPs of a load balancer that is being deleted.
 pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     let leaving = &site.desired.leaving;
     let owner = leaving.iter().find(|leaving| site.owned_by(&leaving.owner));
-    // Without a Service nobody can say any more whether it was to be kept.
+    // Without a Service, nothing shows whether to keep it.
     let Some(decides) = owner.or(leaving.last()) else {
         return;
     };
@@ -140,7 +143,7 @@ pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     sweep(site.desired, site.objects, plan);
 }
 
-/// Deletes the floating IPs of Services that leave that are not attached: their load balancer was deleted before.
+/// Deletes the floating IPs of leaving Services that are not attached: their load balancer was deleted before.
 pub(super) fn sweep(desired: &DesiredBalancer, objects: &Objects<Kind>, plan: &mut BalancerPlan) {
     for leaving in desired.leaving.iter().filter(|leaving| !leaving.keep_floating_ip) {
         let is_left = |floating: &&Object<Kind>| {

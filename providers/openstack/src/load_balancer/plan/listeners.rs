@@ -24,24 +24,24 @@ use crate::load_balancer::{
 
 /// The header that members read the client's address from.
 const FORWARDED_FOR: &str = "X-Forwarded-For";
-/// How a pool keeps clients with their member by the client's address.
+/// The session persistence of a pool by the client's address.
 const BY_ADDRESS: &str = "SOURCE_IP";
 
-/// The Service that a listener is for, and whether it leaves.
+/// The Service of a listener, and whether it is leaving.
 type Holder<'a> = (&'a Owner, bool);
 
-/// Whether the listener is the Service's.
+/// Whether the listener belongs to the Service.
 fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
     let tags = kinds::tags(listener);
     if tags.iter().any(|tag| names::is_service_tag(tag)) {
         return site.tagged(&tags, owner);
     }
-    // Made before there were tags; what has another name was made by a person.
+    // The listener may have been created by an Octavia without tags. A user's listener has another name.
     site.owned_by(owner) && listener.text("name").starts_with("listener_")
 }
 
-/// The Service that the listener is for, or, if the listener has no tags and the right protocol already, the one that may
-/// have it on its own load balancer. `None`: it is left unchanged.
+/// The Service of the listener. A listener without Service tags and with the right protocol belongs to the owner of the
+/// load balancer. `None`: it is left unchanged.
 fn holder<'a>(
     site: &Site<'a>,
     admitted: &[&'a ActiveService],
@@ -69,8 +69,8 @@ fn has_protocol(object: &Object<Kind>, protocol: &str) -> bool {
     object.text("protocol") == protocol
 }
 
-/// The steps for everything below the load balancer. `refused`: Services that keep what they have from before, which
-/// follows the nodes.
+/// Plans everything below the load balancer. `refused`: Services that keep their objects; only their members follow the
+/// nodes.
 pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&ActiveService]) -> BalancerPlan {
     let listeners = site.objects.of(Kind::Listener);
     let holders: BTreeMap<_, _> = listeners
@@ -103,14 +103,14 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
             let have = have.filter(|have| has_protocol(have, port.protocol));
             let pool = have.and_then(|_| site.objects.get(Kind::Pool, &key));
             let pool = pool.filter(|pool| has_protocol(pool, port.pool_protocol));
-            let mut wanted = new_listener(site.desired, active, port, &site.balancer.key);
+            let mut objects = new_listener(site.desired, active, port, &site.balancer.key);
             if let Some(have) = have {
-                keep_listener(site, active, port, have, &mut wanted[0]);
+                keep_listener(site, active, port, have, &mut objects[0]);
             }
             if let Some(pool) = pool {
-                keep_pool(site, active, port, pool, &mut wanted[1]);
+                keep_pool(site, active, port, pool, &mut objects[1]);
             }
-            desired.objects.extend(wanted);
+            desired.objects.extend(objects);
         }
     }
     let frozen = site.desired.frozen.iter().flat_map(|frozen| {
@@ -177,15 +177,15 @@ fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Obje
     marked.collect()
 }
 
-/// Whether a pool without a listener was a Service's: somebody deleted the listener, and Octavia leaves its pool. The
-/// listener comes back with a pool of its own. A person's pools may well be without a listener.
+/// Whether a pool without a listener belonged to a Service. If a listener was deleted by another client, Octavia keeps
+/// its pool, and the new listener gets a new pool. Pools of users may be without a listener.
 fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<Kind>) -> bool {
     let owners = owners(site.desired).map(|owner| owner.tag.as_str());
     let mut owners = owners.chain([site.name]);
     owners.any(|owner| is_pool_of(pool.text("name"), owner))
 }
 
-/// Whether it is called as pools for ports are.
+/// Whether the name is that of a pool for a port of the owner.
 fn is_pool_of(name: &str, owner: &str) -> bool {
     let rest = name.strip_prefix("pool_").and_then(|rest| rest.split_once('_'));
     rest.is_some_and(|(index, of)| {
@@ -193,7 +193,7 @@ fn is_pool_of(name: &str, owner: &str) -> bool {
     })
 }
 
-/// The listener that a Service wants is somebody else's.
+/// The desired listener of a Service belongs to another user of the load balancer.
 fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
     let listener = site.objects.get(Kind::Listener, key);
     let tags = listener
@@ -201,7 +201,7 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
         .flat_map(|listener| kinds::texts(listener, "tags"));
     let tags: Vec<_> = tags.filter(|tag| names::is_service_tag(tag)).collect();
     let have = if tags.is_empty() {
-        "somebody else's".to_owned()
+        "another user's".to_owned()
     } else {
         format!("that of {}", tags.join(", "))
     };
@@ -235,8 +235,8 @@ pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) ->
     std::iter::once(balancer).chain(listeners).collect()
 }
 
-/// A new listener, its pool and its health monitor. They are called after the Service that they are for, on another's load
-/// balancer too.
+/// A new listener, its pool and its health monitor. They have the name of their Service, also on the load balancer of
+/// another one.
 fn new_listener(
     desired: &DesiredBalancer,
     active: &ActiveService,
@@ -263,7 +263,7 @@ fn new_listener(
     if let Some(ranges) = &port.ranges {
         listener = listener.with("allowed_cidrs", ranges.texts());
     }
-    // Whoever asks for a method that Octavia does not know gets what it makes by default.
+    // The default replaces a method that Octavia does not know.
     let is_known = METHODS.contains(&port.method.as_str());
     let mut pool = below(Kind::Pool, port.listener_key, "")
         .with("protocol", port.pool_protocol)
@@ -318,7 +318,7 @@ fn headers(mut have: Map<String, Value>, port: &DesiredListener) -> Map<String, 
     have
 }
 
-/// What may stay of a listener stays.
+/// Adapts the desired listener to the observed one, so that allowed differences stay.
 fn keep_listener(
     site: &Site<'_>,
     active: &ActiveService,
@@ -335,20 +335,20 @@ fn keep_listener(
     let fields = &mut want.attributes;
     let is_known = |name: &str| have.attributes.get(name).is_some_and(|value| !value.is_null());
     fields.retain(|name, _| !name.starts_with("timeout_") || is_known(name));
-    let there = have.attributes.get("insert_headers").and_then(Value::as_object);
+    let observed_headers = have.attributes.get("insert_headers").and_then(Value::as_object);
     fields.insert(
         "insert_headers",
-        headers(there.cloned().unwrap_or_default(), port).into(),
+        headers(observed_headers.cloned().unwrap_or_default(), port).into(),
     );
     let mut ranges = kinds::texts(have, "allowed_cidrs").peekable();
     let is_open = ranges.peek().is_none();
-    let is_same = |want: &SourceRanges| (is_open && everybody(&want.texts())) || want.same(ranges);
+    let is_same = |want: &SourceRanges| (is_open && allows_all_clients(&want.texts())) || want.same(ranges);
     if port.ranges.as_ref().is_some_and(is_same) {
         fields.remove("allowed_cidrs");
     }
 }
 
-/// What may stay of a pool stays.
+/// Adapts the desired pool to the observed one, so that allowed differences stay.
 fn keep_pool(
     site: &Site<'_>,
     active: &ActiveService,
@@ -362,7 +362,7 @@ fn keep_pool(
     }
     let persistence = have.attributes.get("session_persistence");
     let is_sticky = persistence.is_some_and(|have| have["type"] == BY_ADDRESS);
-    // Another kind is what a person chose.
+    // A user chose another type.
     if is_sticky == port.sticky {
         want.attributes.remove("session_persistence");
     }
@@ -390,8 +390,8 @@ fn set_tags(object: &mut Object<Kind>, tags: Option<Vec<String>>) {
     }
 }
 
-/// The tags of a listener or pool with those that its Service requests, and without those that it requests no more. `None`
-/// if they stay as they are.
+/// The tags of a listener or pool, with those that its Service requests and without those that it no longer requests.
+/// `None` if they do not change.
 fn retagged(
     site: &Site<'_>,
     active: &ActiveService,
@@ -413,8 +413,8 @@ fn retagged(
     Some(tags)
 }
 
-/// The members of a Service that keeps what it has. Where new ones are and how they are checked is as with those that are
-/// there.
+/// The members of a Service that keeps its state. New members have the subnet and the monitor port of the existing
+/// ones.
 fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
     let known = by_identity(have);
     let first = have.first();
@@ -436,8 +436,8 @@ fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
     members.collect()
 }
 
-/// Whether these ranges let in everybody of a family, which is the same as none.
-fn everybody(ranges: &[String]) -> bool {
+/// Whether these ranges allow all clients of a family, which is the same as no ranges.
+fn allows_all_clients(ranges: &[String]) -> bool {
     let whole = |family| match family {
         IpFamily::V4 => "0.0.0.0/0",
         IpFamily::V6 => "::/0",
@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pools_of_people_are_not_taken_for_pools_of_services() {
+    fn pools_of_users_do_not_count_as_pools_of_services() {
         assert!(is_pool_of(&names::pool(0, "mine"), "mine"));
         assert!(is_pool_of("pool_12_kube_service_c_n_s", "kube_service_c_n_s"));
         for name in [

@@ -1,4 +1,4 @@
-//! The ports that have security groups.
+//! The security groups of node ports.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// What has to change of one port.
+/// The pending changes of one port.
 #[derive(Default)]
 struct Due {
     add: Vec<GroupRef>,
@@ -20,18 +20,18 @@ struct Due {
     tags: Vec<GroupRef>,
 }
 
-/// The groups of all nodes' ports: one write for each port.
+/// Plans the security groups of all node ports, with one write for each port.
 pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -> Plan<Change> {
-    // By address, by which people know them.
+    // Sorted by address, which users know.
     let mut due: BTreeMap<(String, &str), Due> = BTreeMap::new();
     for (id, port) in have {
         let secured = port.port_security_enabled != Some(false);
         let mut add: Vec<GroupRef> = Vec::new();
         for (address, server, group) in &desired.required {
-            let there = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
+            let present = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
             let at =
                 port.device_id == *server && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address);
-            if secured && at && !there {
+            if secured && at && !present {
                 add.push(group.clone());
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
         let id = id.to_owned();
         let port = NodePort { id, address };
         let mut push = |change| plan.steps.push(Step::new(change));
-        // The tags first: once a port has the group no more it is not found any more.
+        // Tags first: without the group, the port would not be observed again.
         for group in due.tags {
             push(Change::DeletePortTag(port.clone(), group));
         }

@@ -1,9 +1,8 @@
-//! A load balancer that was made when the cluster had another name.
+//! Renames a load balancer that was created under another name of the cluster.
 //!
-//! The cluster's name is part of every name and tag. Where it has changed, everything goes on under the former names, and
-//! once nothing else is due they are changed: what is below the load balancer first, then itself, so that a process
-//! that is killed in between still finds by its name what is left to do. If by then the cluster is called as before again,
-//! only what is below has another name, and that is a former one, too.
+//! The cluster's name is part of every name and tag. After it changed, the former names stay in use until nothing else
+//! is due. Then the objects below the load balancer are renamed first, so that a killed process still finds the rest by
+//! the load balancer's name. If the cluster's name changes back meanwhile, the new name counts as a former one.
 
 use std::cmp::Reverse;
 
@@ -19,7 +18,7 @@ use crate::load_balancer::{
     names,
 };
 
-/// The cluster's former names: that of the load balancer, and those that only something below it has.
+/// The former cluster names in the name of the load balancer and of the objects below it.
 pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
     let Site {
         desired,
@@ -31,7 +30,7 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
     let has = |tag: &str| name == tag || site.tags.iter().any(|have| have == tag);
     let surely_ours = |owner: &Owner| site.ownership == Ownership::Ours || owner.knows(objects, balancer);
     let mut all: Vec<&str> = Vec::new();
-    // Another cluster may well have a Service of the same name.
+    // Another cluster may have a Service of the same name.
     if let Some(cluster) = names::cluster_of(name)
         && cluster != desired.cluster
         && !owners(desired).any(|owner| owner.owns(name))
@@ -40,7 +39,7 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
     {
         all.push(cluster);
     }
-    // And it may share the load balancer, but then its tags say so.
+    // A cluster that shares the load balancer has tags on it.
     let shares = |cluster| kinds::texts(balancer, "tags").any(|tag| names::cluster_of(tag) == Some(cluster));
     for below in objects
         .all
@@ -67,7 +66,7 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
     all
 }
 
-/// Whether it is a listener, or below one.
+/// Whether the object is a listener or below one.
 fn is_below(object: &Object<Kind>) -> bool {
     object.kind != Kind::Floating && object.parent.is_some()
 }
@@ -78,11 +77,11 @@ fn names_of(object: &Object<Kind>) -> impl Iterator<Item = &str> {
     tags.chain([object.text("name")])
 }
 
-/// The steps that rename.
+/// Plans the renaming.
 pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
     let cluster = &site.desired.cluster;
     let why = format!(
-        "the cluster is called {cluster}, no more {}",
+        "the cluster is named {cluster}, no longer {}",
         site.former.join(" or ")
     );
     let mut objects: Vec<_> = site
@@ -91,7 +90,7 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
         .iter()
         .filter(|object| is_below(object))
         .collect();
-    // From below.
+    // The lowest objects come first.
     objects.sort_by_key(|object| Reverse(object.kind));
     let former = site.former_of(site.name);
     for object in objects.into_iter().chain(former.map(|_| site.balancer)) {

@@ -18,11 +18,11 @@ use crate::load_balancer::{
 /// A change of a load balancer.
 pub(super) type Step = ccm_core::plan::Step<objects::Change<Kind>>;
 
-/// What is planned of a load balancer.
+/// The plan for a load balancer.
 pub(super) type BalancerPlan = Plan<objects::Change<Kind>>;
 
 /// The reason of deletions.
-pub(super) const UNUSED: &str = "no Service wants it any more";
+pub(super) const UNUSED: &str = "no Service uses it anymore";
 
 pub(super) fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> Blocked {
     Blocked {
@@ -42,16 +42,16 @@ pub(super) fn owners(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> 
         .chain(desired.leaving.iter().map(|leaving| &leaving.owner))
 }
 
-/// The observed state of one load balancer, and what its members want of it.
+/// The observed and the desired state of one load balancer.
 pub(super) struct Site<'a> {
     pub(super) desired: &'a DesiredBalancer,
     pub(super) objects: &'a Objects<Kind>,
     pub(super) balancer: &'a Object<Kind>,
     pub(super) name: &'a str,
     pub(super) tags: Vec<String>,
-    /// The cluster's names before this one, as far as anything here still has them.
+    /// The former names of the cluster in its objects.
     pub(super) former: Vec<&'a str>,
-    /// It was made by a cluster for a Service.
+    /// Whether a cluster created it for a Service.
     pub(super) created: bool,
     pub(super) ownership: Ownership,
     /// Tags that came from annotations.
@@ -59,7 +59,7 @@ pub(super) struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Without the cluster's former names.
+    /// Creates it without the cluster's former names.
     pub(super) fn new(
         desired: &'a DesiredBalancer,
         objects: &'a Objects<Kind>,
@@ -83,23 +83,23 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// A change of fields of the load balancer.
+    /// A step that updates fields of the load balancer.
     pub(super) fn update(&self, fields: Attributes) -> Step {
         self.balancer
             .step(Action::Update(Kind::Balancer.update(), fields))
     }
 
-    /// Whether these are tags of the Service.
+    /// Whether the tags contain one of the Service.
     pub(super) fn tagged(&self, tags: &[String], owner: &Owner) -> bool {
         tags.iter().any(|tag| *tag == owner.tag || self.was(tag, owner))
     }
 
-    /// Whether the load balancer was made for this Service.
+    /// Whether the load balancer was created for this Service.
     pub(super) fn owned_by(&self, owner: &Owner) -> bool {
         owner.owns(self.name) || self.was(self.name, owner)
     }
 
-    /// Whether this is what a former name of the cluster makes of the Service.
+    /// Whether the name is the Service's under a former name of the cluster.
     pub(super) fn was(&self, name: &str, owner: &Owner) -> bool {
         let mut former = self.former.iter();
         former.any(|former| names::load_balancer(former, &owner.service) == name)
@@ -111,8 +111,8 @@ impl<'a> Site<'a> {
         self.former.contains(&cluster).then_some(cluster)
     }
 
-    /// Whether this cluster created it. One that another cluster made for a Service may be shared, too, but then it neither
-    /// gets our ownership tag, which would lock its own cluster out, nor is deleted with those that share it.
+    /// Whether this cluster created it. A load balancer of another cluster may be shared. But it does not get our
+    /// ownership tag, which would lock out its own cluster, and is not deleted with the Services that share it.
     pub(super) fn is_own(&self) -> bool {
         self.ownership == Ownership::Ours
             || names::cluster_of(self.name) == Some(&*self.desired.cluster)
@@ -120,7 +120,7 @@ impl<'a> Site<'a> {
             || owners(self.desired).any(|owner| owner.owns(self.name))
     }
 
-    /// Service tags of those that are not among the members.
+    /// The number of Service tags that belong to no member.
     pub(super) fn others(&self) -> usize {
         let desired = self.desired;
         let known: Vec<_> = owners(desired).collect();
@@ -133,7 +133,7 @@ impl<'a> Site<'a> {
         .count()
     }
 
-    /// Whether it goes with those that leave.
+    /// Whether it is deleted with the leaving Services.
     pub(super) fn is_leaving(&self) -> bool {
         let desired = self.desired;
         let empty = desired.active.is_empty() && desired.frozen.is_empty();
@@ -142,7 +142,7 @@ impl<'a> Site<'a> {
         self.created && empty && (swept || left)
     }
 
-    /// Whether its creation failed, and nobody can know it.
+    /// Whether its creation failed and no client can know it.
     pub(super) fn never_worked(&self, is_being_created: bool) -> bool {
         let desired = self.desired;
         let owner = desired.active.iter().any(|active| self.owned_by(&active.owner));
@@ -151,8 +151,8 @@ impl<'a> Site<'a> {
         let is_known = staying.any(|owner| {
             observe::may_be_known(self.objects, self.balancer, &owner.named, &desired.ownership_tag)
         });
-        let failed =
-            is_being_created || (self.ownership == Ownership::Ours && observe::never_began(self.objects));
+        let failed = is_being_created
+            || (self.ownership == Ownership::Ours && observe::was_never_active(self.objects));
         owner && failed && !is_known && self.others() == 0 && self.ownership.allows_changes()
     }
 }

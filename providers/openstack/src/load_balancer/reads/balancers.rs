@@ -1,4 +1,4 @@
-//! Load balancers themselves, and their states while they are waited for.
+//! Load balancers, and the states of pending ones.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,17 +11,17 @@ use crate::{
     load_balancer::responses::{LoadBalancer, Provisioning, State, Status},
 };
 
-/// What is read of a load balancer while it is waited for.
+/// The fields of a load balancer's state.
 const STATE_FIELDS: [(&str, &str); 3] = [
     ("fields", "provisioning_status"),
     ("fields", "operating_status"),
     ("fields", "updated_at"),
 ];
-/// So many states in a listing are no dearer than a request for one of them.
+/// The number of states in a listing that cost as much as one request for a load balancer.
 const STATES_PER_REQUEST: usize = 50;
 
 impl Reads {
-    /// The load balancers of the project. `id`: the one that matters to the asker.
+    /// The load balancers of the project. `id`: the one that matters to the caller.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -33,10 +33,11 @@ impl Reads {
         self.shared(&self.balancers, id, &[], read).await
     }
 
-    /// The load balancer with this id, wherever it is; `None` if there is none. A listing alone never says that.
+    /// The load balancer with this ID, also of another project; `None` if it does not exist. A listing alone never
+    /// proves that.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If it cannot be read.
     pub(crate) async fn load_balancer(
         &self,
         id: &str,
@@ -49,10 +50,10 @@ impl Reads {
         self.load_balancer_uncached(id, read.priority).await
     }
 
-    /// As [`Self::load_balancer`], asked now.
+    /// As [`Self::load_balancer`], without the cache.
     ///
     /// # Errors
-    /// If it cannot be found out.
+    /// If it cannot be read.
     pub(crate) async fn load_balancer_uncached(
         &self,
         id: &str,
@@ -63,10 +64,10 @@ impl Reads {
         Ok(found.map(Arc::new))
     }
 
-    /// A thing of Octavia, asked now; `None` if there is none.
+    /// Reads an object of Octavia; `None` if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be found out.
+    /// If it cannot be read.
     pub(crate) async fn uncached<T: Resource>(
         &self,
         op: Op,
@@ -76,18 +77,18 @@ impl Reads {
         self.api.find(op, id, priority).await
     }
 
-    /// Whether a page of states costs less than one look at each of so many load balancers.
+    /// Whether a page of states costs less than one read of each pending load balancer.
     pub(crate) fn is_worth_listing(&self, waiting: usize) -> bool {
         const FEW: usize = 2;
-        // As long as nobody has read the listing, it is not known how long it is.
+        // The length of the listing is unknown before its first read.
         let known = self.balancers.last_len().unwrap_or(usize::MAX);
         waiting > FEW && waiting.saturating_mul(STATES_PER_REQUEST) >= known
     }
 
-    /// The state of a load balancer as it was at this moment or later, from a look at all of them that others share.
+    /// The state of a load balancer at `since` or later, from a shared listing of states.
     ///
     /// # Errors
-    /// If it cannot be found out.
+    /// If it cannot be read.
     pub(crate) async fn state_among_many(
         &self,
         id: &str,
@@ -106,16 +107,16 @@ impl Reads {
         };
         let states = self.states.get((), Freshness::After(since), read).await?;
         match states.get(id) {
-            Some(state) => Ok(self.note_state(id, state.clone())),
-            // A listing alone never says that it is gone.
+            Some(state) => Ok(self.update_state(id, state.clone())),
+            // A listing alone never proves that the load balancer was deleted.
             None => self.state(id, priority).await,
         }
     }
 
-    /// The state of a load balancer now; `None` if it is gone. What it says is put into the listing, too.
+    /// Reads the state of a load balancer; `None` if it does not exist. Updates the listing, too.
     ///
     /// # Errors
-    /// If it cannot be found out.
+    /// If it cannot be read.
     pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<State>> {
         #[derive(serde::Deserialize)]
         struct Document {
@@ -124,7 +125,7 @@ impl Reads {
         let path = ["lbaas", "loadbalancers", id];
         let get = octavia(Op::LoadBalancerGet, &path, &STATE_FIELDS);
         match self.api.get::<Document>(&get, priority).await {
-            Ok(Document { loadbalancer: state }) => Ok(self.note_state(id, state)),
+            Ok(Document { loadbalancer: state }) => Ok(self.update_state(id, state)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.balancers.remove(id);
                 Ok(None)
@@ -133,8 +134,8 @@ impl Reads {
         }
     }
 
-    /// Puts a state into the listing.
-    fn note_state(&self, id: &str, state: State) -> Option<State> {
+    /// Updates a state in the listing.
+    fn update_state(&self, id: &str, state: State) -> Option<State> {
         if !state.provisioning_status.exists() {
             self.balancers.remove(id);
             return None;
@@ -145,7 +146,7 @@ impl Reads {
             balancer.updated_at.clone_from(&state.updated_at);
         });
         if state.provisioning_status == Provisioning::Error {
-            // Something below it is not as it was to become.
+            // A change of an object below it failed.
             self.invalidate_children(id);
         }
         Some(state)

@@ -1,4 +1,4 @@
-//! Networks, subnets and secrets: what was there before us and hardly changes.
+//! Networks, subnets and secrets: objects that users created and that rarely change.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     load_balancer::{responses::Subnet, secrets::SecretRef},
 };
 
-/// How long an answer is believed.
+/// How long an answer is cached.
 const KEPT: Duration = Duration::from_secs(600);
-/// How long it is believed that there is nothing.
-const NOTHING_KEPT: Duration = Duration::from_secs(30);
-/// Answers of a kind that are kept.
+/// How long an empty answer is cached.
+const EMPTY_MAX_AGE: Duration = Duration::from_secs(30);
+/// The most cached answers of a kind.
 const ENTRIES: usize = 1000;
 
 /// The reads.
@@ -75,7 +75,7 @@ impl Discovery {
         .await
     }
 
-    /// A subnet; `None` if there is none with this id.
+    /// A subnet; `None` if no subnet with this ID exists or is visible.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -87,11 +87,11 @@ impl Discovery {
         .await
     }
 
-    /// The external network to take addresses from if nobody named one: the first one that has an IPv4 subnet, or a
-    /// subnet that we may not see.
+    /// The external network for floating IPs of Services that name none: the first one with an IPv4 subnet or a hidden
+    /// subnet.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If it cannot be read.
     pub(crate) async fn default_external_network(&self, priority: Priority) -> Result<Option<Network>> {
         for network in self.external_networks(priority).await?.iter() {
             let visible = self.subnets_of(&network.id, priority).await?;
@@ -109,7 +109,7 @@ impl Discovery {
     /// Whether Barbican has this container or secret.
     ///
     /// # Errors
-    /// If there is no Barbican, or it cannot be asked.
+    /// If Barbican does not exist or cannot be read.
     pub(crate) async fn secret_exists(&self, secret: &SecretRef, priority: Priority) -> Result<bool> {
         if let Some(reason) = self.api.missing(Service::KeyManager).await? {
             return Err(Error::new(
@@ -124,7 +124,7 @@ impl Discovery {
             key,
             |found| !found,
             move || async move {
-                // That there is an answer is enough.
+                // Only the existence of an answer matters.
                 #[derive(Deserialize)]
                 struct Anything {}
                 let (op, path) = match &secret {
@@ -144,7 +144,7 @@ impl Discovery {
     }
 }
 
-/// The answer for `key`, which is believed less long if there is nothing in it.
+/// Reads the answer for `key`. Empty answers are cached for a shorter time.
 async fn kept<K, V, F, Fut>(
     cache: &Cache<K, V>,
     key: K,
@@ -162,5 +162,5 @@ where
     {
         return Ok(value);
     }
-    cache.get(key, Freshness::AtMost(NOTHING_KEPT), load).await
+    cache.get(key, Freshness::AtMost(EMPTY_MAX_AGE), load).await
 }

@@ -1,10 +1,9 @@
-//! The members of pools, of which listings show only ids.
+//! The members of pools. Listings only show their IDs.
 //!
-//! A member's address and port never change, so a pool whose member ids are those that we know has the members that we
-//! know; only what users may change (weight, backup, monitor port) may have changed meanwhile, which is why it is read
-//! before a whole list is sent and in the slow check. What we add ourselves has ids that Octavia does not tell: as many
-//! ids that are new as we added members are taken for theirs. A listing that is older than what we know of the pool
-//! says nothing about it.
+//! A member's address and port never change. So a pool whose member IDs are known has the known members. Only the
+//! weight, backup and monitor port may differ, so they are read before a whole list is sent and by the slow resync.
+//! Octavia does not return the IDs of added members: if a listing has as many new IDs as members were added, they are
+//! theirs. A listing that is older than the last change of the pool is ignored.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,7 +19,7 @@ use crate::load_balancer::{
     responses::{self, Pool},
 };
 
-/// What is known of the members of pools.
+/// The known members of pools.
 #[derive(Debug, Default)]
 pub(crate) struct Members(Mutex<Store>);
 
@@ -39,11 +38,11 @@ impl Store {
 
 #[derive(Debug, Default)]
 struct KnownMembers {
-    /// Those with an id were seen, those without were sent.
+    /// Listed members have an ID; members that were only sent have none.
     members: Arc<[Member]>,
-    /// The ids that belong to the members without one, once they were seen in a listing.
+    /// The listed IDs of the members without an ID, in no order.
     unnamed: BTreeSet<MemberId>,
-    /// As of when this is so: when the pool was read, or when we changed it.
+    /// When the pool was last read or changed.
     since: Option<Instant>,
 }
 
@@ -65,14 +64,14 @@ impl KnownMembers {
             .collect()
     }
 
-    /// How many members we know without knowing which of the ids are theirs.
+    /// The number of members whose IDs are not known.
     fn sent(&self) -> usize {
         self.members.iter().filter(|member| member.id.is_empty()).count()
     }
 
-    /// Takes over the ids of a listing. False: they cannot be those of the members that we know.
+    /// Adopts the IDs of a listing. False: they cannot belong to the known members.
     fn follow(&mut self, listed: &BTreeSet<&MemberId>) -> bool {
-        // Somebody may have deleted one of those whose ids we do not know apart.
+        // Another client may have deleted one of the members whose IDs are not known.
         if !self.unnamed.iter().all(|id| listed.contains(id)) {
             return false;
         }
@@ -103,8 +102,7 @@ impl KnownMembers {
 }
 
 impl Members {
-    /// The members of a pool as it was listed, if they are known without asking. `as_of`: when the pool had the ids that
-    /// it shows; `None` for now.
+    /// The members of a listed pool, if they are known. `as_of`: when the pool had the listed IDs; `None` for now.
     pub(super) fn of(&self, pool: &Pool, as_of: Option<Instant>) -> Option<Arc<[Member]>> {
         let listed: BTreeSet<&MemberId> = pool.members.iter().map(|member| &member.id).collect();
         let mut store = self.0.lock();
@@ -126,7 +124,7 @@ impl Members {
         }
     }
 
-    /// These are the members of the pool: they were just read, by a request that began then.
+    /// Stores the members of the pool from a read that began at `began`.
     pub(crate) fn read(&self, pool: &str, members: Vec<responses::Member>, began: Instant) -> Arc<[Member]> {
         let mut store = self.0.lock();
         let members = store.keep(members.into_iter().map(Member::from));
@@ -135,8 +133,8 @@ impl Members {
         members
     }
 
-    /// The pool now has these members, and no others: we made it, or sent the whole list. Those that were there before
-    /// keep their ids. False: they are not known apart.
+    /// Stores the members of the pool after it was created or the whole list was sent. Existing members keep their IDs.
+    /// False: their IDs are ambiguous.
     pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
         let mut store = self.0.lock();
         let before = store.pools.remove(pool).unwrap_or_default();
@@ -151,7 +149,7 @@ impl Members {
             Member { id, ..member }
         });
         let kept = store.keep(members);
-        // Which of the ids without a member are still there is not known: they are not taken for anybody's.
+        // The IDs of the remaining members are not known, so the members have to be read.
         let ambiguous = !before.unnamed.is_empty();
         if !ambiguous {
             let known = KnownMembers::since(Instant::now(), kept);
@@ -160,7 +158,7 @@ impl Members {
         !ambiguous
     }
 
-    /// The pool has these members beside those that it had. False: those are not known.
+    /// Adds members to those of the pool. False: its other members are not known.
     pub(crate) fn added(&self, pool: &str, members: impl IntoIterator<Item = Member>) -> bool {
         let mut store = self.0.lock();
         let added = store.keep(members);
@@ -190,7 +188,7 @@ impl Members {
         true
     }
 
-    /// The pool no longer has the member with this id. False: which others it has is not known.
+    /// Removes the member with this ID from the pool. False: its other members are not known.
     pub(crate) fn removed(&self, pool: &str, id: &MemberId) -> bool {
         let mut store = self.0.lock();
         let Some(known) = store.pools.get_mut(pool) else {
@@ -200,14 +198,14 @@ impl Members {
         known.retain(|member| member.id != *id);
         known.since = Some(Instant::now());
         if known.members.len() == before && known.sent() > 0 {
-            // It may be one of those that are not known apart.
+            // It may be one of those whose IDs are not known.
             store.pools.remove(pool);
             return false;
         }
         true
     }
 
-    /// Nothing is known of the pool's members any more: a write's answer was lost, or the pool is gone.
+    /// Drops the members of a pool after a write without an answer, or after its deletion.
     pub(crate) fn forget(&self, pool: &str) {
         self.0.lock().pools.remove(pool);
     }
@@ -239,7 +237,7 @@ mod tests {
         }
     }
 
-    /// `id@address` of what is known; `None` if it has to be read.
+    /// `id@address` of the known members; `None` if they have to be read.
     fn known(members: &Members, ids: &[&str]) -> Option<Vec<String>> {
         let known = members.of(&listed(ids), None)?;
         Some(
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_deleted_is_gone() {
+    fn a_load_balancer_deleted_by_another_client_is_removed() {
         assert_eq!(known(&two(), &["b"]).unwrap(), ["b@10.0.0.2"]);
         let members = two();
         assert_eq!(known(&members, &[]).unwrap(), [""; 0]);
@@ -302,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_and_is_not_there_is_not_believed() {
+    fn an_added_member_that_is_not_listed_is_not_cached() {
         let members = two();
         members.added("p", [member("", "10.0.0.3")]);
         assert!(known(&members, &["a", "b"]).is_none());
     }
 
     #[test]
-    fn adding_what_is_there_changes_it() {
+    fn adding_an_existing_member_updates_it() {
         let members = two();
         let heavier = Member {
             weight: Some(7),
@@ -326,13 +324,13 @@ mod tests {
         let members = two();
         members.replaced("p", vec![member("", "10.0.0.2"), member("", "10.0.0.9")]);
         assert_eq!(known(&members, &["b", "x"]).unwrap(), ["b@10.0.0.2", "@10.0.0.9"]);
-        // Who is who is not known any more after another change.
+        // After another change, the IDs are ambiguous.
         members.replaced("p", vec![member("", "10.0.0.9")]);
         assert!(known(&members, &["x"]).is_none());
     }
 
     #[test]
-    fn one_that_we_deleted_is_gone() {
+    fn a_load_balancer_that_we_deleted_is_removed() {
         let members = two();
         members.removed("p", &"a".into());
         assert_eq!(known(&members, &["b"]).unwrap(), ["b@10.0.0.2"]);
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_from_before_our_change_says_nothing_about_it() {
+    fn a_listing_from_before_our_change_is_ignored() {
         let members = two();
         let before = Instant::now();
         members.added("p", [member("", "10.0.0.3")]);

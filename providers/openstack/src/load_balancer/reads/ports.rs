@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Reads;
 use crate::instances::{ports::list_ports, records::Port};
 
-/// What is read of the ports of nodes.
+/// The fields of node ports.
 const PORT_FIELDS: [&str; 9] = [
     "id",
     "device_id",
@@ -22,10 +22,10 @@ const PORT_FIELDS: [&str; 9] = [
 ];
 
 impl Reads {
-    /// The ports of these servers, by server; those without ports have none.
+    /// The ports of these servers, by server; servers without ports have an empty list.
     ///
     /// # Errors
-    /// If those of one of them cannot be read.
+    /// If the ports of one server cannot be read.
     pub(crate) async fn ports_of(
         &self,
         servers: &[&str],
@@ -37,7 +37,7 @@ impl Reads {
             return Ok(found);
         }
         let _reading = self.ports_being_read.lock().await;
-        // Whoever read meanwhile may have read them, too.
+        // Another task may have read them meanwhile.
         missing = self.known_ports(missing, read.freshness, &mut found);
         missing.sort_unstable();
         missing.dedup();
@@ -57,7 +57,7 @@ impl Reads {
         Ok(found)
     }
 
-    /// Puts what is known of the ports of these servers into `found`; returns those of which it is not.
+    /// Adds the cached ports of these servers to `found`, and returns the other servers.
     fn known_ports<'s>(
         &self,
         servers: impl IntoIterator<Item = &'s str>,
@@ -74,8 +74,7 @@ impl Reads {
         missing
     }
 
-    /// The ports with one of these security groups, read now. Port by port of another project, too, where we may see
-    /// them.
+    /// Reads the ports with one of these security groups, also visible ones of other projects.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -83,22 +82,22 @@ impl Reads {
         list_ports(&self.api, ("security_groups", groups), &PORT_FIELDS, priority).await
     }
 
-    /// A port of this server is like this: the answer to a write, which ended now.
+    /// Stores a port of this server from the answer to a write.
     pub(crate) fn insert_port(&self, server: &str, port: &Port) {
         let known = self
             .ports
             .peek(server, Freshness::AtMost(Duration::MAX))
             .filter(|(ports, _)| matches!(ports.as_slice(), [only] if only.id == port.id));
-        // What was read before this, or is being read, is older.
+        // Reads that began before the write are older.
         self.ports.invalidate(server);
-        // Of the other ports of a server nothing new is known.
+        // The other ports of the server are unchanged.
         if known.is_some() && port.device_id == server {
             let ports = vec![Arc::new(port.clone())];
             self.ports.insert(server.to_owned(), ports, Instant::now());
         }
     }
 
-    /// Something happened to a port of this server: a write to it ended now, and it is not known what it did.
+    /// Invalidates the ports of this server after a write with an unknown result.
     pub(crate) fn invalidate_ports(&self, server: &str) {
         self.ports.invalidate(server);
     }

@@ -1,4 +1,4 @@
-//! Reads and writes of load balancers against the simulated cloud: what they find, and how many requests that takes.
+//! Reads and writes of load balancers against the simulated cloud: their results and their requests.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod changes;
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// The simulated cloud and the reads of it.
+/// The simulated cloud and its reads.
 struct Fixture {
     sim: OpenStack,
     api: Api,
@@ -108,7 +108,7 @@ impl Fixture {
         assert_eq!(state.provisioning_status, Provisioning::Active);
     }
 
-    /// The calls since the last time, by kind.
+    /// The calls since the last check, by kind.
     fn calls(&self) -> BTreeMap<String, u64> {
         let mut counts = self.sim.call_counts();
         self.sim.clear_calls();

@@ -1,4 +1,4 @@
-//! Objects below a load balancer, and what a change of them means for the listings.
+//! Objects below a load balancer, and the effect of their changes on the listings.
 
 use ccm_core::client::{Indexed, IndexedCache};
 
@@ -12,19 +12,19 @@ use crate::{
 
 /// An object below a load balancer.
 pub(crate) trait Below: Indexed + Resource + Clone {
-    /// Creating, changing and deleting it.
+    /// The operations that create, update and delete it.
     const OPS: [Op; 3];
 
-    /// The listing of all of them.
+    /// The listing of this kind.
     fn cache(reads: &Reads) -> &IndexedCache<Self>;
 
-    /// Is as it will be once the load balancer has settled.
+    /// Sets the state that the object has when the load balancer is active again.
     fn settle(&mut self);
 
-    /// One was created below this load balancer, or may have been. What other listings show of it follows.
+    /// Updates other listings after a creation below this load balancer, also after an unanswered one.
     fn created(_reads: &Reads, _balancer: &str, _created: Option<&Self>) {}
 
-    /// One was deleted, or may have been.
+    /// Updates other listings after a deletion, also after an unanswered one.
     fn deleted(_reads: &Reads, _of: (&str, &str, &str), _known: bool) {}
 }
 
@@ -49,7 +49,7 @@ macro_rules! below {
 below! {
     Listener in listeners by [Op::ListenerCreate, Op::ListenerUpdate, Op::ListenerDelete], {
         fn deleted(reads: &Reads, (balancer, ..): (&str, &str, &str), _: bool) {
-            // Its pool no longer says that it is the listener's.
+            // The pool in its listing still refers to the listener.
             reads.pools.invalidate(balancer);
         }
     }

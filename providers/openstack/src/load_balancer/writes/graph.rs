@@ -1,4 +1,4 @@
-//! The answer to the creation of a load balancer: it and everything below it.
+//! The answer to the creation of a load balancer with everything below it.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
@@ -6,19 +6,19 @@ use serde_json::value::RawValue;
 use super::below::Below;
 use crate::load_balancer::responses::{Listener, LoadBalancer, Member, Monitor, Pool, Ref};
 
-/// A new load balancer, and what is below it as listings will show it.
+/// A new load balancer and the objects below it, as listings will show them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Graph {
     pub(super) balancer: LoadBalancer,
-    /// `None`: the answer does not say enough of them.
+    /// `None`: the answer does not contain enough of them.
     pub(super) children: Option<NewChildren>,
 }
 
-/// What is below a new load balancer.
+/// The objects below a new load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NewChildren {
     pub(super) listeners: Vec<Listener>,
-    /// Each with its members.
+    /// The pools with their members.
     pub(super) pools: Vec<(Pool, Vec<Member>)>,
     pub(super) monitors: Vec<Monitor>,
 }
@@ -36,8 +36,8 @@ struct PoolChildren {
     healthmonitor: Option<Monitor>,
 }
 
-/// The answer is read layer by layer, and what is below a layer stays as it was written until then: with a thousand nodes
-/// it is the largest answer there is, too large for a tree of it.
+/// Parses the answer layer by layer. With a thousand nodes it is the largest answer, too large for a parsed tree of all
+/// of it.
 impl<'de> Deserialize<'de> for Graph {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -58,7 +58,7 @@ fn children(balancer: &LoadBalancer, written: &str) -> Option<NewChildren> {
     }];
     let mut below: Children<'_> = serde_json::from_str(written).ok()?;
     for listener in &mut below.listeners {
-        // Octavia may show no more than its id.
+        // Octavia may return only its ID.
         if listener.protocol.is_empty() {
             return None;
         }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_is_taken_only_if_all_of_it_is_told() {
+    fn children_are_used_only_if_the_answer_is_complete() {
         let read = |below: Value| -> Graph {
             let mut balancer = json!({"id": "b", "provisioning_status": "PENDING_CREATE"});
             for (key, value) in below.as_object().unwrap() {

@@ -7,7 +7,7 @@ use ccm_core::Result;
 use http::Method;
 use serde::Serialize;
 
-use super::{Writes, note, noted_delete};
+use super::{Writes, store, store_delete};
 use crate::{
     client::{Op, call, catalogue::Service, if_revision},
     instances::records::Port,
@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl Writes<'_> {
-    /// Creates a floating address for a port.
+    /// Creates a floating IP for a port.
     pub(crate) async fn create_floating_ip(&self, port: &str, body: &impl Serialize) -> Result<FloatingIp> {
         let result = self.send(Op::FloatingIpCreate, Method::POST, "", body).await;
-        note(&self.reads.floating_ips, port, result)
+        store(&self.reads.floating_ips, port, result)
     }
 
-    /// Gives a floating address another port, or none. `port`: the one that it had or gets.
+    /// Moves a floating IP to another port, or detaches it. `port`: the old or new port.
     pub(crate) async fn update_floating_ip(
         &self,
         port: &str,
@@ -29,33 +29,33 @@ impl Writes<'_> {
         body: &impl Serialize,
     ) -> Result<FloatingIp> {
         let result = self.send(Op::FloatingIpUpdate, Method::PUT, id, body).await;
-        note(&self.reads.floating_ips, port, result)
+        store(&self.reads.floating_ips, port, result)
     }
 
-    /// Deletes a floating address. That there is none is no error.
+    /// Deletes a floating IP. A missing one is no error.
     pub(crate) async fn delete_floating_ip(&self, port: &str, id: &str) -> Result<()> {
         let path = ["floatingips", id];
         let result = self.remove(Op::FloatingIpDelete, Service::Network, &path).await;
-        noted_delete(&self.reads.floating_ips, port, id, result)
+        store_delete(&self.reads.floating_ips, port, id, result)
     }
 
-    /// Creates a security group. Neutron gives it two rules that let everything out.
+    /// Creates a security group. Neutron adds two rules that allow all egress.
     pub(crate) async fn create_security_group(
         &self,
         name: &str,
         body: &impl Serialize,
     ) -> Result<SecurityGroup> {
         let result = self.send(Op::SecurityGroupCreate, Method::POST, "", body).await;
-        note(&self.reads.security_groups, name, result)
+        store(&self.reads.security_groups, name, result)
     }
 
-    /// Deletes a security group. That there is none is no error; that a port has it is one.
+    /// Deletes a security group. A missing one is no error; one in use is.
     pub(crate) async fn delete_security_group(&self, name: &str, id: &str) -> Result<()> {
         let path = ["security-groups", id];
         let result = self
             .remove(Op::SecurityGroupDelete, Service::Network, &path)
             .await;
-        noted_delete(&self.reads.security_groups, name, id, result)
+        store_delete(&self.reads.security_groups, name, id, result)
     }
 
     /// Creates a rule of the security group with this name and id.
@@ -67,7 +67,7 @@ impl Writes<'_> {
         result
     }
 
-    /// Deletes a rule of the security group with this name and id. That there is none is no error.
+    /// Deletes a rule of the security group with this name and ID. A missing one is no error.
     pub(crate) async fn delete_rule(&self, group: (&str, &str), id: &str) -> Result<()> {
         let path = ["security-group-rules", id];
         let delete = Op::SecurityGroupRuleDelete;
@@ -91,7 +91,7 @@ impl Writes<'_> {
         }
     }
 
-    /// Gives a port these security groups, if it is still as it was read; otherwise the error is
+    /// Sets the security groups of a port if it did not change since it was read; otherwise the error is
     /// [stale](ccm_core::plan::WriteConflict::Stale).
     pub(crate) async fn set_port_groups(&self, port: &Port, groups: &[String]) -> Result<Port> {
         let path = ["ports", port.id.as_str()];
@@ -108,7 +108,7 @@ impl Writes<'_> {
         result
     }
 
-    /// Takes a tag from a port. That it has no such tag is no error.
+    /// Removes a tag from a port. A missing tag is no error.
     pub(crate) async fn delete_port_tag(&self, port: &Port, tag: &str) -> Result<()> {
         let path = ["ports", port.id.as_str(), "tags", tag];
         let result = self.remove(Op::PortTagDelete, Service::Network, &path).await;

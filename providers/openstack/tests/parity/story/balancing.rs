@@ -1,4 +1,5 @@
-//! A load balancer's life: made with everything below it, changed in every part, refused what it cannot be, deleted.
+//! The life of a load balancer: created with everything below it, changed in every part, refused invalid changes,
+//! deleted.
 
 mod refusals;
 
@@ -141,7 +142,7 @@ fn before() -> Vec<Step> {
     steps
 }
 
-/// The load balancer as the controller makes it: everything in one request. Nothing can be changed meanwhile.
+/// The load balancer as the controller creates it: everything in one request. No change is possible meanwhile.
 fn birth() -> Vec<Step> {
     let member = |port: u16| json!({"address": "10.8.0.201", "protocol_port": port, "name": "node-1", "subnet_id": "<subnet>"});
     let monitor = json!({"name": "monitor_0", "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3});
@@ -246,7 +247,7 @@ fn reads() -> Vec<Step> {
     steps
 }
 
-/// Each part, changed and made on its own.
+/// Each object, created and changed separately.
 fn parts() -> Vec<Step> {
     let node = |last: u8| json!({"address": format!("10.8.0.{last}"), "protocol_port": 30080, "name": format!("node-{last}")});
     vec![
@@ -258,7 +259,7 @@ fn parts() -> Vec<Step> {
         )
         .rest(),
         get("/pools/<p0>/members").note_named("m3", "/members", "named"),
-        // What a batch does not repeat is set back, but for the name.
+        // A batch resets omitted fields, except the name.
         put("/pools/<p0>/members", &json!({"members": [{"address": "10.8.0.203", "protocol_port": 30080}]})).rest(),
         get("/pools/<p0>/members"),
         delete("/pools/<p0>/members/<m3>").rest(),
@@ -315,7 +316,7 @@ fn changes() -> Vec<Step> {
     ]
 }
 
-/// Away with it, and with its port; one more on a port of the user's, which stays.
+/// Deletes it with its port; another one on a port of the user, which stays.
 fn end() -> Vec<Step> {
     let port = json!({"port": {"network_id": "<net>", "name": "own"}});
     let floating = json!({"floatingip": {"floating_network_id": "<public-net>", "port_id": "<vip-port>"}});

@@ -1,4 +1,4 @@
-//! What is changed in Neutron for load balancers and routes: floating addresses, security groups, ports, routers.
+//! Changes of Neutron for load balancers and routes: floating IPs, security groups, ports, routers.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -287,7 +287,7 @@ fn routers() -> Vec<Step> {
         put("/routers/<router>", &json!({"router": {"nothing": 1}})),
         get("/routers/<router>?fields=routes"),
         put("/routers/<router>", &routes(Vec::new())),
-        // One owner at a time: ports come in the order of their ids, which is another in each cloud.
+        // One owner at a time: ports are sorted by their IDs, which differ between the clouds.
         get(
             "/ports?device_id=<router>&device_owner=network:router_gateway&fields=network_id&fields=fixed_ips",
         ),

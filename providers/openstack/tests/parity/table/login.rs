@@ -47,7 +47,7 @@ pub(super) fn login() -> Vec<Case> {
         scoped(&token("<token>"), project.clone()),
         scoped(&token("<unscoped-token>"), project.clone()),
         post(json!({"identity": token("<token>")})),
-        // What is refused.
+        // Refused requests.
         scoped(
             &password(&json!({"name": "<name>", "password": "wrong", "domain": domain})),
             project.clone(),

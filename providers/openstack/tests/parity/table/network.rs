@@ -74,7 +74,7 @@ pub(super) fn neutron() -> Vec<Case> {
             "id=<id>&limit=1&limit=x&fields=id",
             "id=<id>&limit=x&limit=1&fields=id",
         ] {
-            // A router has ports too, which are not of our making.
+            // A router has ports, too, which the test did not create.
             let more = match (plural, query.contains("<id>")) {
                 ("ports", false) => "&device_owner=compute:nova",
                 _ => "",

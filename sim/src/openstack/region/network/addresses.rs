@@ -1,4 +1,4 @@
-//! Which addresses of subnets are taken, and by whom.
+//! The addresses of subnets and their users.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::openstack::ids::address_at;
 
 impl NetworkState {
-    /// Finds the subnets that given addresses belong to.
+    /// Finds the subnets that contain the given addresses.
     pub(super) fn place(
         &mut self,
         network: &Network,
@@ -39,7 +39,7 @@ impl NetworkState {
         Ok(placed)
     }
 
-    /// Takes the next free address of every subnet.
+    /// Claims the next free address of every subnet.
     pub(super) fn allocate(&mut self, network: &Network, port_id: &str) -> Result<Vec<FixedIp>> {
         let mut allocated = Vec::new();
         for id in &network.subnets {
@@ -49,7 +49,7 @@ impl NetworkState {
         Ok(allocated)
     }
 
-    /// The next free address of a subnet, which is not claimed by this.
+    /// The next free address of a subnet, without claiming it.
     fn next_free(&mut self, id: &str) -> Result<Option<FixedIp>> {
         let Some(subnet) = self.subnets.get_mut(id) else {
             return Ok(None);
@@ -77,9 +77,14 @@ impl NetworkState {
         }
     }
 
-    /// Claims an address of a subnet for a port or floating address: the one that is wished for, or the next.
-    pub(crate) fn claim_in(&mut self, subnet: &str, wish: Option<IpAddr>, user: &str) -> Result<FixedIp> {
-        let fixed = match wish {
+    /// Claims an address of a subnet for a port or floating IP: the requested one, or the next.
+    pub(crate) fn claim_in(
+        &mut self,
+        subnet: &str,
+        requested: Option<IpAddr>,
+        user: &str,
+    ) -> Result<FixedIp> {
+        let fixed = match requested {
             Some(address) => {
                 let known = self
                     .subnets
@@ -109,7 +114,7 @@ impl NetworkState {
         self.by_address.contains_key(&(subnet.to_owned(), address))
     }
 
-    /// Gives up an address that was claimed.
+    /// Releases a claimed address.
     pub(crate) fn unclaim(&mut self, fixed: &FixedIp) {
         self.by_address.remove(&(fixed.subnet_id.clone(), fixed.address));
     }

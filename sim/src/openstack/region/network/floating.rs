@@ -1,4 +1,4 @@
-//! Floating addresses: an address of an external network that leads to a fixed one.
+//! Floating IPs: addresses of an external network that are attached to fixed addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::openstack::ids::Ids;
 use crate::openstack::region::Birth;
 
-/// A floating address.
+/// A floating IP.
 #[derive(Clone, Debug)]
 pub(crate) struct FloatingIp {
     pub(crate) id: String,
     pub(crate) project_id: String,
     pub(crate) network_id: String,
     pub(crate) address: IpAddr,
-    /// The subnet of which it is an address, if the network has one.
+    /// The subnet that contains the address, if the network has one.
     pub(crate) subnet_id: Option<String>,
     pub(crate) port_id: Option<String>,
     pub(crate) fixed: Option<IpAddr>,
@@ -31,7 +31,7 @@ pub(crate) struct FloatingIp {
 }
 
 impl NetworkState {
-    /// Leads an address, whoever's it is, to a port: the control API's way around Neutron's rules.
+    /// Attaches an address of any project to a port, without Neutron's rules, for the control API.
     pub(crate) fn add_floating(
         &mut self,
         address: IpAddr,
@@ -96,7 +96,7 @@ impl NetworkState {
             .unwrap_or_default()
     }
 
-    /// Makes a floating address that leads nowhere yet. The address is claimed already.
+    /// Creates a floating IP that is not attached. The address is claimed already.
     pub(crate) fn insert_floating(
         &mut self,
         id: &str,
@@ -125,7 +125,7 @@ impl NetworkState {
         self.floating.insert(id.to_owned(), Arc::new(floating));
     }
 
-    /// Changes a floating address, which gives it a new revision.
+    /// Changes a floating IP and increments its revision.
     pub(crate) fn change_floating(&mut self, id: &str, change: impl FnOnce(&mut FloatingIp)) {
         if let Some(floating) = self.floating.get_mut(id) {
             let floating = Arc::make_mut(floating);
@@ -134,7 +134,7 @@ impl NetworkState {
         }
     }
 
-    /// Leads it to a port, away from where it led before.
+    /// Attaches it to a port, and detaches it from the former one.
     pub(crate) fn attach_floating(
         &mut self,
         id: &str,
@@ -157,7 +157,7 @@ impl NetworkState {
         });
     }
 
-    /// Lets it lead nowhere.
+    /// Detaches it.
     pub(crate) fn detach_floating(&mut self, id: &str) {
         let Some(port) = self
             .floating
@@ -176,7 +176,7 @@ impl NetworkState {
         });
     }
 
-    /// What the router's agent reports a little later: whether it leads somewhere.
+    /// Sets the status that the router's agent reports later: whether it is attached.
     pub(crate) fn report_floating(&mut self, id: &str) {
         let known = self.floating.get(id);
         let status = match known.map(|floating| floating.port_id.is_some()) {
@@ -188,7 +188,7 @@ impl NetworkState {
         }
     }
 
-    /// Gives an address back.
+    /// Deletes it and releases its address.
     pub(crate) fn delete_floating(&mut self, id: &str) {
         self.detach_floating(id);
         let Some(floating) = self.floating.remove(id) else {

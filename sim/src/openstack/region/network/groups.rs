@@ -15,7 +15,7 @@ pub(crate) struct SecurityGroup {
     pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) stateful: bool,
-    /// Its rules' ids.
+    /// The IDs of its rules.
     pub(crate) rules: Vec<String>,
     pub(crate) tags: Vec<String>,
     pub(crate) revision: u64,
@@ -36,13 +36,13 @@ pub(crate) struct SecurityGroupRule {
     pub(crate) port_max: Option<i64>,
     pub(crate) remote_prefix: Option<String>,
     pub(crate) remote_group: Option<String>,
-    /// Null for the rules that come with a group.
+    /// Null for the rules that are created with a group.
     pub(crate) description: Option<String>,
     pub(crate) created: Timestamp,
 }
 
 impl SecurityGroupRule {
-    /// Whether both let the same through.
+    /// Whether both allow the same packets.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let what = |rule: &Self| {
             (
@@ -61,7 +61,7 @@ impl SecurityGroupRule {
 }
 
 impl NetworkState {
-    /// The id of a project's security group `default`, which is made when it is first needed.
+    /// The ID of a project's security group `default`, which is created when it is first needed.
     pub(crate) fn default_group(&mut self, project: &str, at: Timestamp, ids: &Ids) -> String {
         if let Some(known) = self.default_groups.get(project) {
             return known.clone();
@@ -108,7 +108,7 @@ impl NetworkState {
         }
     }
 
-    /// Makes a group with the two rules that let everything out.
+    /// Creates a group with the two rules that allow all egress.
     pub(crate) fn create_group(
         &mut self,
         project: &str,
@@ -148,7 +148,7 @@ impl NetworkState {
         }
     }
 
-    /// Adds a rule, which gives its group a new revision.
+    /// Adds a rule and increments the group's revision.
     pub(crate) fn insert_rule(&mut self, rule: SecurityGroupRule) {
         self.list_rule(&rule);
         let created = rule.created;
@@ -165,7 +165,7 @@ impl NetworkState {
         }
     }
 
-    /// Changes a group, which gives it a new revision.
+    /// Changes a group and increments its revision.
     pub(crate) fn change_group(&mut self, id: &str, change: impl FnOnce(&mut SecurityGroup)) {
         if let Some(group) = self.groups.get_mut(id) {
             let group = Arc::make_mut(group);

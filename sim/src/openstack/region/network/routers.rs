@@ -25,7 +25,7 @@ pub(crate) struct Router {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) project_id: String,
-    /// The external network with its address there, and the port that has it.
+    /// The external network, with the router's address and port in it.
     pub(crate) gateway: Option<(String, FixedIp, String)>,
     /// Subnets in which it has an interface without a port.
     pub(crate) portless: Vec<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Router {
 }
 
 impl NetworkState {
-    /// Makes a router with an interface, at the gateway's address, in every subnet of its networks.
+    /// Creates a router with an interface, at the gateway's address, in every subnet of its networks.
     pub(crate) fn create_router(&mut self, spec: &RouterSpec, birth: &Birth, ids: &Ids) -> Result<String> {
         let id = spec.id.clone().unwrap_or_else(|| ids.uuid());
         if self.routers.contains_key(&id) {
@@ -113,7 +113,7 @@ impl NetworkState {
         Ok(())
     }
 
-    /// Changes a router, which gives it a new revision.
+    /// Changes a router and increments its revision.
     pub(crate) fn change_router(&mut self, id: &str, change: impl FnOnce(&mut Router)) {
         if let Some(router) = self.routers.get_mut(id) {
             let router = Arc::make_mut(router);

@@ -1,4 +1,4 @@
-//! Changes of load balancers: what becomes of the listings, and of answers that are no yes.
+//! Changes of load balancers: their effect on the listings, also of failed and unanswered writes.
 
 use super::*;
 
@@ -34,7 +34,7 @@ async fn a_load_balancer_at_work_is_busy() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
+async fn a_write_without_an_answer_is_read_and_not_repeated() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     let pool = world.children(&created.id, lately()).await.pools[0].clone();
@@ -80,7 +80,7 @@ async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
 }
 
 #[tokio::test]
-async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
+async fn listeners_pools_and_monitors_are_created_updated_and_deleted() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     world.children(&created.id, lately()).await;
@@ -222,7 +222,7 @@ async fn small_changes_are_folded_into_the_listings() {
     assert_eq!(cleared.session_persistence, None);
     world.settled(&created.id).await;
 
-    // One by one, for providers that can do no better.
+    // Single calls, for providers without lists.
     let one = world
         .writes()
         .create_member(&created.id, &pool, &member("10.0.0.110"))
@@ -246,7 +246,7 @@ async fn small_changes_are_folded_into_the_listings() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_led_elsewhere_is_no_success() {
+async fn a_redirected_change_is_an_error() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     let listing = format!("/RegionOne/load-balancer/v2.0/lbaas/loadbalancers/{}", created.id);
@@ -275,7 +275,7 @@ async fn a_change_that_is_led_elsewhere_is_no_success() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
+async fn an_exceeded_quota_is_distinguished_from_a_missing_right() {
     let mut config = Config::default();
     for (what, limit) in [("load_balancer", 1), ("floatingip", 0)] {
         config.settings.resource_quotas.insert(what.to_owned(), limit);
@@ -311,7 +311,7 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
     );
 }
 
-/// The pools without the ids of their members, which are in no answer to a write.
+/// The pools without the IDs of their members, which no answer to a write contains.
 pub(super) fn fields(pools: &[Arc<Pool>]) -> BTreeMap<String, Pool> {
     let pools = pools.iter().map(|pool| Pool {
         members: Box::default(),

@@ -1,4 +1,4 @@
-//! Shared listings of load balancers and what is below them, and how many requests they take.
+//! Shared listings of load balancers and the objects below them, and their requests.
 
 use super::*;
 
@@ -32,7 +32,7 @@ async fn one_listing_of_each_kind_serves_all_load_balancers() {
         ("loadbalancer_member_list", 7),
     ]);
     assert_eq!(fresh.calls(), expected, "members once, cold");
-    // A second look, also one that wants to know how it is now, needs no members.
+    // A second read needs no members, even an uncached one.
     for id in &ids {
         fresh.addresses(&fresh.children(id, lately()).await).await;
     }
@@ -75,7 +75,7 @@ async fn listings_of_many_pages_are_read_to_the_end() {
 }
 
 #[tokio::test]
-async fn what_we_made_is_known_without_reading_it_again() {
+async fn our_own_creations_are_cached_without_a_read() {
     let world = Fixture::new().await;
     let before = world.reads.load_balancers(None, lately()).await.unwrap();
     assert_eq!(before.len(), 0);
@@ -97,10 +97,10 @@ async fn what_we_made_is_known_without_reading_it_again() {
     assert_eq!(
         world.calls(),
         counts(&[("loadbalancer_create", 1), ("loadbalancer_get", 1)]),
-        "the creation and a look whether it is done"
+        "the creation and one poll"
     );
 
-    // And it is what a listing says.
+    // The listing shows the same.
     let fresh = world.children(&created.id, now()).await;
     assert_eq!(children.listeners, fresh.listeners);
     assert_eq!(children.pools, fresh.pools);
@@ -136,7 +136,7 @@ async fn a_node_that_joins_costs_one_write_and_the_waiting() {
 }
 
 #[tokio::test]
-async fn members_that_somebody_else_changed_are_read_again() {
+async fn members_that_another_client_changed_are_read_again() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     let children = world.children(&created.id, lately()).await;
@@ -165,7 +165,7 @@ async fn members_that_somebody_else_changed_are_read_again() {
 }
 
 #[tokio::test]
-async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
+async fn the_existence_of_a_load_balancer_is_read_by_its_id() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     let gone = "00000000-0000-0000-0000-000000000000";
@@ -173,9 +173,9 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
     assert_eq!(
         world.calls().get("loadbalancer_get"),
         Some(&2),
-        "with the one while it was made"
+        "including the one during its creation"
     );
-    // Made by somebody else since the listing was read.
+    // Another client created it after the listing was read.
     world.reads.load_balancers(None, now()).await.unwrap();
     let (api, metrics) = connect(&world.sim.cloud_conf()).await;
     let elsewhere = Reads::new(api.clone(), &metrics);
@@ -211,11 +211,11 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
         .writes()
         .delete_load_balancer(&created.id, true)
         .await
-        .expect("that there is none is no error");
+        .expect("a missing one is no error");
 }
 
 #[tokio::test]
-async fn the_version_is_asked_until_it_is_known() {
+async fn the_version_is_read_until_it_is_known() {
     let mut config = Config::default();
     config.settings.load_balancing.max_minor = 11;
     let world = Fixture::with(config).await;
@@ -243,7 +243,7 @@ async fn the_version_is_asked_until_it_is_known() {
 }
 
 #[tokio::test]
-async fn a_cloud_without_octavia_says_so() {
+async fn a_cloud_without_octavia_is_reported() {
     let mut config = Config::default();
     config.settings.load_balancing.enabled = false;
     let world = Fixture::with(config).await;
@@ -296,7 +296,7 @@ async fn a_page_that_is_too_large_is_read_in_parts() {
         let mut found: Vec<_> = pools.into_iter().map(|pool| pool.id).collect();
         found.sort();
         assert_eq!(found, ids);
-        // A thousand, 125, 15, and then one by one until a page is empty; also the next time.
+        // Page sizes of 1000, 125, 15, and then one until a page is empty; the next time, too.
         assert_eq!(world.calls(), counts(&[("loadbalancer_pool_list", requests)]));
     }
 }

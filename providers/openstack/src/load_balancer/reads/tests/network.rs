@@ -1,4 +1,4 @@
-//! Floating addresses, security groups, ports, networks and secrets.
+//! Floating IPs, security groups, ports, networks and secrets.
 
 use super::*;
 
@@ -55,7 +55,7 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
         .unwrap();
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();
     assert!(listing.by_id(&floating.id).is_none());
-    // A second one for an address that has one.
+    // A second floating IP for an address that has one.
     world
         .writes()
         .create_floating_ip(&created.vip_port_id, &body)
@@ -164,7 +164,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
     let change = groups;
     let changed = world.writes().set_port_groups(port, &change).await.unwrap();
     assert!(changed.security_groups.contains(&group));
-    // What changes nothing may pass, whatever the revision.
+    // A write without changes succeeds, whatever the revision.
     let other = vec![group.clone()];
     let error = world.writes().set_port_groups(port, &other).await.unwrap_err();
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
@@ -181,7 +181,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
 }
 
 #[tokio::test]
-async fn networks_and_subnets_are_read_once_and_what_is_missing_is_asked_again() {
+async fn networks_and_subnets_are_read_once_and_missing_ones_again() {
     let world = Fixture::new().await;
     let discovery = &world.reads.discovery;
     for _ in 0..3 {
@@ -224,7 +224,7 @@ async fn networks_and_subnets_are_read_once_and_what_is_missing_is_asked_again()
 }
 
 #[tokio::test]
-async fn secrets_are_looked_up_in_barbican() {
+async fn secrets_are_read_from_barbican() {
     let world = Fixture::new().await;
     let secret = |container| {
         let spec = SecretSpec {
@@ -235,14 +235,14 @@ async fn secrets_are_looked_up_in_barbican() {
     };
     let (one, container) = (secret(false), secret(true));
     let discovery = &world.reads.discovery;
-    for (reference, there) in [
+    for (reference, exists) in [
         (one.clone(), true),
         (container, true),
         ("secrets/00000000-0000-0000-0000-000000000000".to_owned(), false),
     ] {
         let reference = SecretRef::parse(&reference).unwrap();
         let found = discovery.secret_exists(&reference, Priority::User).await.unwrap();
-        assert_eq!(found, there, "{reference:?}");
+        assert_eq!(found, exists, "{reference:?}");
     }
     let mut config = Config::default();
     config.settings.key_manager = false;

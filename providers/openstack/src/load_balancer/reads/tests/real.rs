@@ -1,4 +1,4 @@
-//! The same reads and writes on a real OpenStack: what is folded into the listings is what its listings say.
+//! The same reads and writes on a real OpenStack: the folded listings equal its own.
 
 use std::env;
 
@@ -6,7 +6,7 @@ use ccm_testbed::openstack_real::OpenStack as RealOpenStack;
 
 use super::*;
 
-/// How long the real cloud may take for a change.
+/// The longest duration of a change in the real cloud.
 const LIMIT: Duration = Duration::from_secs(180);
 
 struct Real {
@@ -19,7 +19,7 @@ impl Real {
         Writes::new(&self.api, &self.reads, Priority::User)
     }
 
-    /// Waits until Octavia is done with a load balancer, or it is gone.
+    /// Waits until Octavia has finished with a load balancer, or deleted it.
     async fn settle(&self, id: &str) -> Option<Provisioning> {
         let settled = async {
             loop {
@@ -39,7 +39,7 @@ impl Real {
         self.reads.children(&balancer, read).await.unwrap()
     }
 
-    /// What is kept is what the cloud says now.
+    /// Compares the cached state with the cloud's.
     async fn compare(&self, id: &str, when: &str) -> Children {
         assert_eq!(self.settle(id).await, Some(Provisioning::Active), "{when}");
         let kept_balancer = self.reads.load_balancer(id, lately()).await.unwrap();
@@ -66,7 +66,7 @@ impl Real {
 }
 
 #[tokio::test]
-async fn what_is_known_of_a_real_cloud_is_what_it_says() {
+async fn the_cached_state_of_a_real_cloud_equals_its_state() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         return;
     }
@@ -263,7 +263,7 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
     groups.push(group.id.clone());
     let change = groups;
     let changed = writes.set_port_groups(&port, &change).await.unwrap();
-    // Neutron looks at the revision only where something changes.
+    // Neutron checks the revision only if something changes.
     let other = vec![group.id.clone()];
     let error = writes.set_port_groups(&port, &other).await.unwrap_err();
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");

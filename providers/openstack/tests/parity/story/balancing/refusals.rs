@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What cannot be.
+/// Invalid requests.
 pub(super) fn refusals() -> Vec<Step> {
     let mut steps = Vec::new();
     let listener = json!({"name": "bad", "protocol": "TCP", "protocol_port": 90, "loadbalancer_id": "<lb>"});
@@ -137,7 +137,7 @@ pub(super) fn refusals() -> Vec<Step> {
         json!({"tags": null}),
     ] {
         let step = put("/loadbalancers/<lb>", &json!({"loadbalancer": body}));
-        // The last of them is no mistake.
+        // The last of them is valid.
         steps.push(step.rest());
     }
     steps.push(put("/loadbalancers/<lb>/failover", &json!({})));

@@ -1,15 +1,15 @@
-//! Hands of somebody else in the same project: requests that the provider knows nothing of.
+//! Another client in the same project, whose requests the provider does not know.
 
 use ccm_sim::openstack::{Config, OpenStack};
 use serde_json::{Value, json};
 
-pub(crate) struct Hands {
+pub(crate) struct OtherClient {
     http: reqwest::Client,
     token: String,
     catalog: Value,
 }
 
-impl Hands {
+impl OtherClient {
     pub(crate) async fn of(sim: &OpenStack) -> Self {
         let config = Config::default();
         let user = json!({
@@ -37,14 +37,14 @@ impl Hands {
         format!("{}/{path}", url.trim_end_matches('/'))
     }
 
-    /// Makes something, and returns its id.
-    pub(crate) async fn make(&self, path: &str, kind: &str, body: Value) -> String {
+    /// Creates an object of Octavia, and returns its ID.
+    pub(crate) async fn create(&self, path: &str, kind: &str, body: Value) -> String {
         let url = self.url("load-balancer", &format!("v2/lbaas/{path}"));
         self.send(self.http.post(url), kind, body).await
     }
 
-    /// The same of Neutron.
-    pub(crate) async fn make_in_network(&self, path: &str, kind: &str, body: Value) -> String {
+    /// Creates an object of Neutron, and returns its ID.
+    pub(crate) async fn create_in_network(&self, path: &str, kind: &str, body: Value) -> String {
         let url = self.url("network", &format!("v2.0/{path}"));
         self.send(self.http.post(url), kind, body).await
     }
@@ -68,31 +68,32 @@ impl Hands {
         made[kind]["id"].as_str().unwrap().to_owned()
     }
 
-    /// A load balancer of a person, with a listener, a pool, a member and a monitor.
+    /// Creates a load balancer of a user, with a listener, a pool, a member and a monitor.
     pub(crate) async fn balancer(&self, name: &str) -> String {
         let url = self.url("network", "v2.0/subnets?cidr=10.0.0.0/12");
         let asked = self.http.get(url).header("X-Auth-Token", &self.token);
         let subnets: Value = asked.send().await.unwrap().json().await.unwrap();
         let subnet = &subnets["subnets"][0]["id"];
         let body = json!({"name": name, "vip_subnet_id": subnet, "tags": ["mine"]});
-        let id = self.make("loadbalancers", "loadbalancer", body).await;
+        let id = self.create("loadbalancers", "loadbalancer", body).await;
         let body = json!({
             "loadbalancer_id": id, "name": "my listener", "protocol": "TCP", "protocol_port": 9999,
         });
-        let listener = self.make("listeners", "listener", body).await;
+        let listener = self.create("listeners", "listener", body).await;
         let body = json!({
             "listener_id": listener, "name": "my pool", "protocol": "TCP", "lb_algorithm": "SOURCE_IP",
         });
-        let pool = self.make("pools", "pool", body).await;
+        let pool = self.create("pools", "pool", body).await;
         let body = json!({"address": "10.0.0.99", "protocol_port": 9999, "weight": 7});
-        self.make(&format!("pools/{pool}/members"), "member", body).await;
+        self.create(&format!("pools/{pool}/members"), "member", body)
+            .await;
         let body = json!({"pool_id": pool, "type": "TCP", "delay": 9, "timeout": 8, "max_retries": 7});
-        self.make("healthmonitors", "healthmonitor", body).await;
+        self.create("healthmonitors", "healthmonitor", body).await;
         // One that no listener uses.
         let body = json!({
             "loadbalancer_id": id, "name": "my spare pool", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN",
         });
-        self.make("pools", "pool", body).await;
+        self.create("pools", "pool", body).await;
         id
     }
 }
