@@ -1,8 +1,8 @@
 //! Calls of HTTP APIs with JSON bodies, for clouds without an SDK of their own (feature `rest`).
 //!
-//! A provider implements [`RestApi`]: where its API is, which credentials a request carries, and what a refusal means. A
+//! A provider implements [`RestApi`]: the API's URL, the credentials of a request, and the meaning of a refusal. A
 //! [`Call`] then passes the [`Gate`] like every other cloud call. One attempt is one request, or two if the credentials are
-//! refused and others can be had.
+//! refused and newer ones are available.
 //!
 //! | Item | Does |
 //! |---|---|
