@@ -1,11 +1,10 @@
-//! What is wrong with a config, its cloud and Services, found without running: `validate`.
+//! Checks of a config, its cloud and Services without running the controllers: `validate`.
 //!
-//! A provider gives a [`Checker`] ([`Provider::checker`](crate::Provider::checker)); the framework reads manifests, asks it
-//! about each Service, and puts what it says together. A provider without one is still asked to read its config and to
-//! connect.
+//! A provider returns a [`Checker`] ([`Provider::checker`](crate::Provider::checker)). The framework reads manifests, asks the
+//! checker about each Service, and combines the findings. Without a checker, the provider still reads its config and connects.
 //!
-//! Nothing here writes: the cloud is only read, so that what needs a write to be known (above all the rights to write)
-//! belongs in [`CloudReport::left_out`].
+//! Checks only read the cloud. A check that would need a write (above all the rights to write) is listed in
+//! [`CloudReport::left_out`].
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -19,13 +18,13 @@ use crate::{
     load_balancer::{Claim, ServiceView},
 };
 
-/// How long to wait for one answer of the cloud. Somebody waits for the report, and can run the check again.
+/// How long to wait for one answer of the cloud. A user waits for the report, and can run the check again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The answer of the cloud, if it comes within 20 seconds.
+/// Returns the answer of the cloud if it comes within 20 seconds.
 ///
 /// # Errors
-/// Those of the question; [`ErrorKind::Timeout`] if there is no answer.
+/// The error of the question; [`ErrorKind::Timeout`] if there is no answer.
 pub async fn in_time<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(ANSWER_TIMEOUT, question).await.unwrap_or_else(|_| {
         let text = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
@@ -33,17 +32,17 @@ pub async fn in_time<T>(question: impl Future<Output = Result<T>>) -> Result<T> 
     })
 }
 
-/// Where something stands.
+/// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The file, as the user gave it.
     pub file: String,
-    /// Where in it, if it is about one line.
+    /// The position in the file, if the finding is about one line.
     pub position: Option<Position>,
 }
 
 impl Place {
-    /// Where a key of a config file stands, or would have to stand.
+    /// The place of a key in a config file, or where it would be if it were set.
     #[must_use]
     pub fn of_key<'a>(file: &str, locations: &Locations, path: impl Into<KeyPath<'a>>) -> Self {
         Self {
@@ -63,12 +62,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something that is wrong with the config or the cloud. Never holds a secret.
+/// A problem with the config or the cloud. Never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// Where to mend it, if that is in a file.
+    /// Where to fix it, if that is in a file.
     pub place: Option<Place>,
     /// What it is about, such as `[LoadBalancer] subnet-id` or `quota of load balancers`.
     pub about: String,
@@ -91,13 +90,13 @@ impl Finding {
         }
     }
 
-    /// Something of which an error tells that it does not work, or could not be found out.
+    /// A finding from an error: something failed, or could not be checked.
     #[must_use]
     pub fn of_error(about: impl Into<String>, error: &Error) -> Self {
         Self::new(Severity::of(error.kind()), about, error.report())
     }
 
-    /// What the reader of a config file says. Its message names the key and what would be right.
+    /// A finding from a diagnostic of a config file's reader. The message names the key and what would be right.
     #[must_use]
     pub fn of_problem(severity: Severity, problem: &Problem) -> Self {
         let place = Place {
@@ -117,14 +116,14 @@ impl Finding {
             .collect()
     }
 
-    /// Says where to mend it.
+    /// Adds the place to fix.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Says what to do.
+    /// Adds what to do.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = fix.into();
@@ -132,7 +131,7 @@ impl Finding {
     }
 }
 
-/// What keeps a config from being read.
+/// The errors of a config that could not be read.
 impl From<LoadError> for Vec<Finding> {
     fn from(error: LoadError) -> Self {
         match error {
@@ -152,7 +151,7 @@ impl From<LoadError> for Vec<Finding> {
 pub struct ConfigSource<'a> {
     /// Its path, as the user gave it.
     pub file: Option<&'a Path>,
-    /// Where its keys stand.
+    /// The locations of its keys.
     pub locations: &'a Locations,
 }
 
@@ -179,12 +178,12 @@ impl<'a> ConfigSource<'a> {
     }
 }
 
-/// A check of a cloud: what was found so far, by the keys that name what is read.
+/// A check of a cloud: the findings so far, reported by config key.
 #[derive(Clone, Debug)]
 pub struct Inspection<'a> {
     /// The config.
     pub keys: ConfigSource<'a>,
-    /// What was found.
+    /// The findings so far.
     pub report: CloudReport,
     /// What to do about an error of the cloud; empty if that is not known.
     pub remedy: fn(ErrorKind) -> &'static str,
@@ -203,14 +202,14 @@ impl Inspection<'_> {
         self.report.findings.push(finding);
     }
 
-    /// Reports that what a key names could not be read.
+    /// Reports that the object of a key could not be read.
     pub fn failed<'k>(&mut self, path: impl Into<KeyPath<'k>>, error: &Error) {
         let message = format!("could not be looked up: {}", error.report());
         let (severity, fix) = (Severity::of(error.kind()), (self.remedy)(error.kind()));
         self.note(severity, path, message, fix);
     }
 
-    /// Reports that what a key names does not exist, or that it could not be read; otherwise returns it.
+    /// Returns the object of a key. Reports a finding if it does not exist or could not be read.
     pub fn found<'k, T>(
         &mut self,
         path: impl Into<KeyPath<'k>>,
@@ -240,30 +239,30 @@ pub struct QuotaUsage {
     pub name: String,
 }
 
-/// Something that was looked at and is well.
+/// A check that passed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Passed {
     /// What it is about.
     pub about: String,
-    /// What was seen.
+    /// What was observed.
     pub what: String,
 }
 
-/// What a look at the cloud came to.
+/// The result of the checks of a cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloudReport {
-    /// Where and as whom the cloud was asked, as [`Cloud::scope`](crate::Cloud::scope) says it; `None` if it let nobody in.
+    /// The cloud's address and the account, as [`Cloud::scope`](crate::Cloud::scope); `None` if authentication failed.
     pub scope: Option<String>,
-    /// What is wrong, in the order in which it was looked at.
+    /// The problems, in the order of the checks.
     pub findings: Vec<Finding>,
-    /// What is well.
+    /// The checks that passed.
     pub passed: Vec<Passed>,
-    /// What was not looked at, in whole sentences.
+    /// The checks that were left out, in whole sentences.
     pub left_out: Vec<String>,
 }
 
 impl CloudReport {
-    /// Notes that something is well.
+    /// Records a check that passed.
     pub fn pass(&mut self, about: impl Into<String>, what: impl Into<String>) {
         self.passed.push(Passed {
             about: about.into(),
@@ -271,12 +270,12 @@ impl CloudReport {
         });
     }
 
-    /// Notes what is not looked at, in a whole sentence.
+    /// Records a check that is left out, in a whole sentence.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }
 
-    /// Reports the quotas of a service: a warning for each of which less than a tenth is left, and one line of all others.
+    /// Reports the quotas of a service: a warning for each with less than a tenth left, and one line for all others.
     pub fn quotas(&mut self, service: &str, usage: &[QuotaUsage]) {
         let mut fine = Vec::new();
         for QuotaUsage {
@@ -312,25 +311,25 @@ fn count(used: usize) -> u64 {
     u64::try_from(used).unwrap_or(u64::MAX)
 }
 
-/// Whether so little is left that somebody should know.
+/// Whether less is left than users should be warned about.
 fn is_short(used: usize, limit: u64) -> bool {
     let used = count(used);
     limit.saturating_sub(used).saturating_mul(10) < limit || used >= limit
 }
 
-/// Looks over what a provider is to run with. Made from a config that can be read.
+/// Checks what a provider is to run with. Created from a config that can be read.
 #[async_trait]
 pub trait Checker: Send + Sync {
-    /// What is suspicious about the config itself. Asks nobody.
+    /// Problems of the config itself. Sends no call.
     fn config(&self) -> Vec<Finding>;
 
-    /// Asks the cloud whether the credentials are good, what they may read, whether what the config names is there, and
-    /// how much is left of quotas. Called once, before any [`service`](Self::service).
+    /// Checks the credentials and what they may read, that the objects that the config names exist, and how much of the
+    /// quotas is left. Called once, before any [`service`](Self::service).
     ///
-    /// Writes nothing. Every failure is a finding; those that only follow from another one are left out.
+    /// Writes nothing. Every failure is a finding; failures that only follow from another one are left out.
     async fn cloud(&self) -> CloudReport;
 
-    /// Which controller is responsible for this Service, as [`LoadBalancers::claims`](crate::LoadBalancers::claims) says it.
+    /// The controller that is responsible for this Service, as in [`LoadBalancers::claims`](crate::LoadBalancers::claims).
     fn claims(&self, service: &ServiceView) -> Claim {
         match service.class {
             None => Claim::Ours,
@@ -338,8 +337,8 @@ pub trait Checker: Send + Sync {
         }
     }
 
-    /// What is wrong with a Service of type LoadBalancer that is ours, by the config and by what the cloud was seen to be
-    /// able to. Asks nobody. `None`: this provider does not look at Services.
+    /// Problems of a Service of type LoadBalancer that is ours, by the config and by what [`cloud`](Self::cloud) observed.
+    /// Sends no call. `None`: this provider does not check Services.
     fn service(&self, _service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         None
     }

@@ -1,9 +1,9 @@
 //! The client kit: everything between a provider and its SDK.
 //!
-//! Clouds differ in their calls and are alike in everything around a call: a quota that many controllers share, replies
-//! that say "slow down", requests that hang, listings in pages, questions that twenty callers ask at one moment.
-//! The kit is written once; a provider describes its calls (an enum that implements [`Operation`]: [`operations!`]) and hands each to
-//! [`Gate::call`]. SDKs own their transports, so everything here acts on *operations*, not on HTTP requests.
+//! Clouds differ in their calls, but not in what surrounds a call: a quota that many controllers share, throttling replies,
+//! requests that hang, paged listings, and the same question from twenty callers at once. The kit implements this once.
+//! A provider describes its calls (an enum that implements [`Operation`]: [`operations!`]) and passes each to [`Gate::call`].
+//! SDKs own their transports, so everything here acts on *operations*, not on HTTP requests.
 //! The module `rest` (feature `rest`) is the transport of clouds without an SDK.
 //!
 //! What happens to a call, outermost first:
@@ -19,8 +19,8 @@
 //! | fence | [`Fence`] | lets writes through only while this process is the leader |
 //! | attempt | the provider's closure | the SDK call, its error mapped to [`Error`](crate::Error) |
 //!
-//! A write whose fate is unknown (no answer came) is never sent again blindly: the error says
-//! [`Outcome::Unknown`](crate::Outcome::Unknown) and the caller reads before it writes.
+//! A write without a reply may or may not have been carried out, and is never repeated blindly. The error contains
+//! [`Outcome::Unknown`](crate::Outcome::Unknown), and the caller reads before it writes.
 //!
 //! ```
 //! use ccm_core::client::{ClientMetrics, Gate, GateConfig, operations};
@@ -81,8 +81,8 @@ pub use recent::RecentError;
 pub use retry::{Backoff, RetryPolicy};
 pub use timed::{TimedConfig, TimedMetrics};
 
-/// `instant + duration`, or a time that nobody lives to see: durations come from headers and config files, and the sum
-/// of `Instant`s must not overflow.
+/// `instant + duration`, or an instant far in the future if the sum overflows: durations come from headers and config
+/// files.
 #[must_use]
 pub fn later(instant: Instant, duration: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86400);

@@ -1,10 +1,10 @@
 //! Many items, one request.
 //!
-//! Items that are submitted close to each other are handed to the executor together, and each gets its own result.
-//! A batch is closed when nothing came for the idle window, when its first item has waited for the maximum window, or
-//! when it is full; while all places for batches are taken it stays open.
+//! Items that are submitted close to each other are passed to the executor together, and each gets its own result.
+//! A batch is closed when no item arrived for the idle window, when its first item has waited for the maximum window, or
+//! when it is full. While all places for batches are taken, it stays open.
 //!
-//! A caller that stops waiting does not cancel a batch that has begun; an item whose caller left before is left out.
+//! A caller that stops waiting does not cancel a batch that has begun. Before that, its item is left out.
 
 use std::{collections::VecDeque, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -169,7 +169,7 @@ struct Collecting<I, O> {
 }
 
 impl<I, O> Drop for Collecting<I, O> {
-    /// Cut off by the end of the runtime: waiting callers get an error, and the next runtime starts a new batch.
+    /// The runtime ended: waiting callers get an error, and the next runtime starts a new batch.
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -196,10 +196,10 @@ where
                     () = sleep_until(close_at) => {}
                     () = inner.full.notified() => {}
                 }
-                // Things may have come or gone meanwhile.
+                // Items may have arrived or left meanwhile.
                 continue;
             }
-            // The batch stays open while it waits for a place. A closed semaphore cannot be: nobody closes it.
+            // The batch stays open while it waits for a place. The semaphore is never closed.
             let Ok(place) = Arc::clone(&inner.places).acquire_owned().await else {
                 return;
             };
@@ -211,7 +211,7 @@ where
         self.ended = true;
     }
 
-    /// When the batch that is open now is to be closed. `None` if nothing is pending: then the task ends.
+    /// When the open batch is to be closed. `None` if nothing is pending: then the task ends.
     fn close_at(&self) -> Option<Instant> {
         let config = &self.inner.config;
         let mut state = self.inner.state.lock();
@@ -230,7 +230,7 @@ where
         Some(later(first, config.window).min(later(last, config.idle)))
     }
 
-    /// The items of the batch, without those whose waiters have gone.
+    /// The items of the batch, without those whose callers stopped waiting.
     fn take(&self) -> Vec<Pending<I, O>> {
         let mut state = self.inner.state.lock();
         let mut batch = Vec::with_capacity(state.pending.len().min(self.inner.config.max_items));
@@ -251,7 +251,7 @@ async fn execute<I, O>(inner: Arc<Inner<I, O>>, batch: Vec<Pending<I, O>>, place
         .map(|pending| (pending.item, pending.reply))
         .unzip();
     inner.metrics.batch(inner.config.name, items.len());
-    // The call of the executor stands inside, too: it may panic before there is a future.
+    // The call of the executor is inside as well: it may panic before it returns a future.
     let results = AssertUnwindSafe(async { (inner.execute)(items).await })
         .catch_unwind()
         .await;
@@ -272,7 +272,7 @@ async fn execute<I, O>(inner: Arc<Inner<I, O>>, batch: Vec<Pending<I, O>>, place
     let mut results = results.into_iter();
     for reply in replies {
         let result = results.next().unwrap_or_else(|| Err(inner.lost(missing)));
-        // The waiter may have gone.
+        // The caller may have stopped waiting.
         drop(reply.send(result));
     }
 }

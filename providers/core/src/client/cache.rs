@@ -1,14 +1,14 @@
-//! Answers of the cloud, shared by all callers that ask the same.
+//! Answers of the cloud, shared by all callers with the same question.
 //!
-//! Two ways to save a request: an answer that is young enough, and joining a load that is under way (*single flight*).
-//! Both obey the caller's [`Freshness`]: the age of an answer counts from the moment when its load *began*, and a load
+//! Two ways save a request: an answer that is young enough, and joining a load in progress (*single flight*).
+//! Both obey the caller's [`Freshness`]. The age of an answer counts from the moment when its load *began*, and a load
 //! that began too early is not joined, even if its reply is still to come.
 //!
 //! Invariants:
 //! - A load runs in a task of its own: if one caller stops waiting, the others still get the answer.
 //! - Errors go to the callers that wait for that load, and are never cached.
-//! - An older answer never takes the place of a newer one, in whatever order they arrive.
-//! - After an invalidation nobody is given, and nothing keeps, an answer whose load began before it.
+//! An older answer never replaces a newer one, in whatever order they arrive.
+//! After an invalidation, an answer whose load began earlier is neither returned nor cached.
 
 use std::{
     borrow::Borrow,
@@ -30,14 +30,14 @@ use tracing::Instrument;
 use super::{later, metrics::ClientMetrics};
 use crate::{Error, ErrorKind, Freshness, Result};
 
-/// What a [`Cache`] keeps, and for how long.
+/// The limits of a [`Cache`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// The metric label.
     pub name: &'static str,
-    /// Answers kept at most; beyond it the oldest go. `None`: no limit.
+    /// The most answers that are cached. Beyond it, the oldest are removed. `None`: no limit.
     pub max_entries: Option<usize>,
-    /// Answers older than this are freed, also when nobody asks any more. `None`: kept until they are replaced.
+    /// Older answers are removed, even if no caller asks any more. `None`: cached until they are replaced.
     pub max_age: Option<Duration>,
 }
 
@@ -82,16 +82,16 @@ struct State<K, V> {
     sweeping: bool,
 }
 
-/// What is known of one key. Never empty: removed when its last part goes.
+/// The state of one key. Never empty: removed with its last part.
 struct CacheSlot<V> {
     entry: Option<Entry<V>>,
-    /// Under way, in the order in which they began. Mostly one.
+    /// Loads in progress, in the order in which they began. Usually one.
     flights: Vec<Flight<V>>,
 }
 
 struct Entry<V> {
     value: Arc<V>,
-    /// When its load began, and a count that tells loads of one instant apart.
+    /// When its load began, and a count that distinguishes loads of the same instant.
     began: (Instant, u64),
 }
 
@@ -124,11 +124,11 @@ where
         }))
     }
 
-    /// The answer for `key`: a kept one that is fresh enough, else that of a load under way that began late enough,
-    /// else that of a new load. `load` is called only in the last case.
+    /// Returns the answer for `key`: a cached one that is fresh enough, else that of a load in progress that began late
+    /// enough, else that of a new load. `load` is called only in the last case.
     ///
     /// # Errors
-    /// What the load returned; `Unexpected` if it panicked.
+    /// The error of the load; `Unexpected` if it panicked.
     pub async fn get<F, Fut>(&self, key: K, freshness: Freshness, load: F) -> Result<Arc<V>>
     where
         F: FnOnce() -> Fut,
@@ -161,7 +161,7 @@ where
         })
     }
 
-    /// The kept answer for `key` and when its load began, if it is fresh enough. Never loads, never waits.
+    /// The cached answer for `key` and when its load began, if it is fresh enough. Never loads, never waits.
     #[must_use]
     pub fn peek<Q>(&self, key: &Q, freshness: Freshness) -> Option<(Arc<V>, Instant)>
     where
@@ -175,9 +175,9 @@ where
             .then(|| (Arc::clone(&entry.value), entry.began.0))
     }
 
-    /// Keeps an answer that came another way, such as one item of a listing. `began`: when the request for it began.
+    /// Caches an answer that came another way, such as one item of a listing. `began`: when the request for it began.
     ///
-    /// Does nothing if a newer answer is there, or if anything was invalidated since `began`.
+    /// Does nothing if a newer answer is cached, or if anything was invalidated since `began`.
     pub fn insert(&self, key: K, value: V, began: Instant) {
         let mut state = self.0.state.lock();
         if state.invalidated.is_some_and(|invalidated| began < invalidated) {
@@ -188,7 +188,7 @@ where
         self.0.keep(&mut state, key, Arc::new(value), began);
     }
 
-    /// Forgets the answer for `key`. A load under way is neither joined any more nor is its answer kept.
+    /// Removes the answer for `key`. A load in progress is no longer joined, and its answer is not cached.
     pub fn invalidate<Q>(&self, key: &Q)
     where
         K: Borrow<Q>,
@@ -201,13 +201,13 @@ where
         }
     }
 
-    /// Forgets all answers, as [`invalidate`](Self::invalidate) does.
+    /// Removes all answers, as [`invalidate`](Self::invalidate) does.
     pub fn invalidate_all(&self) {
         self.retain(|_, _| false);
     }
 
-    /// Forgets what `keep` returns false for, as [`invalidate`](Self::invalidate) does. It gets `None` for the value of
-    /// a key whose first load is under way. It must not use this cache.
+    /// Removes the answers for which `keep` returns false, as [`invalidate`](Self::invalidate) does. `keep` gets `None` for the
+    /// value of a key whose first load is in progress. It must not use this cache.
     pub fn retain(&self, mut keep: impl FnMut(&K, Option<&V>) -> bool) {
         let mut state = self.0.state.lock();
         state.invalidated = Some(Instant::now());
@@ -217,13 +217,13 @@ where
         state.recount();
     }
 
-    /// How many answers are kept.
+    /// The number of cached answers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.state.lock().entries
     }
 
-    /// Whether no answer is kept.
+    /// Whether no answer is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -8,17 +8,17 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Says whether this process may write, to the cloud and to the API server. Clones are the same fence.
+/// Whether this process may write, to the cloud and to the API server. Clones are the same fence.
 ///
-/// Among replicas only the leader may write, and only as long as its lease cannot be anybody else's. Therefore
-/// permission is given *until an instant* and ends by itself there: it needs nobody to take it back, so that a process
-/// that was stopped, starved or cut off finds it gone when it wakes up.
+/// Among replicas only the leader may write, and only while no other process can have its lease. Permission is therefore
+/// given *until an instant* and expires by itself: a process that was stopped, starved or cut off may not write when it
+/// wakes up.
 ///
-/// A write that is under way when permission ends is cut off. What became of it is unknown.
+/// A write in progress when permission ends is cut off. Its outcome is unknown.
 ///
-/// What it cannot do is to call back a request that is on its way already: in the SDK's connection, in the system, in
-/// the network. If the process is stopped in the fraction of a millisecond in which a request is there and not yet sent,
-/// it is sent when the process goes on. Against that only the cloud could help, by refusing writes of an old leader.
+/// The fence cannot call back a request that is already in the SDK's connection, in the system or in the network. If the
+/// process is stopped just before such a request is sent, it is sent when the process continues. Only the cloud could
+/// prevent that, by refusing writes of an old leader.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Fence(Arc<Inner>);
 struct Inner {
     state: watch::Sender<State>,
     writes: watch::Sender<usize>,
-    /// When a write was last given up before it had returned.
+    /// When a write was last abandoned before it returned.
     abandoned: Mutex<Option<Instant>>,
 }
 
@@ -65,12 +65,12 @@ impl State {
     }
 }
 
-/// Why a write was not carried out, or not to its end.
+/// Why a write was not carried out, or was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fenced {
     /// It was not begun.
     Refused,
-    /// It was under way; whether it was carried out is unknown.
+    /// It was in progress. Whether it was carried out is unknown.
     Cut,
 }
 
@@ -107,8 +107,7 @@ impl Fence {
         Self::new(State::Standby)
     }
 
-    /// Allows writes until this instant, in place of the one that was said before. After [`Fence::close`] it does
-    /// nothing.
+    /// Allows writes until this instant, instead of the previous one. After [`Fence::close`] it does nothing.
     pub fn allow_until(&self, end: Instant) {
         self.0.state.send_if_modified(|state| {
             let changes = *state != State::Closed && *state != State::Until(end);
@@ -119,7 +118,7 @@ impl Fence {
         });
     }
 
-    /// Refuses writes from now on, for good, and cuts off those that are under way.
+    /// Refuses writes from now on, permanently, and cuts off writes in progress.
     pub fn close(&self) {
         self.0.state.send_replace(State::Closed);
     }
@@ -150,10 +149,10 @@ impl Fence {
         }
     }
 
-    /// Makes a write, if it is allowed, for as long as that is allowed.
+    /// Runs a write if writes are allowed, and only for as long as they are.
     ///
     /// # Errors
-    /// It is not, or is no longer.
+    /// Writes are not allowed, or no longer.
     pub async fn run<T>(&self, write: impl Future<Output = T>) -> Result<T, Fenced> {
         let mut under_way = RunningCall::begin(self);
         if !self.allows() {
@@ -161,8 +160,8 @@ impl Fence {
             return Err(Fenced::Refused);
         }
         let (mut write, mut closed) = (pin!(write), pin!(self.closed()));
-        // What has slept too long must not send anything before it has looked at the clock: at each waking, permission
-        // comes first, and the clock decides, since timers may be late.
+        // After a long sleep, nothing may be sent before permission is checked. At each waking, permission comes first, and the
+        // clock decides, since timers may be late.
         let result = poll_fn(|context| {
             if !self.allows() || closed.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(Fenced::Cut));
@@ -174,14 +173,14 @@ impl Fence {
         result
     }
 
-    /// Returns when no write is under way.
+    /// Returns when no write is in progress.
     pub async fn idle(&self) {
         // As in `closed`, waiting cannot fail.
         let _ = self.0.writes.subscribe().wait_for(|writes| *writes == 0).await;
     }
 
-    /// Whether no write can still arrive where it was sent: none is under way, and none was given up, by its caller or
-    /// by the fence, in the last `within` before its answer was there.
+    /// Whether no write can still arrive: none is in progress, and neither a caller nor the fence abandoned one without an
+    /// answer within the last `within`.
     #[must_use]
     pub fn is_settled(&self, within: Duration) -> bool {
         let abandoned = *self.0.abandoned.lock();
@@ -189,17 +188,17 @@ impl Fence {
     }
 }
 
-/// The fences of what is written to a cloud, by the controller that wants it written.
+/// The fences of writes to a cloud, by the controller that requests the write.
 ///
-/// Mostly all are the same. In a leader migration some controllers run under a lease of their own, which another process
-/// may hold; what is written for them must not depend on this process's other lease.
+/// Usually all are the same. In a leader migration some controllers run under a lease of their own, which another process
+/// may have. Their writes must not depend on this process's other lease.
 #[derive(Clone, Debug, Default)]
 pub struct Fences {
-    /// For load balancers, with everything that is made for them.
+    /// For load balancers and everything that is created for them.
     pub load_balancers: Fence,
-    /// For routes, with everything that is kept beside them.
+    /// For routes and everything that is managed with them.
     pub routes: Fence,
-    /// For all else.
+    /// For everything else.
     pub others: Fence,
 }
 

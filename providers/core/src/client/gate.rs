@@ -1,4 +1,4 @@
-//! The gate: what every cloud call passes.
+//! The gate, which every cloud call passes.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ use crate::{Error, ErrorKind, Outcome, Priority, Result, Retry};
 pub struct GateConfig {
     /// The provider's name, as a metric label.
     pub provider: &'static str,
-    /// The quota buckets that operations name. One that is missing here gets [`Quota::default`].
+    /// The quota buckets that operations name. A bucket that is not listed gets [`Quota::default`].
     pub buckets: Vec<(&'static str, Quota)>,
     /// The share of each bucket's burst and slots that background leaves to users, from 0 to 1.
     pub reserved: f64,
@@ -62,7 +62,7 @@ impl GateConfig {
     }
 }
 
-/// What one call wants otherwise than the gate's config has it. A bare [`Priority`] is one, too.
+/// The options of one call that differ from the gate's config. A bare [`Priority`] converts into them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallOptions {
     priority: Priority,
@@ -102,7 +102,7 @@ impl From<Priority> for CallOptions {
     }
 }
 
-/// What every cloud call of one provider passes; see the [module](super). A clone shares its quota.
+/// The gate of one provider, which every cloud call passes; see the [module](super). A clone shares its quota.
 #[derive(Clone)]
 pub struct Gate {
     inner: Arc<Inner>,
@@ -142,7 +142,7 @@ impl Gate {
         gate
     }
 
-    /// This gate, quota and metrics shared, for writes that pass another fence: those of a controller that runs under
+    /// This gate with shared quota and metrics, for writes that pass another fence: those of a controller that runs under
     /// another lease.
     #[must_use]
     pub fn fenced_by(&self, fence: &Fence) -> Self {
@@ -167,9 +167,9 @@ impl Gate {
         bucket.clone()
     }
 
-    /// What the cloud's reply says of its own counter: of `limit` requests, `remaining` are left in `bucket` until `reset`
+    /// Applies the cloud's own counter from a reply: of `limit` requests, `remaining` are left in `bucket` until `reset`
     /// (`None`: not known). Slows the bucket down so that they last. While fewer than a tenth remain, background calls are
-    /// refused, so that the rest is left to users. Once a minute, one of them finds out whether there are more.
+    /// refused, so that the rest is left to users. Once a minute, one background call checks whether there are more.
     pub fn observe_remaining(
         &self,
         bucket: &'static str,
@@ -180,7 +180,7 @@ impl Gate {
         self.bucket(bucket).observe_remaining(remaining, limit, reset);
     }
 
-    /// Makes the call: `attempt` is run once or, where that is safe and may help, several times.
+    /// Runs the call: `attempt` runs once or, where that is safe and may help, several times.
     ///
     /// Which errors are tried again:
     ///
@@ -191,15 +191,17 @@ impl Gate {
     /// | another error that [says so](Error::retry) | yes | yes | no |
     /// | [`Retry::Never`], or [`Outcome::Unknown`] of a write | no (read: by `retry`) | by `retry` | never |
     ///
-    /// Dropping the future cancels the attempt and gives its quota place back.
+    /// Dropping the future cancels the attempt and returns its quota.
     ///
     /// # Errors
     /// The last attempt's error, with the number of attempts if there were several. [`ErrorKind::Timeout`] once the
-    /// deadline has passed; it says what the call was doing and has the last attempt's error as its source. The
-    /// error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out; it then must be
-    /// looked up, not sent again. A [`Effect::Write`] of that kind has [`Retry::Never`]. [`ErrorKind::NotLeader`] for a
-    /// write that the [fence](GateConfig::fence) does not let through, or not to its end. [`ErrorKind::RateLimited`] for
-    /// background work while [few requests remain](Self::observe_remaining).
+    /// deadline has passed, with what the call was doing and the last attempt's error as its source.
+    ///
+    /// The error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out. The caller must then
+    /// read the state instead of sending the write again. A [`Effect::Write`] of that kind has [`Retry::Never`].
+    ///
+    /// [`ErrorKind::NotLeader`] for a write that the [fence](GateConfig::fence) refuses or cuts off.
+    /// [`ErrorKind::RateLimited`] for background work while [few requests remain](Self::observe_remaining).
     pub async fn call<O, T, F, Fut>(&self, op: O, options: impl Into<CallOptions>, attempt: F) -> Result<T>
     where
         O: Operation,
@@ -209,7 +211,7 @@ impl Gate {
     {
         let value = Mutex::new(None);
         let attempt = keep(attempt, &value);
-        // Without its type: every future of a provider would contain it, and take long to compile.
+        // Boxed: otherwise every future of a provider would contain this type, and take long to compile.
         let ended: BoxFuture<'_, _> = Box::pin(self.run(op, options.into(), Box::new(attempt)));
         ended.await?;
         value
@@ -272,7 +274,7 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// Counts a call when it ends, also when its future is dropped.
+/// Counts a call when it ends, even if its future is dropped.
 struct Record<'a> {
     inner: &'a Inner,
     op: &'static str,
@@ -291,7 +293,7 @@ impl Drop for Record<'_> {
     }
 }
 
-/// One call on its way.
+/// A call in progress.
 struct Call<'a, O> {
     inner: &'a Inner,
     fence: &'a Fence,
@@ -335,7 +337,7 @@ impl<'a, O: Operation> Call<'a, O> {
     async fn run(mut self, mut attempt: Attempt<'_>) -> Result<()> {
         let mut backoff = self.inner.config.retry.backoff();
         loop {
-            // Asked before waiting for quota, too: that may take long.
+            // Checked before waiting for quota as well, which may take long.
             if self.writes() && !self.fence.allows() {
                 return Err(self.finish(fenced(Fenced::Refused)));
             }
@@ -383,7 +385,7 @@ impl<'a, O: Operation> Call<'a, O> {
             })
     }
 
-    /// Makes one attempt and tells the bucket what its reply means for the quota.
+    /// Runs one attempt and reports to the bucket what the reply means for the quota.
     async fn attempt(&mut self, mut permit: Permit, attempt: &mut Attempt<'_>) -> Result<()> {
         self.attempts += 1;
         let now = Instant::now();
@@ -391,7 +393,7 @@ impl<'a, O: Operation> Call<'a, O> {
         permit.begin();
         let config = &self.inner.config;
         let result = if self.writes() {
-            // The timeout is outside, so that the fence hears of a write that was given up.
+            // The timeout is outside, so that the fence observes an abandoned write.
             let fenced_attempt = self.fence.run(async { attempt().await });
             timeout_at(limit, fenced_attempt)
                 .await
@@ -419,7 +421,7 @@ impl<'a, O: Operation> Call<'a, O> {
                     Retry::Never | Retry::Backoff => None,
                 });
             }
-            // The cloud may be in distress, or was not even asked: nothing learnt of its quota.
+            // The cloud may be overloaded or did not get the request: the reply gives no information about its quota.
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::NotLeader => drop(permit),
             _ => permit.accepted(),
         }
@@ -446,7 +448,7 @@ impl<'a, O: Operation> Call<'a, O> {
         }
     }
 
-    /// Whether and when to try again.
+    /// Decides whether and when to try again.
     fn next(&self, error: &Error, backoff: impl FnOnce() -> Duration) -> Next {
         let refused = error.kind() == ErrorKind::RateLimited && error.outcome() == Outcome::NotDone;
         let safe = self.op.effect() != Effect::Write || (refused && !self.unknown);
@@ -456,14 +458,14 @@ impl<'a, O: Operation> Call<'a, O> {
         let wait = match error.retry() {
             Retry::Never => return Next::GiveUp,
             Retry::Backoff => backoff(),
-            // A little later than asked, so that calls that were refused together are not repeated together.
+            // A little later than requested, so that calls that were refused together are not repeated together.
             retry @ (Retry::After(wait) | Retry::Fixed(wait)) => {
                 let backoff = backoff();
                 let jittered = wait.saturating_add(backoff.min(Duration::from_secs(1)));
                 jittered.max(retry.wait(backoff))
             }
         };
-        // What could only end at the deadline ends now, with an error that says why.
+        // A call that could only end at the deadline ends now, with an error that gives the reason.
         if later(Instant::now(), wait) >= self.deadline {
             Next::GiveUp
         } else {
@@ -471,7 +473,7 @@ impl<'a, O: Operation> Call<'a, O> {
         }
     }
 
-    /// The error as the caller gets it.
+    /// The error for the caller.
     fn finish(&self, error: Error) -> Error {
         let mut error = error.with_operation(self.op.name());
         if self.attempts > 1 {

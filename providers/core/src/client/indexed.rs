@@ -25,15 +25,15 @@ use tokio::time::Instant;
 use super::{Cache, CacheConfig, ClientMetrics};
 use crate::{Freshness, Result};
 
-/// Any age: whatever the cache holds.
+/// Any age: whatever the cache contains.
 const ANY_AGE: Freshness = Freshness::AtMost(Duration::MAX);
 
-/// An object of the cloud that is found by its ID, its parents or its name.
+/// An object of the cloud that can be looked up by its ID, its parents or its name.
 pub trait Indexed: Send + Sync + 'static {
     /// The ID. Unique among the objects of its kind.
     fn id(&self) -> &str;
 
-    /// The keys beside the ID by which it is found. Several objects may have the same key.
+    /// The keys beside the ID by which it can be looked up. Several objects may have the same key.
     fn index_keys(&self) -> Vec<&str>;
 }
 
@@ -141,7 +141,7 @@ struct Corrections<T> {
     objects: HashMap<String, (Instant, Option<Arc<T>>)>,
     /// By key: when the objects with this key last changed in an unknown way.
     invalidated: HashMap<String, Instant>,
-    /// By key: since when `objects` holds every object with this key.
+    /// By key: since when `objects` contains every object with this key.
     complete: HashMap<String, Instant>,
     /// The last listing as read, and the same with the corrections, until there is a new correction.
     merged: Option<[Arc<Listing<T>>; 2]>,
@@ -208,7 +208,7 @@ impl<T: Indexed> IndexedCache<T> {
         }
     }
 
-    /// The listing with the corrections. It is right about the objects with `key`; without a key, about all whose changes
+    /// The listing with the corrections. It is correct for the objects with `key`; without a key, for all whose changes
     /// are known. `load` reads the listing and is called only if no listing is fresh enough.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl<T: Indexed> IndexedCache<T> {
         if corrections.is_empty() {
             return listing;
         }
-        // `listing` may be older than one that another caller has got meanwhile.
+        // `listing` may be older than one that another caller read meanwhile.
         if let Some((newest, began)) = self.listings.peek(&(), ANY_AGE) {
             corrections.drop_older(began.max(newest.began));
         }
@@ -299,7 +299,7 @@ impl<T: Indexed> IndexedCache<T> {
         corrected
     }
 
-    /// Records that the object that `key` stands for was created just now, and that `children` are all objects with this
+    /// Records that the object with the index key `key` was created just now, and that `children` are all objects with this
     /// key.
     pub fn insert_complete(&self, key: &str, children: impl IntoIterator<Item = T>) {
         let mut corrections = self.corrections.lock();
@@ -381,7 +381,7 @@ mod tests {
             }
         }
 
-        /// The IDs and values of the objects with the key, and how often the cloud was asked.
+        /// The IDs and values of the objects with the key, and the number of requests to the cloud.
         async fn read(&self, key: &str, age: u64, cloud: &[Object]) -> (Vec<(&'static str, u32)>, usize) {
             let freshness = Freshness::AtMost(Duration::from_secs(age));
             let load = || {

@@ -13,11 +13,11 @@
 //! | `ccm_cloud_bucket_in_flight` | gauge | `provider` `bucket` | requests without a reply yet |
 //! | `ccm_cloud_bucket_waiting` | gauge | `provider` `bucket` `priority` | attempts that wait for quota |
 //! | `ccm_cloud_batch_size` | histogram | `name` | items of one batch |
-//! | `ccm_cloud_cache_requests_total` | counter | `name` `result` | questions: `hit`, `miss` (a load began), `join` (of a load under way) |
+//! | `ccm_cloud_cache_requests_total` | counter | `name` `result` | questions: `hit`, `miss` (a load began), `join` (of a load in progress) |
 //!
-//! The bucket gauges are computed when they are scraped: a bucket refills without anybody touching it.
+//! The bucket gauges are computed when they are scraped, since a bucket refills with time alone.
 //!
-//! A provider that has metrics of its own, such as those of the program that it takes the place of, adds them with
+//! A provider with metrics of its own, such as those of the program that it replaces, adds them with
 //! [`ClientMetrics::publish`].
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -45,9 +45,9 @@ use crate::{Error, Priority};
 /// A label set: pairs of name and value.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// Where cloud calls are counted. A clone counts in the same place.
+/// The destination of counts of cloud calls. A clone counts in the same place.
 ///
-/// `default()` gives one that is registered nowhere.
+/// `default()` returns one that is not registered.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMetrics(Arc<Inner>);
 
@@ -90,7 +90,7 @@ fn seconds() -> Histogram {
 }
 
 impl ClientMetrics {
-    /// Makes the metrics and registers them.
+    /// Creates and registers the metrics.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -140,8 +140,8 @@ impl ClientMetrics {
         metrics
     }
 
-    /// Shows a provider's own metrics beside these. `name` is the provider's; what was published under it before is
-    /// replaced, so that a provider that is built again after a failure is not seen twice.
+    /// Publishes a provider's own metrics with these. `name` is the provider's. Metrics that were published under it before are
+    /// replaced, so that a provider that is built again after a failure does not appear twice.
     pub fn publish(&self, name: &'static str, metrics: Vec<ProviderMetric>) {
         self.0.published.0.lock().insert(name, metrics);
     }
@@ -167,7 +167,7 @@ impl ClientMetrics {
         self.0.recent.answered(bucket);
     }
 
-    /// Why the cloud does not answer, or not to us, by the last call of each quota bucket; `None` if it does.
+    /// Why the cloud does not answer, or refuses us, by the last call of each quota bucket; `None` if it answers.
     #[must_use]
     pub fn unreachable(&self) -> Option<String> {
         self.0.recent.silent()
@@ -191,13 +191,13 @@ impl ClientMetrics {
         self.0.recent.add(op, bucket, error);
     }
 
-    /// The last attempts of cloud calls that failed, the latest first. What is only not there is left out.
+    /// The last failed attempts of cloud calls, the latest first. Objects that do not exist are left out.
     #[must_use]
     pub fn recent_errors(&self) -> Vec<RecentError> {
         self.0.recent.list()
     }
 
-    /// All quota buckets by the names of their providers and their own, as they are now.
+    /// All quota buckets by the names of their providers and their own, with their present state.
     #[must_use]
     pub fn buckets(&self) -> Vec<(&'static str, &'static str, BucketState)> {
         let states = self.0.buckets.states();
@@ -268,16 +268,15 @@ fn label(priority: Priority) -> &'static str {
     }
 }
 
-/// The upper bounds of the buckets of the Prometheus clients, in seconds: those of the programs that a provider takes the place
-/// of.
+/// The upper bounds of the default buckets of Prometheus clients, in seconds. The programs that a provider replaces use them.
 pub const PROMETHEUS_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A metric that a provider has beside those of the client kit: its name, without what the format appends, its help and itself.
+/// A metric of a provider beside those of the client kit: its name, without what the format appends, its help and its value.
 pub type ProviderMetric = (&'static str, &'static str, Box<dyn Metric>);
 
-/// Makes a struct of the metrics that a provider has beside those of the client kit. A line is a field: its name, its type, the
+/// Defines a struct of a provider's metrics beside those of the client kit. A line is a field: its name, its type, the
 /// metric's name without what the format appends, and its help. The value of a field is its default, or what follows its type.
-/// `publish` makes the metrics and publishes them ([`ClientMetrics::publish`](crate::client::ClientMetrics::publish)). A clone
+/// `publish` creates the metrics and publishes them ([`ClientMetrics::publish`](crate::client::ClientMetrics::publish)). A clone
 /// counts in the same place.
 ///
 /// ```
@@ -308,7 +307,7 @@ macro_rules! provider_metrics {
         }
 
         impl $name {
-            /// Makes the metrics and publishes them under the name of a provider.
+            /// Creates the metrics and publishes them under the name of a provider.
             $vis fn publish(provider: &'static str, client: &$crate::client::ClientMetrics) -> Self {
                 let metrics = Self {
                     $($field: $crate::config_section!(@default $($value)?),)+
@@ -323,7 +322,7 @@ macro_rules! provider_metrics {
     };
 }
 
-/// What providers published, by their names.
+/// The published metrics of providers, by name.
 #[derive(Clone, Debug, Default)]
 struct Publications(Arc<Mutex<BTreeMap<&'static str, Vec<ProviderMetric>>>>);
 
@@ -336,7 +335,7 @@ impl Collector for Publications {
     }
 }
 
-/// Reads the buckets when somebody scrapes.
+/// Reads the buckets at each scrape.
 #[derive(Clone, Default)]
 struct BucketGauges(Arc<Mutex<Vec<Watched>>>);
 
@@ -351,7 +350,7 @@ impl fmt::Debug for BucketGauges {
 
 impl BucketGauges {
     fn states(&self) -> BTreeMap<(&'static str, &'static str), BucketState> {
-        // Two live buckets of one name (a provider that is being replaced): the newer one is the one in use.
+        // Two live buckets can have one name while a provider is being replaced. The newer one is in use.
         self.0
             .lock()
             .iter()

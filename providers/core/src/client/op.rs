@@ -1,4 +1,4 @@
-//! What the kit knows about a provider's calls.
+//! The kit's view of a provider's calls.
 
 use std::{fmt::Debug, hash::Hash};
 
@@ -11,22 +11,22 @@ pub trait Operation: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// The quota bucket it draws from, such as `compute`. Calls that the cloud counts together share one.
     fn bucket(self) -> &'static str;
 
-    /// What a second sending would do.
+    /// The effect of sending it twice.
     fn effect(self) -> Effect;
 }
 
-/// What a call changes in the cloud, and so when it may be sent again.
+/// What a call changes in the cloud. It decides when the call may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Changes nothing. Repeated on every error that says so.
+    /// Changes nothing. Repeated on every error that allows it.
     Read,
-    /// Sent twice, it leaves the same state as sent once (`PUT` of a whole object, `DELETE`). Repeated as a read is.
+    /// Sent twice, it leaves the same state as sent once (`PUT` of a whole object, `DELETE`). Repeated like a read.
     IdempotentWrite,
-    /// A second sending might do the work twice (`POST`). Repeated only when the cloud refused it for its rate.
+    /// Sent twice, it might do the work twice (`POST`). Repeated only if the cloud refused it because of its rate.
     Write,
 }
 
-/// Makes the enum of a provider's calls, with its [`Operation`]: a line for each call with its name, its quota bucket and
+/// Defines the enum of a provider's calls, with its [`Operation`]: a line for each call with its name, its quota bucket and
 /// its [`Effect`]. `ALL` lists the calls.
 ///
 /// ```

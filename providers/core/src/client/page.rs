@@ -4,9 +4,9 @@ use std::{collections::HashSet, hash::Hash};
 
 use crate::{Error, ErrorKind, Result};
 
-/// What asks for the next page: a token, the id of the last item, an offset, a URL.
+/// The key of the next page: a token, the ID of the last item, an offset, a URL.
 pub trait Marker: Clone + Eq + Hash {
-    /// Whether this marker says that there is no next page. Some clouds send an empty token in place of none.
+    /// Whether this marker means that there is no next page. Some clouds send an empty token instead of none.
     fn is_end(&self) -> bool {
         false
     }
@@ -25,17 +25,16 @@ impl Marker for u64 {}
 pub struct Page<T, M> {
     /// Its items.
     pub items: Vec<T>,
-    /// How to ask for the page after it; `None` (or an empty token) after the last one.
+    /// The marker of the page after it; `None` (or an empty token) after the last one.
     pub next: Option<M>,
 }
 
-/// A walk over the pages of one listing, a page at a time, so that the caller may stop early.
+/// An iteration over the pages of one listing, a page at a time, so that the caller may stop early.
 ///
-/// Guards against a server that never comes to an end: a marker that came before is an error, and so is the need for
-/// more pages than allowed.
+/// Guards against a server whose listing never ends: a repeated marker is an error, and so are more pages than allowed.
 #[derive(Debug)]
 pub struct Pages<M> {
-    /// How to ask for the next page; the outer `None` after the last one.
+    /// The marker of the next page; the outer `None` after the last one.
     next: Option<Option<M>>,
     seen: HashSet<M>,
     fetched: usize,
@@ -43,10 +42,10 @@ pub struct Pages<M> {
 }
 
 impl<M: Marker> Pages<M> {
-    /// More pages than this in one listing are taken for a fault of the server. 1000 pages of 1000 items are a million.
+    /// More pages than this in one listing are treated as a fault of the server. 1000 pages of 1000 items are a million.
     pub const DEFAULT_MAX_PAGES: usize = 1000;
 
-    /// A walk from the page that `start` asks for, or from the first page.
+    /// Starts at the page of `start`, or at the first page.
     #[must_use]
     pub fn new(start: Option<M>) -> Self {
         Self {
@@ -57,31 +56,31 @@ impl<M: Marker> Pages<M> {
         }
     }
 
-    /// The same walk with another limit of pages.
+    /// Sets another limit of pages.
     #[must_use]
     pub fn max_pages(mut self, max_pages: usize) -> Self {
         self.max_pages = max_pages;
         self
     }
 
-    /// How many pages were fetched so far.
+    /// The number of pages fetched so far.
     #[must_use]
     pub fn fetched(&self) -> usize {
         self.fetched
     }
 
-    /// Whether the last page was fetched: only then is what was found the whole listing.
+    /// Whether the last page was fetched. Only then is the listing complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.next.is_none()
     }
 
-    /// The items of the next page; `None` after the last one.
+    /// Returns the items of the next page; `None` after the last one.
     ///
-    /// After an error of `fetch` the same page may be asked for again.
+    /// After an error of `fetch` the same page may be requested again.
     ///
     /// # Errors
-    /// What `fetch` returns; `Unexpected` for a marker that came before and for too many pages.
+    /// The error of `fetch`; `Unexpected` for a repeated marker and for too many pages.
     pub async fn next<T, Fut>(&mut self, fetch: impl FnOnce(Option<M>) -> Fut) -> Result<Option<Vec<T>>>
     where
         Fut: Future<Output = Result<Page<T, M>>>,
@@ -112,7 +111,7 @@ impl<M: Marker> Pages<M> {
     }
 }
 
-/// All items of a listing, from the page that `start` asks for (`None`: the first) to the last.
+/// Returns all items of a listing, from the page of `start` (`None`: the first) to the last.
 ///
 /// All or nothing: an incomplete listing is never returned as if it were complete.
 ///

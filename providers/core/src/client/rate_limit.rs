@@ -1,19 +1,18 @@
-//! Quota buckets: how fast and how much at once, for two priorities, adapting to what the cloud says.
+//! Quota buckets: how fast and how much at once, for two priorities, adapted to the cloud's replies.
 //!
-//! One bucket stands for one quota of the cloud and is shared by everything that draws from it. It holds tokens that
+//! One bucket represents one quota of the cloud and is shared by everything that draws from it. It has tokens that
 //! refill at a rate, and slots for requests in flight. The rules:
 //!
 //! - Waiting calls are served in the order of arrival, but a user's call overtakes every background call.
-//! - Background goes whenever the bucket holds *more* than a reserve for users (a fifth of the burst unless the provider
-//!   sets another share, at least one token) and more than that share of the slots (at least one) are free. So a user's
-//!   call finds a token and a slot, and background is held up only while users take everything that refills.
+//! - A background call is sent if the bucket has *more* tokens than a reserve for users (a fifth of the burst unless the
+//!   provider sets another share, at least one token) and more than that share of the slots (at least one) are free. So a
+//!   user's call gets a token and a slot, and background waits only while users take everything that refills.
 //! - A reply that asks to slow down halves the rate and empties the bucket at once (once per wave: replies to requests
 //!   sent before the last halving do not halve again); `Retry-After` pauses the bucket, for at most five minutes. Each
-//!   second with an accepted request gives back 1 % of the configured rate. The floor is a twentieth of it.
-//! - A call that stops waiting gives its place back; one that got a permit and did not use it gives the token back.
+//!   second with an accepted request restores 1 % of the configured rate. The floor is a twentieth of it.
+//! - A call that stops waiting returns its place. A call that got a permit and did not use it returns the token.
 //!
-//! The `governor` crate was considered: its cells know neither priorities nor a rate that changes while it runs, so
-//! this is our own.
+//! The `governor` crate was considered: it supports neither priorities nor a rate that changes at run time.
 
 mod level;
 
@@ -35,15 +34,15 @@ use tokio::{
 use crate::{Error, ErrorKind, Priority, Result, Retry};
 use level::{Level, Refused};
 
-/// The share of a bucket's burst and slots that users have to themselves, if a provider sets no other.
+/// The share of a bucket's burst and slots that is reserved for users, if a provider sets no other.
 pub(super) const RESERVED: f64 = 0.2;
 
 /// Background work stops while fewer than one in this many of the cloud's requests remain.
 const SHORT: u32 = 10;
-/// After this long, background work finds out by a request whether more remain.
+/// After this long, one background request checks whether more remain.
 const SHORT_FOR: Duration = Duration::from_secs(60);
 
-/// How much a cloud lets one client do.
+/// The quota of one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
     /// Requests per second in the long run.
@@ -66,7 +65,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// The same with at most this many requests per second, in the long run and at once.
+    /// Limits the requests per second to this many, in the long run and at once.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -81,7 +80,7 @@ impl Quota {
         }
     }
 
-    /// A quota that lets nothing through would hang every call: at least one request, one slot, one in 1000 s.
+    /// Raises a quota of zero, which would block every call: at least one request, one slot, one in 1000 s.
     fn sane(self) -> Self {
         let rate = if self.rate.is_finite() {
             self.rate.max(0.001)
@@ -96,7 +95,7 @@ impl Quota {
     }
 }
 
-/// What a bucket looks like at one moment.
+/// The state of a bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketState {
     /// Requests that could be sent at once; none while the bucket pauses.
@@ -109,7 +108,7 @@ pub struct BucketState {
     pub waiting_user: usize,
     /// Background work that waits.
     pub waiting_background: usize,
-    /// What the cloud allows: the rate of a bucket that was not throttled, and the tokens of a full one.
+    /// The cloud's quota: the rate of a bucket that was not throttled, and the tokens of a full one.
     pub quota: Quota,
 }
 
@@ -130,9 +129,9 @@ struct State {
     background: Queue,
     arrivals: u64,
     timer: Option<Timer>,
-    /// Since when fewer of the cloud's requests remain than background work may use.
+    /// The time since when fewer of the cloud's requests remain than background work may use.
     short: Option<Instant>,
-    /// Where the timer runs: permits may be dropped outside of any runtime.
+    /// The runtime of the timer: permits may be dropped outside of any runtime.
     runtime: Option<Handle>,
 }
 
@@ -152,7 +151,7 @@ impl Bucket {
         Self::reserving(quota, RESERVED)
     }
 
-    /// A full bucket that keeps this share of its burst and slots for users, from 0 to 1. At least one is always kept, and
+    /// A full bucket that reserves this share of its burst and slots for users, from 0 to 1. At least one is always reserved, and
     /// background always gets at least one.
     #[must_use]
     pub fn reserving(quota: Quota, share: f64) -> Self {
@@ -172,7 +171,7 @@ impl Bucket {
 
     /// Waits for a token and a slot.
     ///
-    /// Dropping the future gives up the place in the queue.
+    /// Dropping the future leaves the queue.
     pub async fn acquire(&self, priority: Priority) -> Permit {
         loop {
             let (place, granted) = {
@@ -199,14 +198,14 @@ impl Bucket {
             self.0.serve();
             let permit = granted.await;
             drop(place);
-            // The sender is dropped only together with the bucket, which we hold: the loop does not turn.
+            // The sender is dropped only with the bucket, which `self` keeps alive: the loop runs once.
             if let Ok(permit) = permit {
                 return permit;
             }
         }
     }
 
-    /// What the cloud says of its own counter: of `limit` requests, `remaining` are left until `reset` (`None`: not known).
+    /// Applies the cloud's own counter: of `limit` requests, `remaining` are left until `reset` (`None`: not known).
     pub fn observe_remaining(&self, remaining: u32, limit: u32, reset: Option<Instant>) {
         let now = Instant::now();
         {
@@ -222,7 +221,7 @@ impl Bucket {
     /// Refuses background work while few of the cloud's requests remain.
     ///
     /// # Errors
-    /// `RateLimited`: it is background work, and they run out.
+    /// `RateLimited`: it is background work, and few requests remain.
     pub(super) fn check_reserve(&self, priority: Priority) -> Result<()> {
         let short = self.0.state.lock().short;
         if priority == Priority::User || short.is_none_or(|since| since.elapsed() >= SHORT_FOR) {
@@ -232,14 +231,14 @@ impl Bucket {
         Err(Error::new(ErrorKind::RateLimited, text).with_retry(Retry::After(SHORT_FOR)))
     }
 
-    /// Replaces the quota. What the cloud's replies taught stays: a bucket that was slowed down to half of the old rate
-    /// goes on with half of the new one.
+    /// Replaces the quota, but not what was learned from the cloud's replies: a bucket that was slowed down to half of the old
+    /// rate continues with half of the new one.
     pub fn set_quota(&self, quota: Quota) {
         self.0.state.lock().level.set_quota(quota, Instant::now());
         self.0.serve();
     }
 
-    /// What it looks like now.
+    /// The state of the bucket now.
     #[must_use]
     pub fn state(&self) -> BucketState {
         let now = Instant::now();
@@ -279,7 +278,7 @@ impl State {
         }
     }
 
-    /// Takes for as many waiters as can go now, users first. Also says when the next can go, if time alone decides.
+    /// Grants permits to all waiters that can be served now, users first. Also returns when the next can be, if time alone decides.
     fn grant(&mut self, now: Instant) -> (Vec<oneshot::Sender<Permit>>, Option<Instant>) {
         let mut granted = Vec::new();
         loop {
@@ -302,7 +301,7 @@ impl State {
 }
 
 impl Shared {
-    /// Serves the calls that can go, and schedules the next run for when another one can.
+    /// Serves the calls that can be sent, and schedules the next run for when another one can.
     fn serve(self: &Arc<Self>) {
         let (granted, epoch) = {
             let mut state = self.state.lock();
@@ -332,7 +331,7 @@ impl Shared {
         let task = runtime.spawn(async move {
             sleep_until(at).await;
             if let Some(shared) = shared.upgrade() {
-                // Also when another timer has taken the place of this one: serving once too often does no harm.
+                // Even if another timer has replaced this one: serving once too often does no harm.
                 shared.state.lock().timer = None;
                 shared.serve();
             }
@@ -344,8 +343,8 @@ impl Shared {
     }
 }
 
-/// A place in the queue. Leaving it is safe at any moment: before the grant nothing was taken, after it the permit lies
-/// in the channel and gives everything back when the channel is dropped.
+/// A place in the queue. Leaving it is safe at any moment. Before the grant nothing was taken. After it the permit is
+/// in the channel, and is returned when the channel is dropped.
 struct Place<'a> {
     shared: &'a Arc<Shared>,
     priority: Priority,
@@ -358,7 +357,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The right to send one request. Holds a slot until it is dropped.
+/// The right to send one request. Occupies a slot until it is dropped.
 #[must_use]
 pub struct Permit {
     shared: Arc<Shared>,
@@ -367,7 +366,7 @@ pub struct Permit {
     reply: Reply,
 }
 
-/// What the reply says about the quota.
+/// The meaning of a reply for the quota.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     Nothing,
@@ -385,17 +384,17 @@ impl Permit {
         }
     }
 
-    /// The request is being sent: from here on the token is spent.
+    /// The request is being sent: from now on the token is used.
     pub fn begin(&mut self) {
         self.used = true;
     }
 
-    /// The cloud took the request.
+    /// The cloud accepted the request.
     pub fn accepted(mut self) {
         self.reply = Reply::Accepted;
     }
 
-    /// The cloud asks to slow down, and perhaps to come back no sooner than after this time.
+    /// The cloud throttles, and may request a pause of this time.
     pub fn throttled(mut self, retry_after: Option<Duration>) {
         self.reply = Reply::Throttled(retry_after);
     }

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 use crate::{Error, ErrorKind};
 
-/// So many are kept.
+/// The most errors that are kept.
 const MOST: usize = 20;
 
-/// An attempt of a cloud call that failed, once or in the same way again and again.
+/// A failed attempt of a cloud call, which may have repeated in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecentError {
@@ -22,9 +22,9 @@ pub struct RecentError {
     pub operation: &'static str,
     /// The kind of error.
     pub kind: ErrorKind,
-    /// What went wrong.
+    /// The error message.
     pub message: String,
-    /// How often, since it was last not among the recent ones.
+    /// How often it occurred since it was last not among the recent ones.
     pub count: u64,
 }
 
@@ -54,11 +54,11 @@ impl RecentErrors {
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Unauthenticated => {
                 self.silent.lock().insert(bucket, error.report());
             }
-            // It was not asked.
+            // No request was sent.
             ErrorKind::NotLeader => {}
             _ => self.answered(bucket),
         }
-        // What is not there was only looked for, and what a replica may not do was never sent.
+        // A missing object may be the normal result of a search, and a write of a replica that may not write was never sent.
         if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotLeader) {
             return;
         }

@@ -1,8 +1,8 @@
 //! Calls of HTTP APIs with JSON bodies, for clouds without an SDK of their own (feature `rest`).
 //!
-//! A provider implements [`RestApi`]: where its API is, which credentials a request carries, and what a refusal means. A
+//! A provider implements [`RestApi`]: the API's URL, the credentials of a request, and the meaning of a refusal. A
 //! [`Call`] then passes the [`Gate`] like every other cloud call. One attempt is one request, or two if the credentials are
-//! refused and others can be had.
+//! refused and newer ones are available.
 //!
 //! | Item | Does |
 //! |---|---|
@@ -112,7 +112,7 @@ pub struct Call<'a, O, E> {
     pub endpoint: E,
     /// The HTTP method. Everything but `GET` is a write.
     pub method: Method,
-    /// Segments below the endpoint's URL. Escaped here. None: that URL itself, with a slash at its end.
+    /// Segments below the endpoint's URL, escaped here. Empty: that URL itself, with a slash at its end.
     pub path: &'a [&'a str],
     /// The query. Escaped here.
     pub query: &'a [(&'static str, &'a str)],
@@ -169,7 +169,7 @@ pub async fn json<A: RestApi, T: DeserializeOwned + Send>(
     send(api, call, priority, decode).await
 }
 
-/// Sends a call whose answer says nothing beyond its status.
+/// Sends a call whose answer has only a status.
 ///
 /// # Errors
 /// As [`json`].
@@ -197,7 +197,7 @@ async fn send<A: RestApi, T: Send>(
         // The same for all types of replies.
         let attempt: BoxFuture<'_, _> = Box::pin(attempt(api, call));
         let (target, body) = attempt.await?;
-        // An answer that was cut off may still be one that has nothing to say.
+        // The answer may be complete for a call that expects no body.
         match (decode(&target, body.as_deref().unwrap_or_default()), body) {
             (Err(_), Err(failure)) => Err(failure.into_error(&target)),
             (result, _) => result,
@@ -233,7 +233,7 @@ async fn attempt<A: RestApi>(
     {
         response = request(api, call, &url, &target, &renewed).await?;
     }
-    // A redirect can make a GET of anything else, and its answer says nothing of what was to be changed.
+    // A redirect can turn any other method into a GET, whose answer does not confirm the change.
     if call.method != Method::GET && *response.url() != url {
         let text = format!("{target}: redirected to {}", response.url().path());
         return Err(Error::new(ErrorKind::Unexpected, text).with_outcome(Outcome::Unknown));

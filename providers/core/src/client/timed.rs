@@ -1,5 +1,4 @@
-//! How often something was done, how long it took and how often it failed, under the names that a cloud's earlier controller
-//! gave to its metrics.
+//! Counts, durations and failures of operations, under the metric names of a cloud's earlier controller.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ type Labels = [(&'static str, &'static str); 1];
 /// Names, label and buckets of [`TimedMetrics`].
 #[derive(Debug)]
 pub struct TimedConfig {
-    /// The name of the label: what was done.
+    /// The name of the label: the operation.
     pub label: &'static str,
     /// Name and help of the histogram of seconds.
     pub duration: (&'static str, &'static str),
@@ -28,7 +27,7 @@ pub struct TimedConfig {
     pub buckets: &'static [f64],
 }
 
-/// Where something is counted. A clone counts in the same place.
+/// A destination of observations. A clone counts in the same place.
 #[derive(Clone, Debug)]
 pub struct TimedMetrics {
     config: &'static TimedConfig,
@@ -71,7 +70,7 @@ impl TimedMetrics {
         metrics
     }
 
-    /// Counts what was done once. `what`: the value of the label.
+    /// Counts one operation. `what`: the value of the label.
     pub fn observe(&self, what: &'static str, took: Duration, is_ok: bool) {
         let labels = [(self.config.label, what)];
         self.total.get_or_create(&labels).inc();

@@ -1,4 +1,4 @@
-//! The arithmetic of a bucket, without waiting: what may go now, and when the next may.
+//! The arithmetic of a bucket, without waiting: what may be sent now, and when the next request may.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tokio::time::Instant;
 use super::Quota;
 use crate::Priority;
 
-/// A pause asked for by the cloud is cut to this: a mistaken header must not stop a controller for hours.
+/// The longest pause that the cloud may request: a wrong header must not stop a controller for hours.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(300);
 /// Throttles never bring the rate below this part of the configured one.
 const FLOOR: f64 = 1.0 / 20.0;
-/// A second with an accepted request gives back this part of the configured rate: half to full in 50 s.
+/// A second with an accepted request restores this part of the configured rate: half to full in 50 s.
 const STEP: f64 = 0.01;
-/// What rounding may take from a token.
+/// The most that rounding may take from a token.
 const EPSILON: f64 = 1e-6;
 
 /// Why nothing could be taken.
@@ -44,7 +44,7 @@ pub(super) struct Level {
     counted_to: Instant,
     hint: Option<Hint>,
     restored: Instant,
-    /// Counts the throttles. What was sent before the last one tells nothing about the rate after it.
+    /// Counts the throttles. A request from before the last throttle gives no information about the rate after it.
     epoch: u64,
     in_flight: u32,
 }
@@ -70,7 +70,7 @@ impl Level {
         self.quota
     }
 
-    /// Replaces the quota, but not what was learnt. A bucket that was full is full again.
+    /// Replaces the quota, but not the learned rate. A bucket that was full is full again.
     pub(super) fn set_quota(&mut self, quota: Quota, now: Instant) {
         self.refill(now);
         let quota = quota.sane();
@@ -127,7 +127,7 @@ impl Level {
         Ok(())
     }
 
-    /// Gives a slot back, and the token too if it was not used.
+    /// Returns a slot, and the token too if it was not used.
     pub(super) fn release(&mut self, used: bool, epoch: u64, now: Instant) {
         self.refill(now);
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -140,7 +140,7 @@ impl Level {
     /// The cloud refused a request that was let through in `epoch`.
     pub(super) fn throttled(&mut self, epoch: u64, retry_after: Option<Duration>, now: Instant) {
         self.refill(now);
-        // Eight refusals of eight requests in flight are one piece of news, not eight.
+        // Eight refusals of eight requests in flight are one signal, not eight.
         if epoch == self.epoch {
             self.epoch += 1;
             self.rate = (self.rate / 2.0).max(self.quota.rate * FLOOR);
@@ -171,7 +171,7 @@ impl Level {
         if left.is_zero() {
             return;
         }
-        // What is in flight may not be counted yet on the other side.
+        // The cloud may not have counted the requests in flight yet.
         let remaining = f64::from(remaining.saturating_sub(self.in_flight));
         if remaining < 1.0 {
             self.pause(now + left, now);
@@ -189,7 +189,7 @@ impl Level {
         if until <= self.counted_to {
             return;
         }
-        // No more than one request goes out when the pause ends: it finds out whether the cloud agrees.
+        // Only one request is sent when the pause ends. It shows whether the cloud accepts requests again.
         let saved = self.tokens + self.rate * until.saturating_duration_since(now).as_secs_f64();
         self.tokens = saved.min(1.0);
         self.counted_to = until;
@@ -215,7 +215,7 @@ impl Level {
         self.counted_to = now;
     }
 
-    /// When there will be `needed` tokens, if nobody takes any.
+    /// When there will be `needed` tokens, if none are taken.
     fn when(&self, needed: f64, now: Instant) -> Instant {
         let mut at = self.counted_to.max(now);
         let mut missing = needed - self.tokens;
@@ -233,7 +233,7 @@ impl Level {
         at + seconds(missing / self.rate)
     }
 
-    /// What of `all` is left to users. Never everything: background would never run.
+    /// The part of `all` that is reserved for users. Never all of it: background would never run.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -246,7 +246,7 @@ impl Level {
     }
 }
 
-/// At most an hour, so that no rate however small makes an instant overflow; never nothing, so that waiting ends.
+/// At most an hour, so that a tiny rate does not overflow an instant. Never zero, so that waiting ends.
 fn seconds(seconds: f64) -> Duration {
     const HOUR: Duration = Duration::from_secs(3600);
     const TICK: Duration = Duration::from_micros(1);

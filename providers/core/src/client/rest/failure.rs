@@ -1,4 +1,4 @@
-//! What went wrong with a request, as [`Error`].
+//! Failures of requests, as [`Error`].
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::{Error, ErrorKind, Outcome, Retry};
 
 /// How much of an API's own message is repeated, in characters: from the beginning, and from the end, where some APIs name
-/// the bad item after the list that holds it.
+/// the bad item after the list that contains it.
 const MESSAGE_BEGIN: usize = 300;
 const MESSAGE_END: usize = 200;
 
@@ -30,10 +30,10 @@ impl fmt::Display for Target {
 /// Why a request has no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The request could not be built or sent, or the answer not be read.
+    /// The request could not be built or sent, or the answer could not be read.
     #[error("{0}")]
     Transport(#[source] reqwest::Error),
-    /// The answer has a success status, but its body is not what was asked for.
+    /// The answer has a success status, but its body is not the expected one.
     #[error("{0}")]
     Shape(#[source] serde_json::Error),
     /// The answer is longer than the limit, in bytes.
@@ -42,7 +42,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The error for a request that failed like this. Its outcome is unknown unless the request was never sent.
+    /// The error for this failure. Its outcome is unknown unless the request was never sent.
     #[must_use]
     pub fn into_error(self, target: &Target) -> Error {
         match self {
@@ -94,7 +94,7 @@ fn transport(target: &Target, error: reqwest::Error) -> Error {
             "the connection was lost",
         )
     };
-    // The URL has the query; host and port matter when the network does.
+    // The URL contains the query. Host and port matter if the network fails.
     let host = error.url().map(|url| url.origin().ascii_serialization());
     let mut mapped = Error::new(kind, format!("{target}: {what}")).with_outcome(outcome);
     if let Some(host) = host {
@@ -121,7 +121,7 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// What the status alone says of a refusal, and when to try again if not as the kind has it.
+    /// The error kind by status alone, and when to try again if that differs from the kind's default.
     #[must_use]
     pub fn kind(&self, method: &Method) -> (ErrorKind, Option<Retry>) {
         let later = || self.retry_after(Timestamp::now());
@@ -160,7 +160,7 @@ impl Answer {
         error
     }
 
-    /// `Retry-After`: seconds, or a date. A number that is too large is a long wait; anything else is no wait at all.
+    /// `Retry-After`: seconds, or a date. A number that is too large is a long wait; anything else is `None`.
     #[must_use]
     pub fn retry_after(&self, now: Timestamp) -> Option<Retry> {
         let value = self.header(RETRY_AFTER.as_str())?.trim();
@@ -174,7 +174,7 @@ impl Answer {
     }
 }
 
-/// A text of an API as one line without control characters; without its middle if it is too long.
+/// Returns a text of an API as one line without control characters, and without its middle if it is too long.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());

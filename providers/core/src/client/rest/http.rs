@@ -38,7 +38,7 @@ pub struct Proxies {
     except: String,
 }
 
-/// Shows no values: they may hold passwords.
+/// Omits the values: they may contain passwords.
 impl std::fmt::Debug for Proxies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Proxies")
@@ -68,7 +68,7 @@ impl Proxies {
         // As in Go, this host is never reached through a proxy.
         let except = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.except));
         let make = |name: &str, proxy: reqwest::Result<Proxy>| {
-            // The value may hold a password.
+            // The value may contain a password.
             let wrong = |_| {
                 Error::new(
                     ErrorKind::InvalidConfig,
@@ -92,7 +92,7 @@ impl Proxies {
 /// The certificate authorities of a PEM bundle.
 ///
 /// # Errors
-/// The text is not PEM, or holds no certificate.
+/// The text is not PEM, or contains no certificate.
 pub fn root_certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     match Certificate::from_pem_bundle(pem) {
         Ok(roots) if roots.is_empty() => Err("no PEM certificate in it".to_owned()),
@@ -104,7 +104,7 @@ pub fn root_certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
 /// The client certificate and its key.
 ///
 /// # Errors
-/// One of the two is not PEM, or not what it should be.
+/// One of the two is not PEM, or is not a certificate or key.
 pub fn client_identity(certificate: &[u8], key: &[u8]) -> Result<Identity, String> {
     let mut pem = certificate.to_vec();
     pem.push(b'\n');
@@ -112,13 +112,12 @@ pub fn client_identity(certificate: &[u8], key: &[u8]) -> Result<Identity, Strin
     Identity::from_pem(&pem).map_err(|error| crate::error::report(&error))
 }
 
-/// A client that follows redirects only within one origin and connects within 10 seconds. Nothing is proxied but what the
-/// given proxies take.
+/// A client that follows redirects only within one origin and connects within 10 seconds. It uses only the given proxies.
 ///
 /// # Errors
 /// The TLS material or a proxy's URL cannot be used.
 pub fn http_client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<Client> {
-    // Fails if the program has installed another provider, which then stays.
+    // Fails if the program has installed another crypto provider, which then stays in use.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     // The system's certificate authorities are trusted, as the operator of the node maintains them.
     let mut builder = Client::builder()
@@ -127,7 +126,7 @@ pub fn http_client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<Cli
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(Duration::from_secs(30))
         .pool_idle_timeout(Duration::from_secs(60))
-        // Every request carries credentials, which a redirect must not take to another host.
+        // Every request carries credentials, which a redirect must not send to another host.
         .redirect(redirect::Policy::custom(|attempt| {
             let from = attempt.previous().last().map(url::Url::origin);
             if attempt.previous().len() > 5 {
