@@ -92,12 +92,12 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use self::{
-    connect::Clients,
+    connect::{ANSWER_TIMEOUT, Clients},
     metadata::{Metadata, REGION},
     metrics::RequestMetrics,
 };
 pub(crate) use self::{
-    connect::{ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
+    connect::{Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
     ops::{Op, Quotas},
 };
 use crate::error::Failure;
@@ -177,7 +177,7 @@ impl Api {
         config.buckets = quotas.all_buckets().into_iter().collect();
         // Other programs in the account use the same limits.
         config.reserved = 0.5;
-        config.attempt_timeout = connection.answer_timeout;
+        config.attempt_timeout = ANSWER_TIMEOUT;
         // Routes and tags have fences of their own; all other writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
         let metrics = RequestMetrics::publish(crate::NAME, &context.metrics);
