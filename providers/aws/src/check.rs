@@ -88,8 +88,7 @@ impl Inspector {
     /// Finds region, credentials and place of the cluster.
     async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
         let config = &self.loaded.value;
-        let connection = config.connection.clone();
-        let api = Api::connect(connection, &config.quotas, &self.context).await?;
+        let api = Api::connect(config, &self.context).await?;
         // An account in which STS cannot be reached can be used all the same.
         if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));

@@ -6,9 +6,8 @@
 //! | [`ops`] | the API calls and their quotas |
 //! | [`metadata`] | the instance metadata service |
 //! | [`metrics`] | metrics under the names of the Go cloud controller |
-//! | [`ec2`] | instances, subnets, route tables, tags |
+//! | [`ec2`] | instances, subnets, route tables, security groups, tags |
 //! | [`dry_run`] | which rights there are |
-//! | [`groups`] | security groups |
 //! | [`elb`] | reads of load balancers, network and classic |
 //! | [`send`] | writes of load balancers and security groups |
 //!
@@ -71,7 +70,6 @@ mod connect;
 pub(crate) mod dry_run;
 pub(crate) mod ec2;
 pub(crate) mod elb;
-pub(crate) mod groups;
 pub(crate) mod metadata;
 mod metrics;
 mod ops;
@@ -92,15 +90,15 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use self::{
-    connect::Clients,
+    connect::{ANSWER_TIMEOUT, Clients},
     metadata::{Metadata, REGION},
     metrics::RequestMetrics,
 };
 pub(crate) use self::{
-    connect::{ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
+    connect::{Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
     ops::{Op, Quotas},
 };
-use crate::error::Failure;
+use crate::config::Config;
 
 /// Credentials that AWS refuses are read again, but not more often than this.
 const RENEW_AFTER: Duration = Duration::from_secs(10);
@@ -163,21 +161,18 @@ impl Api {
     /// # Errors
     ///
     /// What is wrong with the proxy, or there is no region.
-    pub(crate) async fn connect(
-        connection: Connection,
-        quotas: &Quotas,
-        context: &BuildContext,
-    ) -> Result<Self> {
+    pub(crate) async fn connect(settings: &Config, context: &BuildContext) -> Result<Self> {
+        let connection = settings.connection.clone();
         let metadata = Metadata::new(&connection)?;
         let region = match &connection.region {
             Some(region) => region.clone(),
             None => metadata.get(REGION).await?,
         };
         let mut config = GateConfig::new(crate::NAME);
-        config.buckets = quotas.all_buckets().into_iter().collect();
+        config.buckets = settings.quotas.all_buckets().into_iter().collect();
         // Other programs in the account use the same limits.
         config.reserved = 0.5;
-        config.attempt_timeout = connection.answer_timeout;
+        config.attempt_timeout = ANSWER_TIMEOUT;
         // Routes and tags have fences of their own; all other writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
         let metrics = RequestMetrics::publish(crate::NAME, &context.metrics);
@@ -263,14 +258,12 @@ impl Api {
             }
             state.connection.clone()
         };
-        let Ok(mut new) = State::new(connection, &inner.region, &inner.user_agent).await else {
+        let Ok(clients) = connection.clients(&inner.region, &inner.user_agent).await else {
             return false;
         };
-        new.renewed = Some(Instant::now());
         let mut state = inner.state.write();
         if Arc::ptr_eq(&state.clients, refused) {
-            new.generation = state.generation;
-            *state = new;
+            (state.clients, state.renewed) = (Arc::new(clients), Some(Instant::now()));
         }
         true
     }
@@ -341,16 +334,12 @@ where
         }
         (None, _) => report(error),
     };
-    let failure = Failure {
-        status: response.map(|response| response.status().as_u16()),
-        code: service.and_then(ProvideErrorMetadata::code),
-        message: &text,
-        request_id: error.request_id(),
-    };
+    let status = response.map(|response| response.status().as_u16());
+    let code = service.and_then(ProvideErrorMetadata::code);
     match error {
         SdkError::TimeoutError(_) => Error::new(ErrorKind::Timeout, text).with_outcome(Outcome::Unknown),
         SdkError::ConstructionFailure(_) => Error::new(ErrorKind::Unexpected, text),
-        _ => failure.error(),
+        _ => crate::error::of(status, code, &text, error.request_id()),
     }
 }
 

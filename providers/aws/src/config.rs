@@ -19,9 +19,7 @@ use ccm_core::{
 use regex::Regex;
 
 use crate::{
-    client::{
-        ANSWER_TIMEOUT, Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates,
-    },
+    client::{Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates},
     cluster::Cluster,
     load_balancer::spec::Flavor,
 };
@@ -225,7 +223,6 @@ fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems
         endpoints: endpoints(conf, env, problems),
         ca_bundle,
         environment: env.clone(),
-        answer_timeout: ANSWER_TIMEOUT,
     };
     if let Some((variable, url, _)) = connection.proxy() {
         // The URL may have a password.

@@ -5,47 +5,33 @@ use ccm_core::{Error, ErrorKind, Outcome};
 /// The context key under which an error has its code.
 const CODE: &str = "code";
 
-/// What AWS, or the way to it, answered.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Failure<'a> {
-    /// The HTTP status, if there was an answer.
-    pub(crate) status: Option<u16>,
-    /// The error code, if the answer has one.
-    pub(crate) code: Option<&'a str>,
-    /// The message of AWS, or of the cause.
-    pub(crate) message: &'a str,
-    /// The id of the request in the logs of AWS.
-    pub(crate) request_id: Option<&'a str>,
-}
-
-impl Failure<'_> {
-    /// The error for it.
-    pub(crate) fn error(&self) -> Error {
-        let kind = match (self.code, self.status) {
-            (Some(code), status) => kind(code, status),
-            // Something in front of the service, or half an answer.
-            (None, Some(..=299 | 500..)) => ErrorKind::Unavailable,
-            (None, Some(429)) => ErrorKind::RateLimited,
-            (None, Some(_)) => ErrorKind::Unexpected,
-            (None, None) => ErrorKind::Unavailable,
-        };
-        let text = self.message.split_whitespace().collect::<Vec<_>>().join(" ");
-        let message = match (text.as_str(), self.status) {
-            ("", Some(status)) => format!("AWS answered with HTTP status {status}"),
-            ("", None) => "AWS did not answer".to_owned(),
-            (text, _) if is_html(text) => "the answer is an HTML page".to_owned(),
-            (text, _) if text.starts_with('<') => "the answer cannot be read".to_owned(),
-            (text, _) => text.to_owned(),
-        };
-        let mut error = Error::new(kind, message);
-        // A server that failed may have done the work.
-        if self.code.is_none() || kind == ErrorKind::Unavailable {
-            error = error.with_outcome(Outcome::Unknown);
-        }
-        let facts = [(CODE, self.code), ("request_id", self.request_id)].into_iter();
-        let facts = facts.filter_map(|(key, value)| Some((key, value?)));
-        facts.fold(error, |error, (key, value)| error.with_context(key, value))
+/// The error for what AWS, or the way to it, answered: the HTTP status, if there was an answer, the error code, if the answer
+/// has one, the message of AWS or of the cause, and the ID of the request in the logs of AWS.
+pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request_id: Option<&str>) -> Error {
+    let kind = match (code, status) {
+        (Some(code), status) => kind(code, status),
+        // Something in front of the service, or half an answer.
+        (None, Some(..=299 | 500..)) => ErrorKind::Unavailable,
+        (None, Some(429)) => ErrorKind::RateLimited,
+        (None, Some(_)) => ErrorKind::Unexpected,
+        (None, None) => ErrorKind::Unavailable,
+    };
+    let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = match (text.as_str(), status) {
+        ("", Some(status)) => format!("AWS answered with HTTP status {status}"),
+        ("", None) => "AWS did not answer".to_owned(),
+        (text, _) if is_html(text) => "the answer is an HTML page".to_owned(),
+        (text, _) if text.starts_with('<') => "the answer cannot be read".to_owned(),
+        (text, _) => text.to_owned(),
+    };
+    let mut error = Error::new(kind, message);
+    // A server that failed may have done the work.
+    if code.is_none() || kind == ErrorKind::Unavailable {
+        error = error.with_outcome(Outcome::Unknown);
     }
+    let facts = [(CODE, code), ("request_id", request_id)].into_iter();
+    let facts = facts.filter_map(|(key, value)| Some((key, value?)));
+    facts.fold(error, |error, (key, value)| error.with_context(key, value))
 }
 
 fn is_html(text: &str) -> bool {
@@ -161,35 +147,19 @@ mod tests {
             ("SomethingNew", Unexpected),
         ] {
             for code in codes.split_whitespace() {
-                let failure = Failure {
-                    status: Some(400),
-                    code: Some(code),
-                    message: "no",
-                    request_id: Some("r1"),
-                };
-                let error = failure.error();
+                let error = of(Some(400), Some(code), "no", Some("r1"));
                 assert_eq!(error.kind(), kind, "{code}");
                 assert_eq!(super::code(&error), Some(code));
                 assert!(error.to_string().contains("request_id=r1"), "{error}");
             }
         }
         // EC2 throttles with status 503, and nothing was done.
-        let throttled = Failure {
-            status: Some(503),
-            code: Some("RequestLimitExceeded"),
-            ..Failure::default()
-        }
-        .error();
+        let throttled = of(Some(503), Some("RequestLimitExceeded"), "", None);
         assert_eq!(
             (throttled.retry(), throttled.outcome()),
             (Retry::Backoff, Outcome::NotDone)
         );
-        let unknown = Failure {
-            status: Some(500),
-            code: Some("SomethingNew"),
-            ..Failure::default()
-        }
-        .error();
+        let unknown = of(Some(500), Some("SomethingNew"), "", None);
         assert_eq!(
             (unknown.kind(), unknown.outcome()),
             (Unavailable, Outcome::Unknown)
@@ -214,12 +184,7 @@ mod tests {
             (Some(404), "no such path", ErrorKind::Unexpected, "no such path"),
             (None, "", ErrorKind::Unavailable, "AWS did not answer"),
         ] {
-            let error = Failure {
-                status,
-                message,
-                ..Failure::default()
-            }
-            .error();
+            let error = of(status, None, message, None);
             assert_eq!((error.kind(), error.message()), (kind, text));
             assert_eq!(error.outcome(), Outcome::Unknown);
         }

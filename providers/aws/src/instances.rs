@@ -49,8 +49,6 @@ const ZONE_ID: &str = "topology.k8s.aws/zone-id";
 const STATES: [&str; 5] = ["pending", "running", "shutting-down", "stopping", "stopped"];
 /// Zones are read again after this, or when an unknown one appears.
 const ZONES_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Retries of a request for ids without those that it was refused for.
-const REFUSALS: usize = 5;
 
 /// The ids of the zones by their names.
 type Zones = BTreeMap<String, String>;
@@ -163,7 +161,11 @@ impl InstanceSource for Source {
         );
         found.extend(odd.into_iter().flatten().chain(fargate));
         let answers = ids.iter().map(|id| {
-            let answer = found.remove(*id).unwrap_or_else(|| Err(unanswered(id)))?;
+            let unanswered = || {
+                let text = format!("instance {id} was left out of the answer");
+                Error::new(ErrorKind::Unexpected, text)
+            };
+            let answer = found.remove(*id).ok_or_else(unanswered)??;
             // EC2 shows a terminated instance for about an hour.
             Ok(answer.filter(|instance| instance.state != "terminated"))
         });
@@ -324,14 +326,9 @@ fn has_address(instance: &Instance, address: &String) -> bool {
     interfaces.any(|interface| interface.addresses.contains(address))
 }
 
-fn unanswered(id: &str) -> Error {
-    let text = format!("instance {id} was left out of the answer");
-    Error::new(ErrorKind::Unexpected, text)
-}
-
 /// Sends a request for ids that AWS refuses as a whole because of some of them. `send` returns a value for each id, in their
 /// order. The ids that a refusal names get this error, and the request is sent again without them. If it names none, the
-/// request is sent for each id alone.
+/// request is sent for each half of the ids.
 pub(crate) async fn without_refused<T, Fut>(
     ids: Vec<String>,
     send: impl Fn(Vec<String>) -> Fut,
@@ -339,8 +336,11 @@ pub(crate) async fn without_refused<T, Fut>(
 where
     Fut: Future<Output = Result<Vec<T>>>,
 {
-    let (mut answers, mut batches, mut refusals) = (HashMap::new(), vec![ids], 0);
-    while let Some(ids) = batches.pop().filter(|ids| !ids.is_empty()) {
+    let (mut answers, mut batches) = (HashMap::new(), vec![ids]);
+    while let Some(ids) = batches.pop() {
+        if ids.is_empty() {
+            continue;
+        }
         let error = match send(ids.clone()).await {
             Ok(all) => {
                 answers.extend(ids.into_iter().zip(all.into_iter().map(Ok)));
@@ -348,15 +348,14 @@ where
             }
             Err(error) => error,
         };
-        refusals += 1;
         let is_of_one = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
         let (is_whole, named) = (!is_of_one || ids.len() == 1, named_ids(error.message()));
         let is_refused = |id: &String| is_whole || named.contains(&id.as_str());
-        let (refused, rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
-        match refused.is_empty() || refusals >= REFUSALS {
-            true => batches.extend(rest.into_iter().map(|id| vec![id])),
-            false => batches.push(rest),
+        let (refused, mut rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
+        if refused.is_empty() {
+            batches.push(rest.split_off(rest.len() / 2));
         }
+        batches.push(rest);
         answers.extend(refused.into_iter().map(|id| (id, Err(error.clone()))));
     }
     answers

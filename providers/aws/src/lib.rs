@@ -57,7 +57,7 @@ provider_flags! {
 register_provider! {
     name: NAME,
     summary: "Amazon Web Services: EC2 and Elastic Load Balancing",
-    build: |context| build_with(context, client::ANSWER_TIMEOUT),
+    build: build,
     validate: validate,
     config_reference: || TABLE.reference(include_str!("docs.md"), "", &markdown::<CloudConf>(2, config::is_live)),
     checker: Some(check::checker),
@@ -146,20 +146,12 @@ fn validate(context: &BuildContext) -> Result<()> {
     tagging::check(context)
 }
 
-/// The registered provider with another longest wait for an answer of AWS, so that tests of answers that never come are short.
-///
-/// # Errors
-///
-/// As of the registered provider.
-#[doc(hidden)]
-pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Result<Arc<dyn Cloud>> {
+async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
     let config = &loaded.value;
-    let mut connection = config.connection.clone();
-    connection.answer_timeout = answer_timeout;
-    let api = Api::connect(connection, &config.quotas, &context).await?;
+    let api = Api::connect(config, &context).await?;
     let site = Arc::new(Site::find(&api, config, &context.flags).await?);
     let instances = AwsInstances::new(&api, &site, config, &context.metrics);
     let routes = TableRoutes::new(&api, &site, config.route_table.clone(), &context.fences.routes);

@@ -147,21 +147,11 @@ impl TableRoutes {
         Ok(targets)
     }
 
-    /// Writes a route, unless a table was full before.
+    /// Creates, replaces or finishes a route in all tables, then lets its packets pass. Nothing is sent after a table was full.
     async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
         if let Some(error) = state.full.get() {
             return Err(error.clone());
         }
-        self.lead(route, state, priority).await.inspect_err(|error| {
-            if error.kind() == ErrorKind::QuotaExceeded {
-                // Another write may have been first.
-                let _ = state.full.set(error.clone());
-            }
-        })
-    }
-
-    /// Creates, replaces or finishes a route in all tables, then lets its packets pass.
-    async fn lead(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
         let client = self.api.at(priority);
         let (hop, to) = (route.next_hop.as_str(), route.destination);
         let missing = || Error::new(ErrorKind::NotFound, format!("instance {hop} was not found"));
@@ -183,7 +173,14 @@ impl TableRoutes {
                     return Err(Error::new(ErrorKind::AlreadyExists, text));
                 }
             };
-            written.map_err(|error| error.with_context("table", &table.id))?;
+            written.map_err(|error| {
+                let error = error.with_context("table", &table.id);
+                if error.kind() == ErrorKind::QuotaExceeded {
+                    // Another write may have been first.
+                    let _ = state.full.set(error.clone());
+                }
+                error
+            })?;
         }
         if *is_checked {
             client.disable_source_dest_check(id).await?;

@@ -421,7 +421,7 @@ async fn two_services_cannot_share_a_load_balancer() {
 /// The same account seen by another cluster.
 async fn other_cluster(stage: &Stage) -> ccm_core::testkit::TestCluster {
     let cloud = build(stage.environment.clone()).await.unwrap();
-    let mut other = ccm_core::testkit::TestCluster::new(cloud, cloud::WAIT);
+    let mut other = ccm_core::testkit::TestCluster::new(cloud, cloud::advance_to);
     other.ownership_tag = OwnershipTag::Known(ClusterTag::of("b"));
     other.nodes = vec![cloud::node(&stage.sim, "node-b")];
     other
@@ -633,7 +633,7 @@ async fn a_load_balancer_takes_a_minute_and_few_polls() {
         let PartState::Parked { until, .. } = report.state else {
             break;
         };
-        cloud::wait_until(until).await;
+        cloud::advance_to(until).await;
         let passed = started.elapsed();
         stage.sim.advance_clock(passed.saturating_sub(now));
         now = passed;

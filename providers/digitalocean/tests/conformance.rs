@@ -3,7 +3,7 @@
 
 mod cloud;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     Cloud, async_trait,
@@ -17,13 +17,14 @@ use ccm_core::{
     },
 };
 use ccm_sim::{
-    Action, Fault,
+    Action, Fault, Moment,
     digitalocean::{Config, DigitalOcean},
 };
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::cloud::{WAIT, annotate, build, build_with, environment, fields, key, node};
+use crate::cloud::{advance_to, annotate, build, environment, fields, key, node};
 
 struct Simulated {
     sim: Mutex<Arc<DigitalOcean>>,
@@ -170,9 +171,8 @@ impl BalancerSubject for Simulated {
         Ok(())
     }
 
-    async fn start(&self, request_timeout: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
-        let yaml = request_timeout.map(|time| format!("requestTimeout: {}ms", time.as_millis()));
-        let cloud = build_with(environment(&self.sim()), &yaml.unwrap_or_default()).await?;
+    async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError> {
+        let cloud = build(environment(&self.sim())).await?;
         self.sim().clear_calls();
         Ok(cloud)
     }
@@ -224,7 +224,7 @@ impl BalancerSubject for Simulated {
         }
     }
 
-    fn fail(&self, nth: usize, failure: Failure) {
+    fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
         let status = |code, message: Option<&str>, headers| Action::Status {
             code,
             body: message.map(|message| json!({"id": "forbidden", "message": message}).to_string()),
@@ -238,12 +238,16 @@ impl BalancerSubject for Simulated {
             Failure::Throttled => status(429, None, [("Retry-After".to_owned(), "0".to_owned())].into()),
             Failure::Unavailable => Action::status(500),
             Failure::LostReply => Action::CommitThenDrop,
-            Failure::NoReply => Action::CommitThenHang,
+            Failure::NoReply => Action::Hold {
+                at: Moment::AfterCommit,
+            },
         };
-        self.sim().add_fault(Fault {
+        let sim = self.sim();
+        let fault = sim.add_fault(Fault {
             nth: u64::try_from(nth).unwrap(),
             ..Fault::new(action).once()
         });
+        Box::pin(async move { drop(sim.wait_for_fault(fault).await) })
     }
 
     /// Only load balancers that exist are busy.
@@ -289,7 +293,7 @@ impl BalancerSubject for Simulated {
     }
 
     fn wait_until(&self) -> WaitUntil {
-        WAIT
+        advance_to
     }
 }
 

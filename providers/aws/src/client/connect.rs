@@ -48,7 +48,7 @@ const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for an answer.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The name of the session in which a role is assumed, as CloudTrail shows it.
 const SESSION: &str = "aws-cloud-controller-manager";
 
@@ -139,8 +139,6 @@ pub(crate) struct Connection {
     pub(crate) ca_bundle: Option<Vec<u8>>,
     /// Where credentials and the proxy come from.
     pub(crate) environment: Environment,
-    /// The longest wait for an answer.
-    pub(crate) answer_timeout: Duration,
 }
 
 /// Whether this is a PEM bundle of certificates that can be trusted. The SDK ends the process if it is not.
@@ -229,7 +227,7 @@ impl Connection {
     /// What is wrong with the proxy. Credentials are read when they are needed.
     pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
         let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT);
-        let timeouts = timeouts.read_timeout(self.answer_timeout).build();
+        let timeouts = timeouts.read_timeout(ANSWER_TIMEOUT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .env(self.variables())
             .region(Region::new(region.to_owned()))

@@ -1,4 +1,4 @@
-//! EC2: instances, subnets, route tables, tags.
+//! EC2: instances, subnets, route tables, security groups, tags.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,13 @@ use futures_util::future::try_join_all;
 use ipnet::IpNet;
 
 use super::Client;
-use crate::cluster::Tags;
+use crate::{
+    cluster::Tags,
+    load_balancer::kinds::{Entry, Kind, Object, RULES, Rule, TAGS},
+};
 
 /// The most results on a page.
-pub(super) const PAGE: i32 = 1000;
+const PAGE: i32 = 1000;
 /// The most route tables on a page.
 const TABLES_PAGE: i32 = 100;
 /// The most values of one filter. More are refused with FilterLimitExceeded.
@@ -117,7 +120,7 @@ pub(crate) struct Route {
 /// A filter: all conditions must hold, each for one of its values.
 pub(crate) type Filter<'a> = (&'a str, Vec<String>);
 
-pub(super) fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
+fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
     let one = |(name, values): &Filter<'_>| {
         let filter = sdk::Filter::builder().name(*name);
         filter.set_values(Some(values.clone())).build()
@@ -243,6 +246,17 @@ impl Client {
     pub(crate) async fn route_tables(&self, filter: &[Filter<'_>]) -> Result<Vec<RouteTable>> {
         list!(self, RouteTables(set_next_token, next_token), route_tables.flat_map(route_table),
             .max_results(TABLES_PAGE).set_filters(filters(filter)))
+    }
+
+    /// The security groups that fit the filters, with their rules.
+    pub(crate) async fn security_groups(&self, filter: &[Filter<'_>]) -> Result<Vec<Object>> {
+        list!(self, SecurityGroups(set_next_token, next_token), security_groups.flat_map(group),
+            .max_results(PAGE).set_filters(filters(filter)))
+    }
+
+    /// Removes ingress rules.
+    pub(crate) async fn revoke(&self, group: &str, rules: &[&Rule]) -> Result<()> {
+        done!(self, IngressRevoke, .group_id(group).set_ip_permissions(permissions(rules)))
     }
 
     /// Creates a route in a table to an instance or a network interface. [`ErrorKind::AlreadyExists`] if there is a route with
@@ -386,4 +400,58 @@ fn route(given: sdk::Route) -> Option<Route> {
         gateway: given.gateway_id,
         blackhole: given.state == Some(RouteState::Blackhole),
     })
+}
+
+/// One permission for each rule.
+pub(super) fn permissions(rules: &[&Rule]) -> Option<Vec<sdk::IpPermission>> {
+    let permissions = rules.iter().map(|rule| {
+        let mut permission = sdk::IpPermission::builder().ip_protocol(&rule.protocol);
+        if rule.protocol != "-1" {
+            permission = permission.from_port(rule.from).to_port(rule.to);
+        }
+        let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
+        /// The permission with the rule's source and description.
+        macro_rules! with {
+            ($set:ident, $kind:ident.$field:ident) => {{
+                let source = sdk::$kind::builder().$field(&rule.source);
+                permission.$set(source.set_description(description).build())
+            }};
+        }
+        let permission = match rule.source.as_str() {
+            source if source.starts_with("sg-") => with!(user_id_group_pairs, UserIdGroupPair.group_id),
+            source if source.starts_with("pl-") => with!(prefix_list_ids, PrefixListId.prefix_list_id),
+            source if source.contains(':') => with!(ipv6_ranges, Ipv6Range.cidr_ipv6),
+            _ => with!(ip_ranges, IpRange.cidr_ip),
+        };
+        permission.build()
+    });
+    Some(permissions.collect())
+}
+
+fn group(group: sdk::SecurityGroup) -> Option<Object> {
+    let mut rules = Vec::new();
+    for permission in group.ip_permissions() {
+        let protocol = permission.ip_protocol().unwrap_or_default();
+        let [from, to] = [permission.from_port(), permission.to_port()].map(|port| port.unwrap_or(-1));
+        /// Adds the rules of one kind of sources.
+        macro_rules! add {
+            ($sources:ident.$id:ident) => {
+                for one in permission.$sources() {
+                    let description = one.description().unwrap_or_default();
+                    let rule = |source| Rule::new(protocol, (from, to), source, description);
+                    rules.extend(one.$id().map(rule).map(Entry::Rule));
+                }
+            };
+        }
+        add!(ip_ranges.cidr_ip);
+        add!(ipv6_ranges.cidr_ipv6);
+        add!(prefix_list_ids.prefix_list_id);
+        add!(user_id_group_pairs.group_id);
+    }
+    let object = object!(Kind::Group, group.group_name()?, group.group_id()?, {
+        "description" => group.description(),
+    });
+    let tags = tags(group.tags);
+    let tags = tags.iter().map(|(key, value)| Entry::tag(key, value));
+    Some(object.entries(TAGS, tags).entries(RULES, rules))
 }

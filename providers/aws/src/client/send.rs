@@ -18,9 +18,8 @@ use serde_json::Value;
 
 use super::{
     Client,
-    ec2::sdk_tags,
+    ec2::{permissions, sdk_tags},
     elb::{self, PROXY_POLICY, listener_id},
-    groups::permissions,
 };
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
@@ -172,10 +171,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             "SetLoadBalancerPoliciesOfListener" => {
                 let balancer = object.parent.as_deref().unwrap_or_default();
                 let policy = all.text("policy");
-                let reference = policy.strip_prefix(SSL_POLICY_PREFIX).unwrap_or(policy);
-                let attribute = ("Reference-Security-Policy", reference);
-                let kind = "SSLNegotiationPolicyType";
-                self.create_policy(balancer, policy, kind, attribute).await?;
+                self.create_policy(balancer, policy).await?;
                 done!(client, ClassicListenerPoliciesSet, .load_balancer_name(balancer)
                     .load_balancer_port(port(&object.key)).policy_names(policy))
             }
@@ -222,8 +218,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             (INSTANCES, _) => done!(client, ClassicInstancesRegister, .load_balancer_name(id)
                 .set_instances(instances(entries))),
             (PROXY_PORTS, _) => {
-                let (kind, attribute) = ("ProxyProtocolPolicyType", ("ProxyProtocol", "true"));
-                self.create_policy(id, PROXY_POLICY, kind, attribute).await?;
+                self.create_policy(id, PROXY_POLICY).await?;
                 self.set_proxy_policy(id, entries, Some(PROXY_POLICY)).await
             }
             (TAGS, Kind::Group) => done!(client, TagsCreate, .resources(id)
@@ -297,14 +292,12 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Creates a policy of a classic load balancer, if it does not exist.
-    async fn create_policy(
-        &self,
-        balancer: &str,
-        name: &str,
-        kind: &str,
-        (key, value): (&str, &str),
-    ) -> Result<()> {
+    /// Creates a policy of a classic load balancer, if it does not exist: [`PROXY_POLICY`], or one with a predefined TLS policy.
+    async fn create_policy(&self, balancer: &str, name: &str) -> Result<()> {
+        let (kind, key, value) = match name.strip_prefix(SSL_POLICY_PREFIX) {
+            Some(tls) => ("SSLNegotiationPolicyType", "Reference-Security-Policy", tls),
+            None => ("ProxyProtocolPolicyType", "ProxyProtocol", "true"),
+        };
         let attribute = classic::PolicyAttribute::builder().attribute_name(key);
         let attribute = attribute.attribute_value(value).build();
         let created = done!(self.client, ClassicPolicyCreate, .load_balancer_name(balancer).policy_name(name)

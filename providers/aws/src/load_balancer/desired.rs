@@ -227,10 +227,10 @@ impl DesiredBalancer {
         let Some(desired) = &self.objects else {
             return diff(self.following(objects), observed, false);
         };
-        let root = observed.balancer();
-        let (desired, without_groups) = self.adapted(desired, root, observed);
+        let (desired, without_groups) = self.adapted(desired, observed);
         let mut full = diff(desired.clone(), observed, true);
         full.blocked.extend(without_groups);
+        let root = observed.balancer();
         let is_ours = root.is_none_or(|root| root.foreign.is_some() || has_owner_tag(root, &self.tag));
         if is_ours || self.changed || full.steps.is_empty() {
             return full;
@@ -290,14 +290,11 @@ impl DesiredBalancer {
     }
 
     /// The desired objects, as far as they can be had on the load balancer that exists, and what cannot be had.
-    fn adapted(
-        &self,
-        desired: &[Object],
-        root: Option<&Object>,
-        observed: &Observed,
-    ) -> (Vec<Object>, Option<Blocked>) {
+    fn adapted(&self, desired: &[Object], observed: &Observed) -> (Vec<Object>, Option<Blocked>) {
         let mut desired = desired.to_vec();
-        let Some(root) = root else { return (desired, None) };
+        let Some(root) = observed.balancer() else {
+            return (desired, None);
+        };
         if root.foreign.is_some() {
             // What belongs to it is of no use without it.
             desired.retain(|object| object.kind == root.kind);
@@ -357,15 +354,11 @@ impl DesiredBalancer {
 
 /// Whether upstream changes an attribute of an object that exists.
 fn is_of_upstream(kind: Kind, attribute: &str) -> bool {
-    match kind {
-        Kind::Balancer => {
-            ["security_groups", "load_balancing.cross_zone.enabled"].contains(&attribute)
-                || attribute.starts_with("access_logs.")
-        }
-        Kind::TargetGroup => {
-            ["health_check_port", "health_check_path", "healthy_threshold"].contains(&attribute)
-        }
-        Kind::Listener => attribute != "alpn_policy",
+    match (kind, attribute) {
+        (Kind::Balancer, "security_groups" | "load_balancing.cross_zone.enabled") => true,
+        (Kind::Balancer, _) => attribute.starts_with("access_logs."),
+        (Kind::TargetGroup, "health_check_port" | "health_check_path" | "healthy_threshold") => true,
+        (Kind::TargetGroup, _) | (Kind::Listener, "alpn_policy") => false,
         _ => true,
     }
 }

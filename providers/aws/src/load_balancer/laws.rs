@@ -115,6 +115,17 @@ fn foreign_of(truth: &Objects, object: &Object, cluster: &Cluster) -> Option<Str
     foreign(parent.unwrap_or(object), cluster, &ownership_tag())
 }
 
+/// AWS drops everything of TLS when a listener gets another protocol, also if people change it.
+fn without_tls(mut object: Object) -> Object {
+    if object.kind == Kind::Listener && object.text("protocol") != "TLS" {
+        object.sets.remove(CERTIFICATES);
+        for name in ["certificate", "ssl_policy", "alpn_policy"] {
+            object.attributes.remove(name);
+        }
+    }
+    object
+}
+
 /// Edits the entries of a set of these objects.
 fn edit_set(
     truth: &mut Objects,
@@ -209,7 +220,7 @@ impl Lawful for Model {
         let all = truth.all.iter().filter(|object| is_of(object, key));
         let objects = all.map(|object| Object {
             foreign: foreign_of(truth, object, &self.cluster),
-            ..object.clone()
+            ..without_tls(object.clone())
         });
         Observed {
             objects: objects.collect(),
@@ -218,15 +229,7 @@ impl Lawful for Model {
     }
 
     fn store(&self, truth: &mut Self::Truth, key: &Key, after: Observed) {
-        let mut after = after.objects;
-        let is_plain =
-            |object: &&mut Object| object.kind == Kind::Listener && object.text("protocol") != "TLS";
-        for listener in after.all.iter_mut().filter(is_plain) {
-            listener.sets.remove(CERTIFICATES);
-            for name in ["certificate", "ssl_policy", "alpn_policy"] {
-                listener.attributes.remove(name);
-            }
-        }
+        let after = after.objects.all.into_iter().map(without_tls).collect();
         objects::replace(truth, after, |object| is_of(object, key));
         // AWS does not delete a security group that rules refer to, and the calls revoke them then.
         let groups: BTreeSet<_> = truth.of(Kind::Group).map(|group| group.key.clone()).collect();

@@ -27,6 +27,7 @@ use crate::{
     client::ec2::{RouteTable, Subnet},
     client::{Api, Client, elb::TAGGED},
     cluster::{LEGACY, SERVICE_NAME, Site},
+    instances::without_refused,
 };
 
 /// The security groups of instances are read again after this.
@@ -110,30 +111,22 @@ async fn list(client: Client, site: Arc<Site>) -> Result<Vec<Object>> {
     Ok(objects)
 }
 
-/// Reads tags by ID, a result for each. AWS refuses a call because of one object that does not exist. The call is halved until
-/// the object is alone.
+/// Reads tags by ID, a result for each. AWS refuses a call because of one object that does not exist.
 async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
     let priority = requested.iter().map(|(_, priority)| *priority).min();
-    let client = api.at(priority.unwrap_or(Priority::User));
-    let ids: BTreeSet<_> = requested.iter().map(|(id, _)| id.clone()).collect();
+    let client = &api.at(priority.unwrap_or(Priority::User));
     let is_arn = |id: &String| id.starts_with("arn:");
-    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_arn);
-    let mut found: HashMap<String, Result<Vec<Entry>>> = HashMap::new();
-    let mut rest = vec![&*arns, &*names];
-    while let Some(ids) = rest.pop() {
-        let read = match ids.first() {
-            None => continue,
-            Some(id) if is_arn(id) => client.load_balancer_tags(ids).await,
-            Some(_) => client.classic_tags(ids).await,
+    let read = |ids: Vec<String>| async move {
+        let mut tags = match ids.iter().any(is_arn) {
+            true => client.load_balancer_tags(&ids).await?,
+            false => client.classic_tags(&ids).await?,
         };
-        match read {
-            Ok(tags) => found.extend(tags.into_iter().map(|(id, tags)| (id, Ok(tags)))),
-            Err(error) if error.kind() == ErrorKind::NotFound && ids.len() > 1 => {
-                rest.extend(<[_; 2]>::from(ids.split_at(ids.len() / 2)));
-            }
-            Err(error) => found.extend(ids.iter().map(|id| (id.clone(), Err(error.clone())))),
-        }
-    }
+        Ok(ids.iter().map(|id| tags.remove(id).unwrap_or_default()).collect())
+    };
+    let ids: BTreeSet<_> = requested.iter().map(|(id, _)| id.clone()).collect();
+    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_arn);
+    let mut found = without_refused(arns, read).await;
+    found.extend(without_refused(names, read).await);
     let tags = requested.iter().map(|(id, _)| found.get(id).cloned());
     tags.map(|tags| tags.unwrap_or_else(|| Ok(Vec::new()))).collect()
 }

@@ -119,7 +119,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     stage.call("ec2", "create_tags", body).await;
     let alone = stage.rules("nodes").await;
     let more = format!("{NLB}KubernetesClusterID=other\n");
-    let cloud = start(&stage.aws, &more, None).await.unwrap();
+    let cloud = start(&stage.aws, &more).await.unwrap();
     let mut other = TestCluster::new(cloud, |until| Box::pin(tokio::time::sleep_until(until)));
     other.ownership_tag = OwnershipTag::Known(ClusterTag::of("another-uid"));
     other.nodes.clone_from(&stage.cluster.nodes);

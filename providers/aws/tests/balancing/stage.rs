@@ -1,6 +1,6 @@
 //! An account of AWS with the provider on it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ccm_core::{
     AddressType, BuildContext, Cloud, Environment, NodeAddress, NodeView, Provider, Result,
@@ -27,8 +27,7 @@ fn provider() -> &'static Provider {
 }
 
 /// A provider that knows nothing, on this account. `more`: lines of `[Global]`.
-/// `timeout`: the longest wait for an answer.
-pub(crate) async fn start(aws: &AwsCloud, more: &str, timeout: Option<Duration>) -> Result<Arc<dyn Cloud>> {
+pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
     // The last one of several keys counts.
@@ -53,10 +52,7 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str, timeout: Option<Duration>)
         fences: Default::default(),
     };
     (provider().validate)(&context)?;
-    match timeout {
-        Some(timeout) => ccm_provider_aws::build_with(context, timeout).await,
-        None => (provider().build)(context).await,
-    }
+    (provider().build)(context).await
 }
 
 /// Creates an instance and returns its node.
@@ -87,7 +83,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn new(more: &str, nodes: usize) -> Self {
         let aws = AwsCloud::start().await.unwrap();
-        let cloud = start(&aws, more, None).await.unwrap();
+        let cloud = start(&aws, more).await.unwrap();
         let mut cluster = TestCluster::new(cloud, |until| Box::pin(tokio::time::sleep_until(until)));
         for at in 0..nodes {
             cluster.nodes.push(node(&aws, &format!("node-{at}")).await);
@@ -153,7 +149,7 @@ impl Stage {
 
     /// A process that knows nothing.
     pub(crate) async fn restart(&mut self) {
-        self.cluster.cloud = start(&self.aws, &self.more, None).await.unwrap();
+        self.cluster.cloud = start(&self.aws, &self.more).await.unwrap();
     }
 
     /// The same with other lines of `[Global]`.

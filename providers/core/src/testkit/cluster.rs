@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::time::{self, Instant};
 
 use crate::{
     Cloud, Error, ErrorKind, Freshness, Labels, Priority, Result,
@@ -16,6 +16,15 @@ use crate::{
 
 /// Waits until an instant: sleeps where the cloud has its own clock, or advances a clock that the test owns.
 pub type WaitUntil = fn(Instant) -> BoxFuture<'static, ()>;
+
+/// Advances the clock of this runtime to the instant. The runtime must have one thread, and a simulator in it has the same clock.
+pub fn advance_to(until: Instant) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        time::pause();
+        time::advance(until.saturating_duration_since(Instant::now())).await;
+        time::resume();
+    })
+}
 
 /// Discovery and passes over all parts that a test may take. A sound provider needs fewer than ten.
 const ROUNDS: usize = 60;

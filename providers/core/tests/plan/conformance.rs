@@ -1,6 +1,6 @@
 //! The conformance suite accepts the toy, and refuses a toy with one flaw.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, future::ready, sync::Arc};
 
 use ccm_core::{
     Cloud, async_trait,
@@ -14,6 +14,7 @@ use ccm_core::{
         laws::{Fault, LawEngine, MemoryCloud, Weather, shape},
     },
 };
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::{
@@ -83,7 +84,7 @@ impl BalancerSubject for Toys {
         Ok(())
     }
 
-    async fn start(&self, _: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
+    async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError> {
         let engine = Engine::new(self.toy.clone(), self.memory(), PlanMetrics::default());
         Ok(Arc::new(ToyCloud(engine)))
     }
@@ -118,13 +119,15 @@ impl BalancerSubject for Toys {
         failure != Failure::Throttled
     }
 
-    fn fail(&self, nth: usize, failure: Failure) {
+    fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
         let fault = match failure {
             Failure::Busy => Fault::Busy,
             Failure::LostReply | Failure::NoReply => Fault::NoAnswerDone,
             Failure::Throttled | Failure::Unavailable => Fault::Unavailable,
         };
         self.memory().fail(nth - 1, fault);
+        // The provider does not wait for a reply that never comes.
+        Box::pin(ready(()))
     }
 
     fn edits(&self) -> &[Edit] {

@@ -7,19 +7,17 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use ccm_core::testkit::cluster::{annotate, service};
+pub(crate) use ccm_core::testkit::cluster::{advance_to, annotate, service};
 use ccm_core::{
     AddressType, BuildContext, Cloud, Environment, NodeAddress, NodeView, Provider, Result,
     client::ClientMetrics,
     load_balancer::{ServiceNode, ServiceView},
     registry,
-    testkit::{TestCluster, cluster::WaitUntil},
+    testkit::TestCluster,
 };
 use ccm_provider_digitalocean::NAME;
 use ccm_sim::digitalocean::{Config, DigitalOcean};
-use futures_util::FutureExt as _;
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 pub(crate) const ID: &str = "kubernetes.digitalocean.com/load-balancer-id";
 pub(crate) const DISOWN: &str = "service.kubernetes.io/do-loadbalancer-disown";
@@ -71,15 +69,6 @@ pub(crate) async fn build_with(environment: Environment, yaml: &str) -> Result<A
     (provider().validate)(&context)?;
     (provider().build)(context).await
 }
-
-/// Lets time pass until then without waiting.
-pub(crate) async fn wait_until(until: Instant) {
-    tokio::time::pause();
-    tokio::time::advance(until.saturating_duration_since(Instant::now())).await;
-    tokio::time::resume();
-}
-
-pub(crate) const WAIT: WaitUntil = |until| wait_until(until).boxed();
 
 /// The node of a new droplet.
 pub(crate) fn node(sim: &DigitalOcean, name: &str) -> ServiceNode {
@@ -145,7 +134,7 @@ impl Stage {
         });
         let cloud = build(environment.clone()).await.unwrap();
         let mut stage = Self {
-            cluster: TestCluster::new(cloud, WAIT),
+            cluster: TestCluster::new(cloud, advance_to),
             environment,
             sim,
         };

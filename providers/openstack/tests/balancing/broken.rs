@@ -9,7 +9,7 @@ use ccm_core::{
 use ccm_sim::{Action, Fault};
 use tokio::time::Instant;
 
-use crate::stage::{MANAGED, Stage, pass, service, wait_until};
+use crate::stage::{MANAGED, Stage, advance_to, service};
 
 fn failures(stage: &Stage) -> Vec<String> {
     let reports = stage.reports.iter();
@@ -247,7 +247,7 @@ async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<ServiceEvent> {
         if until > end {
             return warnings;
         }
-        wait_until(until).await;
+        advance_to(until).await;
     }
 }
 
@@ -358,7 +358,7 @@ async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
         assert_eq!(stage.sim.call_counts()["port_update"], 3, "{what}");
         // The version can be read again, which is noticed within ten minutes.
         stage.sim.clear_faults();
-        pass(Duration::from_secs(600)).await;
+        advance_to(Instant::now() + Duration::from_secs(600)).await;
         stage.settle().await;
         assert_eq!(stage.complaints(), [""; 0], "{what}");
         assert_eq!(stage.balancers().len(), 2, "{what}");

@@ -1,6 +1,6 @@
 //! The suite for all providers, on the simulator.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     Cloud, async_trait,
@@ -13,18 +13,18 @@ use ccm_core::{
     },
 };
 use ccm_sim::{
-    Action, Fault,
+    Action, Fault, Moment,
     openstack::{BalancerState, Config, Control, OpenStack},
 };
 use ccm_testbed::picture::Picture;
-use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
     cloud::build,
     other_client::OtherClient,
-    stage::{MANAGED, annotate, conf_of, node, wait_until},
+    stage::{MANAGED, advance_to, annotate, conf_of, node},
 };
 
 #[derive(Default)]
@@ -107,11 +107,8 @@ impl BalancerSubject for Simulated {
         Ok(())
     }
 
-    async fn start(&self, request_timeout: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
-        let timeout =
-            request_timeout.map(|time| format!("[Metadata]\nrequest-timeout = {}ms\n", time.as_millis()));
-        let conf = conf_of(&self.sim(), MANAGED) + &timeout.unwrap_or_default();
-        Ok(build(&conf).await?)
+    async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError> {
+        Ok(build(&conf_of(&self.sim(), MANAGED)).await?)
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
@@ -154,7 +151,7 @@ impl BalancerSubject for Simulated {
         failure != Failure::Busy || call.operation.starts_with("loadbalancer")
     }
 
-    fn fail(&self, nth: usize, failure: Failure) {
+    fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
         let status = |code, body, headers| Action::Status { code, body, headers };
         let action = match failure {
             Failure::Busy => {
@@ -165,12 +162,16 @@ impl BalancerSubject for Simulated {
             Failure::Throttled => status(429, None, [("Retry-After".to_owned(), "0".to_owned())].into()),
             Failure::Unavailable => Action::status(500),
             Failure::LostReply => Action::CommitThenDrop,
-            Failure::NoReply => Action::CommitThenHang,
+            Failure::NoReply => Action::Hold {
+                at: Moment::AfterCommit,
+            },
         };
-        self.sim().add_fault(Fault {
+        let sim = self.sim();
+        let fault = sim.add_fault(Fault {
             nth: u64::try_from(nth).unwrap(),
             ..Fault::new(action).once()
         });
+        Box::pin(async move { drop(sim.wait_for_fault(fault).await) })
     }
 
     fn edits(&self) -> &[Edit] {
@@ -211,7 +212,7 @@ impl BalancerSubject for Simulated {
     }
 
     fn wait_until(&self) -> WaitUntil {
-        |until| wait_until(until).boxed()
+        advance_to
     }
 }
 

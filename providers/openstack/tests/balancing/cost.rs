@@ -7,7 +7,7 @@ use ccm_core::{
     load_balancer::{PartState, ReadOptions, ServiceView},
 };
 
-use crate::stage::{Stage, service, wait_until};
+use crate::stage::{Stage, advance_to, service};
 
 const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
 
@@ -107,7 +107,7 @@ async fn many_creations_share_their_polls() {
             _ => None,
         });
         let Some(until) = until.min() else { break };
-        wait_until(until).await;
+        advance_to(until).await;
         stage.pass_once().await;
     }
     assert_eq!(stage.balancers().len(), 20);

@@ -3,10 +3,9 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::Arc,
-    time::Duration,
 };
 
-pub(crate) use ccm_core::testkit::cluster::{annotate, service};
+pub(crate) use ccm_core::testkit::cluster::{advance_to, annotate, service};
 use ccm_core::{
     AddressType, NodeAddress, NodeView,
     client::ClientMetrics,
@@ -14,9 +13,7 @@ use ccm_core::{
     testkit::TestCluster,
 };
 use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
-use futures_util::FutureExt as _;
 use prometheus_client::registry::Registry;
-use tokio::time::Instant;
 
 use crate::cloud::{build, context, provider};
 
@@ -88,7 +85,7 @@ impl Stage {
         let cloud = build(&conf).await.unwrap();
         let mut stage = Self {
             sim,
-            cluster: TestCluster::new(cloud, |until| wait_until(until).boxed()),
+            cluster: TestCluster::new(cloud, advance_to),
             conf,
         };
         for _ in 0..nodes {
@@ -207,16 +204,4 @@ impl Stage {
     pub(crate) fn balancers(&self) -> Vec<BalancerState> {
         self.sim.load_balancers()
     }
-}
-
-/// Advances real and simulated time.
-pub(crate) async fn wait_until(until: Instant) {
-    pass(until.saturating_duration_since(Instant::now())).await;
-}
-
-/// Advances the time.
-pub(crate) async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
 }

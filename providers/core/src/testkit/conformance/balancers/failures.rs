@@ -1,11 +1,15 @@
 //! The scenarios in which each call of a creation, a change and a deletion fails once.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, pin::pin, time::Duration};
+
+use futures_util::future::{Either, select};
+use tokio::time::Instant;
 
 use super::*;
+use crate::testkit::cluster::advance_to;
 
-/// A timeout with which a reply that never comes is given up soon. On a busy machine other replies may be late, too.
-const IMPATIENT: Duration = Duration::from_secs(1);
+/// No provider waits longer for a reply.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What happens to the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +47,8 @@ pub(super) async fn run(subject: &dyn BalancerSubject, failures: &[Failure]) -> 
 }
 
 /// The cluster right before the turn's passes.
-async fn prepare(
-    subject: &dyn BalancerSubject,
-    turn: Turn,
-    failure: Failure,
-) -> Result<TestCluster, BoxError> {
-    let timeout = (failure == Failure::NoReply).then_some(IMPATIENT);
-    let mut cluster = new_cluster(subject, 2, timeout).await?;
+async fn prepare(subject: &dyn BalancerSubject, turn: Turn) -> Result<TestCluster, BoxError> {
+    let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("web", &[80, 443, 8080]));
     if turn != Turn::Create {
         settle(&mut cluster).await?;
@@ -71,7 +70,7 @@ async fn prepare(
 
 /// Lets each call fail once. Every run must end like the one in which none fails.
 async fn each_call(subject: &dyn BalancerSubject, turn: Turn, failure: Failure) -> Checked {
-    let mut calm = prepare(subject, turn, failure).await?;
+    let mut calm = prepare(subject, turn).await?;
     settle(&mut calm).await?;
     let calls = subject.take_calls();
     let expected = subject.picture().await?;
@@ -81,13 +80,28 @@ async fn each_call(subject: &dyn BalancerSubject, turn: Turn, failure: Failure) 
     let stride = points.len().div_ceil(subject.failure_points().max(1)).max(1);
     for (nth, call) in points.into_iter().step_by(stride) {
         let about = |error: BoxError| format!("call {nth} ({}): {error}", call.operation);
-        let mut cluster = prepare(subject, turn, failure).await.map_err(about)?;
-        subject.fail(nth, failure);
-        let finished = finish(subject, &mut cluster, turn, &expected).await;
+        let mut cluster = prepare(subject, turn).await.map_err(about)?;
+        let held = subject.fail(nth, failure);
+        let finished = finish(subject, &mut cluster, turn, &expected);
+        let finished = match failure {
+            Failure::NoReply => time_out(held, finished).await,
+            _ => finished.await,
+        };
         finished.map_err(about)?;
         not_repeated(&calls, &subject.take_calls()).map_err(about)?;
     }
     Ok(())
+}
+
+/// Lets the timeout of the held call pass at once. All other calls have the usual time: a busy machine may need it.
+async fn time_out(held: BoxFuture<'static, ()>, finished: impl Future<Output = Checked>) -> Checked {
+    match select(held, pin!(finished)).await {
+        Either::Left(((), finished)) => {
+            advance_to(Instant::now() + REQUEST_TIMEOUT).await;
+            finished.await
+        }
+        Either::Right((finished, _)) => finished.and(Err("the call was not held".into())),
+    }
 }
 
 async fn finish(

@@ -52,7 +52,7 @@ fn within(subject: &dyn BalancerSubject, what: &str, budget: Cost) -> Checked {
 
 async fn a_service_stays_within_the_budget(subject: &dyn BalancerSubject) -> Checked {
     let budgets = subject.budgets();
-    let mut cluster = new_cluster(subject, 6, None).await?;
+    let mut cluster = new_cluster(subject, 6).await?;
     let empty = subject.picture().await?;
     cluster.services.push(service("web", &[80, 443, 8080]));
     settle(&mut cluster).await?;
@@ -87,7 +87,7 @@ async fn a_service_stays_within_the_budget(subject: &dyn BalancerSubject) -> Che
 }
 
 async fn a_plan_writes_nothing_and_is_empty_afterwards(subject: &dyn BalancerSubject) -> Checked {
-    let mut cluster = new_cluster(subject, 2, None).await?;
+    let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("web", &[80, 443]));
     for due in [true, false] {
         let plans = cluster.load_balancers()?.plan(&cluster.request(), None).await?;
@@ -119,7 +119,7 @@ async fn a_change_keeps_the_address_and_can_be_undone(subject: &dyn BalancerSubj
 }
 
 async fn a_service_of_another_type_gives_everything_back(subject: &dyn BalancerSubject) -> Checked {
-    let mut cluster = new_cluster(subject, 2, None).await?;
+    let mut cluster = new_cluster(subject, 2).await?;
     let empty = subject.picture().await?;
     let original = service("web", &[80, 443]);
     cluster.services.push(original.clone());
@@ -146,7 +146,7 @@ async fn a_service_of_another_type_gives_everything_back(subject: &dyn BalancerS
 }
 
 async fn a_service_deleted_while_no_process_ran_leaves_nothing(subject: &dyn BalancerSubject) -> Checked {
-    let mut cluster = new_cluster(subject, 2, None).await?;
+    let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("stays", &[81]));
     settle(&mut cluster).await?;
     let before = subject.picture().await?;
@@ -171,7 +171,7 @@ async fn members_stay_while_no_node_is_eligible(subject: &dyn BalancerSubject) -
 }
 
 async fn nodes_with_one_address_are_one_member(subject: &dyn BalancerSubject) -> Checked {
-    let mut cluster = new_cluster(subject, 2, None).await?;
+    let mut cluster = new_cluster(subject, 2).await?;
     let nodes = cluster.nodes.clone();
     for node in nodes.into_iter().filter(|node| node.address(None).is_some()) {
         let mut view = (*node.view).clone();
@@ -223,7 +223,7 @@ async fn an_abandoned_pass_is_finished_by_the_next(subject: &dyn BalancerSubject
         served(subject).await?;
         subject.picture().await?
     };
-    let mut cluster = new_cluster(subject, 2, None).await?;
+    let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("web", &[80, 443]));
     for _ in 0..3 {
         // The caller gives up before the cloud can have answered.
@@ -260,7 +260,7 @@ fn about(name: &str) -> impl Fn(BoxError) -> BoxError {
 }
 
 async fn foreign_objects_are_left_unchanged(subject: &dyn BalancerSubject) -> Checked {
-    let mut cluster = new_cluster(subject, 2, None).await?;
+    let mut cluster = new_cluster(subject, 2).await?;
     for name in edits(subject, EditResult::Foreign)? {
         edit(subject, &mut cluster, name).await?;
     }
@@ -279,7 +279,7 @@ async fn foreign_objects_are_left_unchanged(subject: &dyn BalancerSubject) -> Ch
 async fn edits_that_people_may_make_are_kept(subject: &dyn BalancerSubject) -> Checked {
     for name in edits(subject, EditResult::Kept)? {
         let about = about(name);
-        let mut cluster = new_cluster(subject, 2, None).await?;
+        let mut cluster = new_cluster(subject, 2).await?;
         let empty = subject.picture().await?;
         cluster.services.push(service("web", &[80, 443]));
         settle(&mut cluster).await.map_err(&about)?;
@@ -315,7 +315,7 @@ async fn edits_of_our_objects_are_reverted(subject: &dyn BalancerSubject) -> Che
 
 async fn an_edited_load_balancer_is_deleted_without_remains(subject: &dyn BalancerSubject) -> Checked {
     for name in edits(subject, EditResult::Reverted)? {
-        let mut cluster = new_cluster(subject, 2, None).await?;
+        let mut cluster = new_cluster(subject, 2).await?;
         let empty = subject.picture().await?;
         cluster.services.push(service("web", &[80, 443]));
         settle(&mut cluster).await.map_err(about(name))?;
@@ -328,7 +328,7 @@ async fn an_edited_load_balancer_is_deleted_without_remains(subject: &dyn Balanc
 async fn clusters_of_one_name_do_not_share(subject: &dyn BalancerSubject) -> Checked {
     let mut cluster = served(subject).await?;
     let ours = subject.picture().await?;
-    let mut other = TestCluster::new(subject.start(None).await?, subject.wait_until());
+    let mut other = TestCluster::new(subject.start().await?, subject.wait_until());
     other.ownership_tag = OwnershipTag::Known(ClusterTag::of("uid-of-the-other"));
     other.nodes.push(subject.create_node("conf-other").await?);
     let mut theirs = service("web", &[80, 443]);
