@@ -4,11 +4,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use ccm_core::{
-    load_balancer::{ClusterView, Policy, Protocol, ServiceId},
-    plan::{GatheredInputs, Member, objects::Kind as _},
+    load_balancer::{ClusterTag, ClusterView, Policy, Protocol, ServiceId},
     testkit::laws::{
-        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, objects, other_cluster_tag,
-        ownership_tag, remove, service_id,
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws,
+        objects::{self, ObjectEdits, ObjectTrees, edit_set},
+        other_cluster_tag, ownership_tag, remove, service_id,
     },
 };
 use serde_json::Value;
@@ -16,11 +16,12 @@ use serde_json::Value;
 use super::{
     annotations as a,
     desired::{Observed, foreign, is_owner_tag},
-    kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, tag_map},
-    model::{Directory, Inputs, Model, Reply},
+    kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, RULES, Rule, TAGS, tag_map},
+    model::{Directory, Inputs, Model, PartMember, Reply},
     names,
     node_groups::NodeGroup,
     spec::{self, Flavor, Spec},
+    subnets,
 };
 use crate::{
     client::ec2::Subnet,
@@ -36,6 +37,9 @@ const NODES: &str = "sg-nodes";
 const BY_HAND: &str = "by hand";
 /// Services with this annotation have changed since the process began.
 const CHANGED: &str = "test/changed";
+
+/// An attribute of target groups.
+const NO_CLIENT_IP: &str = "preserve_client_ip.enabled=false";
 
 /// What Services may ask for: annotation and values, and whether they alone change a network and a classic load balancer.
 const SETTINGS: [(&str, &[&str], bool, bool); 24] = [
@@ -53,12 +57,7 @@ const SETTINGS: [(&str, &[&str], bool, bool); 24] = [
     (a::CROSS_ZONE, &["true"], true, true),
     (a::ACCESS_LOG, &["true"], true, true),
     (a::ATTRIBUTES, &["zonal_shift.config.enabled=true"], true, false),
-    (
-        a::TARGET_GROUP_ATTRIBUTES,
-        &["preserve_client_ip.enabled=false"],
-        true,
-        true,
-    ),
+    (a::TARGET_GROUP_ATTRIBUTES, &[NO_CLIENT_IP], true, true),
     (a::PROXY_PROTOCOL, &["*"], true, true),
     (a::IP_ADDRESS_TYPE, &["dualstack"], true, false),
     (a::EIP_ALLOCATIONS, &["eip-1,eip-2"], false, false),
@@ -76,92 +75,67 @@ fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
         default_type,
         ..LoadBalancing::default()
     };
-    let cluster = Cluster {
-        id: "c".to_owned(),
-        legacy: false,
-    };
-    let settings = Arc::new(settings);
+    let (settings, id, legacy) = (Arc::new(settings), "c".to_owned(), false);
+    let cluster = Cluster { id, legacy };
     Model { settings, cluster }
 }
 
-/// The Service that an object is for.
-fn service_of(object: &Object) -> Option<ServiceId> {
-    let tags = tag_map(object);
-    (0..SERVICES).map(service_id).find(|id| {
-        let name = names::balancer(id);
-        match object.kind {
-            Kind::NodeGroup => false,
-            Kind::Group => [names::group(CLUSTER, id), names::classic_group(&name)].contains(&object.key),
-            Kind::ClassicListener => object.parent.as_ref() == Some(&name),
-            _ => tags.get(SERVICE_NAME) == Some(&names::service_tag(id)),
+/// The name of the load balancer of the Service that an object is for.
+fn balancer_of(object: &Object) -> Option<String> {
+    let tag = tag_map(object).remove(SERVICE_NAME).unwrap_or_default();
+    let is_for = |id: &ServiceId| match object.kind {
+        Kind::Group => {
+            let classic = names::classic_group(&names::balancer(id));
+            [names::group(CLUSTER, id), classic].contains(&object.key)
         }
-    })
+        _ => tag == names::service_tag(id),
+    };
+    let service = (0..SERVICES).map(service_id).find(is_for);
+    service.map(|id| names::balancer(&id))
 }
 
-fn is_of(object: &Object, key: &Key) -> bool {
+fn is_of(root: &Object, key: &Key) -> bool {
     match key {
-        Key::NodeGroups => object.kind == Kind::NodeGroup,
+        Key::NodeGroups => root.kind == Kind::NodeGroup,
         // An orphan has its own name.
-        Key::Balancer(name) => {
-            object.key == *name || service_of(object).is_some_and(|id| names::balancer(&id) == *name)
-        }
+        Key::Balancer(name) => root.key == *name || balancer_of(root).as_ref() == Some(name),
     }
 }
 
-/// Who else an object, or the load balancer that it is of, belongs to.
-fn foreign_of(truth: &Objects, object: &Object, cluster: &Cluster) -> Option<String> {
-    let parent = object.kind.schema().parent.zip(object.parent.as_deref());
-    let parent = parent.and_then(|(kind, key)| truth.get(kind, key));
-    foreign(parent.unwrap_or(object), cluster, &ownership_tag())
-}
-
 /// AWS drops everything of TLS when a listener gets another protocol, also if people change it.
-fn without_tls(mut object: Object) -> Object {
+fn drop_tls(object: &mut Object) {
     if object.kind == Kind::Listener && object.text("protocol") != "TLS" {
         object.sets.remove(CERTIFICATES);
         for name in ["certificate", "ssl_policy", "alpn_policy"] {
             object.attributes.remove(name);
         }
     }
-    object
 }
 
-/// Edits the entries of a set of these objects.
-fn edit_set(
-    truth: &mut Objects,
-    set: &'static str,
-    is_meant: impl Fn(&Object) -> bool,
-    edit: impl Fn(&mut Vec<Entry>),
-) {
-    for object in truth.all.iter_mut().filter(|object| is_meant(object)) {
-        if let Some(entries) = object.sets.get_mut(set) {
-            let mut edited = entries.to_vec();
-            edit(&mut edited);
-            *entries = edited.into();
-        }
+/// Gives everything of a Service this ownership tag.
+fn own(objects: Vec<&mut Object>, number: usize, tag: Option<&ClusterTag>) {
+    let name = Some(names::balancer(&service_id(number % SERVICES)));
+    for object in objects.into_iter().filter(|object| balancer_of(object) == name) {
+        edit_set(object, TAGS, |tags| {
+            tags.retain(|tag| !is_owner_tag(tag));
+            tags.extend(tag.map(|tag| Entry::tag(OWNER_TAG, tag.as_str())));
+        });
     }
 }
 
-/// Gives everything of a Service that has tags this ownership tag.
-fn own(truth: &mut Objects, number: usize, tag: Option<&str>) {
-    let service = Some(service_id(number % SERVICES));
-    let is_tagged = |object: &Object| service_of(object) == service && !object.set(TAGS).is_empty();
-    edit_set(truth, TAGS, is_tagged, |tags| {
-        tags.retain(|tag| !is_owner_tag(tag));
-        tags.extend(tag.map(|tag| Entry::tag(OWNER_TAG, tag)));
-    });
-}
-
-fn subnet(id: &str) -> Subnet {
-    Subnet {
-        id: id.to_owned(),
-        zone: id.replace("subnet", "zone"),
+fn network() -> Vec<Subnet> {
+    let subnets = [("a", "10.0.0.0/24"), ("b", "10.0.1.0/24"), ("c", "10.0.2.0/24")];
+    let subnets = subnets.map(|(zone, cidr)| Subnet {
+        id: format!("subnet-{zone}"),
+        zone: format!("zone-{zone}"),
+        cidrs: vec![cidr.to_owned()],
         ..Subnet::default()
-    }
+    });
+    subnets.to_vec()
 }
 
 impl Lawful for Model {
-    type Truth = Objects;
+    type Truth = ObjectTrees<Kind>;
 
     /// A load balancer of somebody else, and the security group of the nodes.
     fn ground(&self) -> Self::Truth {
@@ -169,16 +143,15 @@ impl Lawful for Model {
         let mut nodes = Object::new(Kind::NodeGroup, NODES).entries(RULES, [Entry::Rule(ssh)]);
         nodes.id = NODES.to_owned();
         let mine = Object::new(Kind::Balancer, "mine").with("type", "network");
-        [nodes, mine.with("scheme", "internal")].into_iter().collect()
+        ObjectTrees::new([nodes, mine.with("scheme", "internal")])
     }
 
     fn clusters(&self) -> Clusters {
         let is_classic = self.settings.default_type == Flavor::Classic;
         let settings = SETTINGS.iter().map(|(key, values, network, classic)| {
             let is_managed_group = *key == a::SECURITY_GROUPS && self.settings.managed_security_groups;
-            let is_visible = if is_classic { *classic } else { *network } || is_managed_group;
-            let setting = |value: &&str| Setting::annotation(*key, *value).visible_if(is_visible);
-            values.iter().map(setting).collect()
+            let is_visible = if is_classic { *classic } else { *network };
+            Setting::choices(key, values, is_visible || is_managed_group)
         });
         let local = Setting::field(|service| {
             service.external_policy = Policy::Local;
@@ -197,115 +170,93 @@ impl Lawful for Model {
 
     fn edits(&self) -> Vec<Edit<Self::Truth>> {
         // AWS does not delete a security group that is in use.
-        let mut edits = objects::edits(
-            "Service",
-            |truth, _| Some(truth),
-            |object| object.kind != Kind::Group && service_of(object).is_some(),
-        );
+        let is_editable = |object: &Object| object.kind != Kind::Group && balancer_of(object).is_some();
+        let mut edits = ObjectEdits::new(|truth| truth, is_editable).edits("object of Service");
+        let all = ObjectEdits::new(|truth| truth, |_| true);
         edits.extend([
-            Edit::new("remove ownership tags", |truth, number| own(truth, number, None)),
-            Edit::new("give to another cluster", |truth, number| {
-                own(truth, number, Some(other_cluster_tag().as_str()));
+            all.edit_all("remove ownership tags", |all, number| own(all, number, None)),
+            all.edit_all("give to another cluster", |all, number| {
+                own(all, number, Some(&other_cluster_tag()));
             }),
-            Edit::new("revoke rule", |truth: &mut Objects, number| {
+            all.edit_all("revoke rule", |objects, number| {
                 let is_ours = |entry: &Entry| entry.rule().is_some_and(|rule| rule.description != BY_HAND);
-                let revoke = |rules: &mut Vec<Entry>| drop(remove(rules, number, is_ours));
-                edit_set(truth, RULES, |_| true, revoke);
+                for object in objects {
+                    edit_set(object, RULES, |rules| drop(remove(rules, number, is_ours)));
+                }
             }),
         ]);
         edits
     }
 
-    fn view(&self, truth: &Self::Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Observed {
-        let all = truth.all.iter().filter(|object| is_of(object, key));
-        let objects = all.map(|object| Object {
-            foreign: foreign_of(truth, object, &self.cluster),
-            ..without_tls(object.clone())
-        });
-        Observed {
-            objects: objects.collect(),
-            ..Observed::default()
+    fn view(&self, truth: &Self::Truth, key: &Key, _: &[PartMember], _: &ClusterView) -> Observed {
+        let mut objects = truth.view(|root| is_of(root, key));
+        for object in &mut objects.all {
+            drop_tls(object);
+            object.foreign = foreign(object, &self.cluster, &ownership_tag());
         }
+        let denied = Default::default();
+        Observed { objects, denied }
     }
 
     fn store(&self, truth: &mut Self::Truth, key: &Key, after: Observed) {
-        let after = after.objects.all.into_iter().map(without_tls).collect();
-        objects::replace(truth, after, |object| is_of(object, key));
+        truth.store(after.objects, |root| is_of(root, key));
+        truth.of_mut(Kind::Listener).for_each(drop_tls);
         // AWS does not delete a security group that rules refer to, and the calls revoke them then.
         let groups: BTreeSet<_> = truth.of(Kind::Group).map(|group| group.key.clone()).collect();
-        let is_dangling = |rule: &Rule| {
-            rule.source.starts_with(&names::classic_group("")) && !groups.contains(&rule.source)
-        };
-        let is_of_nodes = |object: &Object| object.kind == Kind::NodeGroup;
-        edit_set(truth, RULES, is_of_nodes, |rules| {
-            rules.retain(|entry| !entry.rule().is_some_and(is_dangling));
-        });
+        let is_dangling =
+            |source: &String| source.starts_with(&names::classic_group("")) && !groups.contains(source);
+        for nodes in truth.of_mut(Kind::NodeGroup) {
+            edit_set(nodes, RULES, |rules| {
+                rules.retain(|entry| !entry.rule().is_some_and(|rule| is_dangling(&rule.source)));
+            });
+        }
     }
 
     fn directory(&self, truth: &Self::Truth) -> Directory {
         let balancers = truth.of(Kind::Balancer).chain(truth.of(Kind::Classic));
-        let balancers = balancers.filter(|object| service_of(object).is_some()).cloned();
-        let nodes = truth.of(Kind::NodeGroup).map(|group| Object {
-            kind: Kind::Group,
-            ..group.clone()
-        });
-        let groups: Vec<_> = truth.of(Kind::Group).cloned().chain(nodes).collect();
+        let balancers = balancers.filter(|object| balancer_of(object).is_some()).cloned();
+        let groups = truth.of(Kind::Group).chain(truth.of(Kind::NodeGroup));
         let listeners = truth.of(Kind::Listener);
         let used: BTreeSet<_> = listeners.map(|listener| listener.text("target_group")).collect();
         let is_loose = |group: &&Object| !used.contains(&*group.key);
         let loose = truth.of(Kind::TargetGroup).filter(is_loose);
-        Directory::new(balancers, groups.iter(), loose.cloned().collect())
+        Directory::new(balancers, groups, loose.cloned().collect())
     }
 
-    fn inputs(
-        &self,
-        truth: &Self::Truth,
-        _: &Key,
-        members: &[Member<Self>],
-        cluster: &ClusterView,
-    ) -> GatheredInputs<Inputs> {
-        let subnets = ["subnet-a", "subnet-b", "subnet-c"];
-        let cidrs = (0..).zip(subnets);
-        let cidrs = cidrs.map(|(at, id)| (id.to_owned(), vec![format!("10.0.{at}.0/24")]));
+    fn inputs(&self, truth: &Self::Truth, members: &[PartMember], cluster: &ClusterView) -> Inputs {
+        let network = network();
+        let cidrs = |subnet: &Subnet| (subnet.id.clone(), subnet.cidrs.clone());
         let mut inputs = Inputs {
             directory: Arc::new(self.directory(truth)),
-            cidrs: cidrs.collect(),
+            cidrs: network.iter().map(cidrs).collect(),
             ..Inputs::default()
         };
-        for Member { service, .. } in members {
-            let named = Spec::read(service, &self.settings, Flavor::Network).subnets;
-            let named: Vec<_> = named.iter().map(|id| subnet(id)).collect();
-            let all = || subnets[..2].iter().map(|id| subnet(id)).collect();
-            let places = if named.is_empty() { all() } else { named };
+        for service in members.iter().map(|member| &member.service) {
+            let places = match &*Spec::read(service, &self.settings, Flavor::Network).subnets {
+                [] => network[..2].to_vec(),
+                names => subnets::named(names, &network).unwrap(),
+            };
             inputs.places.insert(service.id.clone(), places);
             if service.annotation(CHANGED).is_some() {
                 inputs.changed.insert(service.id.clone());
             }
-            let group = |instance| {
-                let (id, others) = (NODES.to_owned(), Vec::new());
-                (instance, Ok(NodeGroup { id, others }))
-            };
+            let choose = |instance| (instance, NodeGroup::choose(vec![NODES.to_owned()], |_| true, ""));
             let instances = spec::instances(service, cluster).into_iter().flatten();
-            inputs.groups.extend(instances.map(group));
+            inputs.groups.extend(instances.map(choose));
         }
-        inputs.into()
+        inputs
     }
 
-    fn reply(&self, _: &Key, change: &Change, _: &Observed, ids: &Ids) -> Reply {
+    fn reply(&self, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         let objects = objects::reply(change, ids, |created, answer| {
-            let hostname = format!("{}-1.elb.amazonaws.com", created.key);
+            let answer = answer.with("dns_name", format!("{}-1.elb.amazonaws.com", created.key));
+            let zones = created.texts("subnets").into_iter();
+            let zones: Value = zones.map(|id| id.replace("subnet", "zone")).collect();
+            let id = created.key.clone();
             match created.kind {
-                Kind::Balancer => {
-                    let zones = created.texts("subnets").into_iter().map(|id| subnet(id).zone);
-                    let answer = answer.with("zones", zones.collect::<Value>());
-                    answer.with("type", "network").with("dns_name", hostname)
-                }
+                Kind::Balancer => answer.with("zones", zones).with("type", "network"),
                 // As an imagined plan names it.
-                Kind::Group => Object {
-                    id: created.key.clone(),
-                    ..answer
-                },
-                Kind::Classic => answer.with("dns_name", hostname),
+                Kind::Group => Object { id, ..answer },
                 _ => answer,
             }
         });
@@ -315,36 +266,28 @@ impl Lawful for Model {
 
     fn picture(&self, truth: &Self::Truth) -> Vec<Line> {
         let mut picture = Vec::new();
-        for object in truth.all.iter().filter(|object| object.kind != Kind::NodeGroup) {
-            let service = service_of(object).filter(|_| foreign_of(truth, object, &self.cluster).is_none());
-            let owner = service.map_or(Owner::Foreign, |id| Owner::service(names::balancer(&id)));
+        for object in &truth.view(|root| root.kind != Kind::NodeGroup).all {
+            let owner = balancer_of(object).map_or(Owner::Foreign, Owner::service);
+            let foreign = foreign(object, &self.cluster, &ownership_tag());
+            let owner = owner.foreign_if(foreign.is_some());
             let kept = ["description", "subnets", "eip_allocations"];
-            let lines = objects::lines(object, &owner, [&[], &kept], |entry| !is_owner_tag(entry));
-            let lines = lines.into_iter();
-            picture.extend(lines.filter(|line| !line.text.ends_with("\"None\"")).map(|line| {
-                // People may add certificates.
-                let is_exact = line.is_exact && !line.text.starts_with("certificate of");
-                Line { is_exact, ..line }
-            }));
+            picture.extend(objects::lines(object, &owner, [&[], &kept], is_owner_tag));
+        }
+        picture.retain(|line| !line.text.ends_with("\"None\""));
+        for line in &mut picture {
+            // People may add certificates.
+            line.is_exact &= !line.text.starts_with("certificate of");
         }
         let rules = truth.of(Kind::NodeGroup).flat_map(|group| group.set(RULES));
-        picture.extend(rules.filter_map(|entry| {
-            let rule = entry.rule()?;
+        picture.extend(rules.filter_map(Entry::rule).map(|rule| {
+            // Several load balancers may need one rule for their health checks.
+            let client = rule.balancer().filter(|_| rule.description.contains("client="));
             let group = rule.source.strip_prefix(&names::classic_group(""));
-            let owner = match (rule.balancer(), group) {
-                _ if rule.description == BY_HAND => Owner::Foreign,
-                // Several load balancers may need one rule for their health checks.
-                (Some(name), _) if rule.description.contains("client=") => Owner::service(name),
-                (None, Some(name)) => Owner::service(name),
-                _ => Owner::Cluster,
-            };
-            Some(Line::exact(format!("{entry} to nodes"), &owner))
+            let owner = client.or(group).map_or(Owner::Cluster, Owner::service);
+            let owner = owner.foreign_if(rule.description == BY_HAND);
+            Line::exact(format!("{:?} to nodes", rule.tuple()), &owner)
         }));
         picture
-    }
-
-    fn owner(&self, service: &ServiceId, _: &str) -> String {
-        names::balancer(service)
     }
 
     fn destroys(&self, change: &Change) -> bool {

@@ -348,7 +348,7 @@ impl<K: Kind> Object<K> {
         self.is(other.kind, &other.key)
     }
 
-    fn is_child_of(&self, parent: &Self) -> bool {
+    pub(crate) fn is_child_of(&self, parent: &Self) -> bool {
         self.kind.schema().parent == Some(parent.kind) && self.parent.as_ref() == Some(&parent.key)
     }
 

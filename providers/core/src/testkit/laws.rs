@@ -37,8 +37,8 @@ use proptest::{
 };
 
 use crate::{
-    load_balancer::{ClusterView, ServiceId},
-    plan::{Engine, GatheredInputs, Member, PartModel},
+    load_balancer::{ClusterView, ServiceId, default_name},
+    plan::{Engine, Member, PartModel},
 };
 
 mod cases;
@@ -87,22 +87,10 @@ pub trait Lawful: PartModel + Clone {
     fn directory(&self, truth: &Self::Truth) -> Self::Directory;
 
     /// What the model's inputs are.
-    fn inputs(
-        &self,
-        truth: &Self::Truth,
-        key: &Self::Key,
-        members: &[Member<Self>],
-        cluster: &ClusterView,
-    ) -> GatheredInputs<Self::Inputs>;
+    fn inputs(&self, truth: &Self::Truth, members: &[Member<Self>], cluster: &ClusterView) -> Self::Inputs;
 
     /// What the cloud answers to a step.
-    fn reply(
-        &self,
-        key: &Self::Key,
-        change: &Self::Change,
-        observed: &Self::Observed,
-        ids: &Ids,
-    ) -> Self::Reply;
+    fn reply(&self, change: &Self::Change, observed: &Self::Observed, ids: &Ids) -> Self::Reply;
 
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
     fn fail(&self, _truth: &mut Self::Truth, _key: &Self::Key) {}
@@ -114,8 +102,10 @@ pub trait Lawful: PartModel + Clone {
     /// Everything in the cloud. Written without the model's plan.
     fn picture(&self, truth: &Self::Truth) -> Vec<Line>;
 
-    /// What stands for a Service of the cluster with this name in [`Owner::Services`].
-    fn owner(&self, service: &ServiceId, cluster: &str) -> String;
+    /// What stands for a Service of the cluster with this name in [`Owner::Services`]. Usually the name of its load balancer.
+    fn owner(&self, service: &ServiceId, _cluster: &str) -> String {
+        default_name(service)
+    }
 
     /// Whether the change deletes a load balancer or an address, other than to apply what a member asks for.
     fn destroys(&self, change: &Self::Change) -> bool;

@@ -9,7 +9,7 @@ use ccm_core::{
         ClusterSnapshot, ClusterView, NodeSet, Ownership, OwnershipTag, Protocol, ServiceId, ServiceNode,
         ServicePort, ServiceType, ServiceView,
     },
-    plan::{Fact, GatheredInputs, Member},
+    plan::{Fact, Member},
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, other_cluster_tag, ownership_tag, pick,
         remove, service_id,
@@ -78,7 +78,7 @@ impl Lawful for Toy {
     fn edits(&self) -> Vec<Edit<Truth>> {
         fn edit_balancer(name: &'static str, edit: fn(&mut Balancer, usize)) -> Edit<Truth> {
             Edit::new(name, move |truth: &mut Truth, number| {
-                if let Some(balancer) = pick(&mut truth.balancers, number, |_| true) {
+                if let Some(balancer) = pick(&mut truth.balancers, number) {
                     edit(balancer, number);
                 }
             })
@@ -89,10 +89,8 @@ impl Lawful for Toy {
                     .balancers
                     .iter_mut()
                     .flat_map(|balancer| balancer.listeners.values_mut());
-                let mut listeners: Vec<_> = listeners
-                    .filter(|found| found.owner.starts_with("svc:"))
-                    .collect();
-                if let Some(found) = pick(&mut listeners, number, |_| true) {
+                let listeners = listeners.filter(|found| found.owner.starts_with("svc:"));
+                if let Some(found) = pick(listeners, number) {
                     edit(found, number);
                 }
             })
@@ -214,11 +212,9 @@ impl Lawful for Toy {
         }
     }
 
-    fn inputs(&self, _: &Truth, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<()> {
-        ().into()
-    }
+    fn inputs(&self, _: &Truth, _: &[Member<Self>], _: &ClusterView) {}
 
-    fn reply(&self, _: &Key, change: &ToyChange, _: &Observed, ids: &Ids) -> Reply {
+    fn reply(&self, change: &ToyChange, _: &Observed, ids: &Ids) -> Reply {
         let is_of =
             |index: &usize| ids.id("", &change.balancer) == format!("-{}", balancer_name(&id(*index)));
         let by_name = (0..SERVICES).find(is_of).map(|index| 10 + index as u64);

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     client::Listing,
-    load_balancer::{ClusterView, Effect, Protocol, ServiceId},
-    plan::{GatheredInputs, Member},
+    load_balancer::{ClusterView, Effect, Protocol, default_name},
+    plan::Member,
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, ownership_tag, service_id,
     },
@@ -33,21 +33,16 @@ fn of(value: Value) -> Balancer {
     serde_json::from_value(value).unwrap()
 }
 
-/// The name of the load balancer of a Service.
-fn name_of(service: &ServiceId) -> String {
-    format!("a{}", service.uid.replace('-', ""))
-}
-
 fn is_foreign(balancer: &Balancer) -> bool {
     let tags = ClusterTags::new(&ownership_tag(), None);
-    let mut names = (0..SERVICES).map(|index| name_of(&service_id(index)));
+    let mut names = (0..SERVICES).map(|index| default_name(&service_id(index)));
     tags.foreign(balancer).is_some() || names.all(|name| name != balancer.name())
 }
 
 /// Changes a load balancer of a Service as somebody else would.
 fn edit(name: &str, change: fn(&mut Value)) -> Edit<Truth> {
     Edit::new(name, move |truth: &mut Truth, number| {
-        let name = name_of(&service_id(number % SERVICES));
+        let name = default_name(&service_id(number % SERVICES));
         if let Some(balancer) = truth.values_mut().find(|balancer| balancer.name() == name) {
             set(balancer, change);
         }
@@ -107,7 +102,7 @@ impl Lawful for Model {
     fn edits(&self) -> Vec<Edit<Truth>> {
         vec![
             Edit::new("delete a load balancer", |truth: &mut Truth, number| {
-                let name = name_of(&service_id(number % SERVICES));
+                let name = default_name(&service_id(number % SERVICES));
                 truth.retain(|_, balancer| balancer.name() != name);
             }),
             edit("resize", |document| document["size_unit"] = json!(3)),
@@ -147,11 +142,11 @@ impl Lawful for Model {
         truth.values().cloned().collect()
     }
 
-    fn inputs(&self, _: &Truth, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
-        Inputs::default().into()
+    fn inputs(&self, _: &Truth, _: &[Member<Self>], _: &ClusterView) -> Inputs {
+        Inputs::default()
     }
 
-    fn reply(&self, _: &Key, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
+    fn reply(&self, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
         let serial = ids.number();
         match change.effect {
             Effect::Create => {
@@ -211,10 +206,6 @@ impl Lawful for Model {
             }
         }
         picture
-    }
-
-    fn owner(&self, service: &ServiceId, _: &str) -> String {
-        name_of(service)
     }
 
     fn destroys(&self, change: &Change) -> bool {

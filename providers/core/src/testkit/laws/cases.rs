@@ -65,20 +65,18 @@ impl<T> fmt::Debug for Edit<T> {
     }
 }
 
-/// One of the items that `filter` accepts, by number.
-pub fn pick<T>(items: &mut [T], number: usize, filter: impl Fn(&T) -> bool) -> Option<&mut T> {
-    let mut accepted: Vec<_> = items.iter_mut().filter(|item| filter(item)).collect();
-    let count = accepted.len();
-    (count > 0).then(|| accepted.swap_remove(number % count))
+/// One of the items, by number.
+pub fn pick<T>(items: impl IntoIterator<Item = T>, number: usize) -> Option<T> {
+    let mut items: Vec<_> = items.into_iter().collect();
+    let at = number.checked_rem(items.len())?;
+    Some(items.swap_remove(at))
 }
 
 /// Removes one of the items that `filter` accepts, by number.
 pub fn remove<T>(items: &mut Vec<T>, number: usize, filter: impl Fn(&T) -> bool) -> Option<T> {
-    let accepted: Vec<_> = (0..items.len())
-        .filter(|at| items.get(*at).is_some_and(&filter))
-        .collect();
-    let at = accepted.get(number.checked_rem(accepted.len())?)?;
-    Some(items.remove(*at))
+    let accepted = (0..items.len()).filter(|at| items.get(*at).is_some_and(&filter));
+    let at = pick(accepted, number)?;
+    Some(items.remove(at))
 }
 
 /// Cases of this model's clusters and edits.

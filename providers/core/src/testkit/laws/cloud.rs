@@ -253,7 +253,7 @@ impl<L: Lawful> MemoryCloud<L> {
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             is_by_name: state.names_ids,
         };
-        let reply = self.model.reply(key, change, seen, &ids);
+        let reply = self.model.reply(change, seen, &ids);
         let before = foreign(&self.model, &state.truth);
         // The cloud changes what is in it, not what the engine saw.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
@@ -341,7 +341,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         let mut state = self.state.lock();
         state.members.insert(key.clone(), members.to_vec());
         state.cluster.clone_from(cluster);
-        Ok(self.model.inputs(&state.truth, key, members, cluster))
+        Ok(self.model.inputs(&state.truth, members, cluster).into())
     }
 
     async fn observe(&self, key: &L::Key, members: &[Member<L>], _: ReadOptions) -> Result<L::Observed> {

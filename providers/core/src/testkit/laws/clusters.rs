@@ -67,6 +67,16 @@ impl Setting {
         }
     }
 
+    /// Each of these values of an annotation, and whether it alone changes what the cloud holds for a new Service.
+    #[must_use]
+    pub fn choices(key: &str, values: &[&str], is_visible: bool) -> Vec<Self> {
+        let choice = |value: &&str| Self {
+            is_visible,
+            ..Self::annotation(key, *value)
+        };
+        values.iter().map(choice).collect()
+    }
+
     /// Fields of the Service.
     pub fn field(field: fn(&mut ServiceView)) -> Self {
         Self {
@@ -91,14 +101,8 @@ impl Setting {
 
     /// The setting, if it alone does not change what the cloud holds for a new Service.
     #[must_use]
-    pub fn invisible(self) -> Self {
-        self.visible_if(false)
-    }
-
-    /// The setting, and whether it alone changes what the cloud holds for a new Service.
-    #[must_use]
-    pub fn visible_if(mut self, is_visible: bool) -> Self {
-        self.is_visible = is_visible;
+    pub fn invisible(mut self) -> Self {
+        self.is_visible = false;
         self
     }
 }
