@@ -1,5 +1,5 @@
-//! The same against OpenStack itself. Only where `CCM_TEST_OPENSTACK_REAL` is set, as `cargo xtask test` does: it
-//! installs packages and starts a dozen services.
+//! The same against a real OpenStack. It needs `CCM_TEST_OPENSTACK_REAL`, which `cargo xtask test` sets, because it installs
+//! packages and starts a dozen services.
 
 use std::env;
 
@@ -117,7 +117,7 @@ async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
     nodes::register(&client, specs).await.unwrap();
     let api: Api<Node> = Api::all(client.clone());
     let _ccm = lifecycle::run(&stage, |_| {});
-    // While its server runs, a node that is not ready stays as it is.
+    // While its server runs, a node that is not ready stays unchanged.
     nodes::set_ready(&client, "life-gone", false).await.unwrap();
     cloud.stop_servers(&["life-off"]).await.unwrap();
     nodes::set_ready(&client, "life-off", false).await.unwrap();
@@ -135,7 +135,10 @@ async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
     tainted(false).await;
     cloud.delete_servers(&["life-gone"]).await.unwrap();
     let gone = async || api.get_opt("life-gone").await.ok()?.is_none().then_some(());
-    assert!(eventually(LIMIT, gone).await.is_some(), "the node is still there");
+    assert!(
+        eventually(LIMIT, gone).await.is_some(),
+        "the node was not deleted"
+    );
     assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), 2);
 }
 
@@ -156,7 +159,7 @@ async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
         let held = events.list(&held).await.ok()?.items.len();
         (held == specs.len()).then_some(())
     };
-    assert!(eventually(LIMIT, held).await.is_some(), "nothing was said");
+    assert!(eventually(LIMIT, held).await.is_some(), "no Event was reported");
     let api: Api<Node> = Api::all(client);
     assert_eq!(
         api.list(&ListParams::default()).await.unwrap().items.len(),
