@@ -196,9 +196,9 @@ fn an_image_without_usable_arguments_reports_a_fix() {
     ];
     for (arguments, text) in cases {
         let output = run(&files, USER, arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains(text), "{arguments:?}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains(text), "{arguments:?}: {errors}");
     }
     let listed = run(&files, USER, &["--list-providers"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains("openstack"));

@@ -357,13 +357,13 @@ async fn a_dry_run_logs_changes_of_its_plan_and_writes_nothing() {
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
-    let said: Vec<_> = scene
+    let lines: Vec<_> = scene
         .log()
         .lines()
         .filter(|line| line.contains("Would do about=\"node node-1\""))
         .map(str::to_owned)
         .collect();
-    assert_eq!(said.len(), 1, "once: {said:?}");
+    assert_eq!(lines.len(), 1, "once: {lines:?}");
     stage.assert_untouched().await;
 }
 

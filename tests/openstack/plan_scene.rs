@@ -169,8 +169,8 @@ impl PlanScene {
         assert!(lease.is_none(), "{lease:?}");
         let events: Api<Event> = Api::all(self.scene.client.clone());
         let events = events.list(&ListParams::default()).await.unwrap().items;
-        let said = events.into_iter().filter_map(|event| event.source?.component);
-        assert_eq!(said.collect::<Vec<_>>(), Vec::<String>::new());
+        let components = events.into_iter().filter_map(|event| event.source?.component);
+        assert_eq!(components.collect::<Vec<_>>(), Vec::<String>::new());
     }
 }
 

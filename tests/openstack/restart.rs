@@ -72,7 +72,7 @@ async fn sigterm_ends_the_program_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_the_api_server_loses_no_node() {
-    // The time of the restart depends on the machine. Without leader election, no Lease is lost meanwhile.
+    // Long times, so that the Lease is not lost however long the restart takes.
     let patience = [
         "--leader-elect-lease-duration=200s",
         "--leader-elect-renew-deadline=150s",

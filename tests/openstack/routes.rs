@@ -363,7 +363,7 @@ async fn a_failed_read_changes_no_route_and_no_condition() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_usable_cluster_cidr_the_other_controllers_work() {
-    for (flag, said) in [
+    for (flag, line) in [
         ("--cluster-cidr=", "--cluster-cidr is empty"),
         ("--cluster-cidr=10.0.0.0/8,11.0.0.0/8", "same family"),
     ] {
@@ -371,7 +371,7 @@ async fn without_a_usable_cluster_cidr_the_other_controllers_work() {
         let mut ccm = routes.scene.start(&[flag]).await;
         routes.join("node-1", 1).await;
         routes.scene.initialized("node-1").await;
-        routes.scene.logged(said).await;
+        routes.scene.logged(line).await;
         assert!(routes.scene.log().contains("Controller not started"));
         assert!(routes.destinations().is_empty());
         let metrics = ccm.get("/metrics").await.unwrap().1;

@@ -40,8 +40,8 @@ fn a_missing_or_unreadable_config_is_named() {
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(1));
-        let said = stderr(&output).to_lowercase();
-        assert!(said.contains(text), "{said}");
+        let errors = stderr(&output).to_lowercase();
+        assert!(errors.contains(text), "{errors}");
     }
     let output = Command::new(program())
         .args(["--cloud-provider=openstack", "--secure-port=0"])
@@ -74,7 +74,7 @@ fn all_problems_of_the_config_are_reported_at_once_and_no_secret() {
     );
     let (output, folder) = run(&config, &[]);
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
+    let errors = stderr(&output);
     for text in [
         "cloud.conf:7:",
         "cloud.conf:10:",
@@ -82,10 +82,10 @@ fn all_problems_of_the_config_are_reported_at_once_and_no_secret() {
         "cloud.conf:12:",
         "cloud.conf:13:",
     ] {
-        assert!(said.contains(text), "{text} is missing:\n{said}");
+        assert!(errors.contains(text), "{text} is missing:\n{errors}");
     }
-    assert!(said.contains("write 5s"), "{said}");
-    assert!(!said.contains(SECRET), "{said}");
+    assert!(errors.contains("write 5s"), "{errors}");
+    assert!(!errors.contains(SECRET), "{errors}");
     drop(folder);
 }
 
@@ -101,12 +101,12 @@ fn credentials_that_contradict_each_other_are_refused() {
     );
     let (output, _folder) = run(&config, &[]);
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
+    let errors = stderr(&output);
     assert!(
-        said.contains("both a password and an application credential"),
-        "{said}"
+        errors.contains("both a password and an application credential"),
+        "{errors}"
     );
-    assert!(!said.contains(SECRET), "{said}");
+    assert!(!errors.contains(SECRET), "{errors}");
 }
 
 /// Waits until the probe of the cloud fails while the process is healthy.

@@ -123,8 +123,8 @@ impl ValidateScene {
             log: String::from_utf8(output.stderr).unwrap(),
         };
         for secret in SECRETS {
-            for said in [&validated.text, &validated.log] {
-                assert!(!said.contains(secret), "{secret} is in\n{said}");
+            for output in [&validated.text, &validated.log] {
+                assert!(!output.contains(secret), "{secret} is in\n{output}");
             }
         }
         for call in self.cloud.calls() {
