@@ -168,7 +168,7 @@ impl Cluster {
                 async move {
                     let patch = json!({"status": {"conditions": [{
                         "type": "NetworkUnavailable", "status": "True", "reason": "NotYet",
-                        "message": "nobody has made a route for this node yet",
+                        "message": "no route for this node has been created yet",
                         "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": "2026-01-02T03:04:05Z",
                     }]}});
                     let name = format!("node-{i:05}");

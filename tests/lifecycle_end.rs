@@ -15,7 +15,7 @@ const NODES: usize = 500;
 async fn deletions_in_progress_finish_and_no_other_begins() {
     let mut stage = Stage::start("end", |_| {}).await;
     stage.healthy(&numbered("well", 1)).await;
-    let names = numbered("gone", NODES);
+    let names = numbered("deleted", NODES);
     let specs: Vec<_> = names.iter().map(|name| node(name, true)).collect();
     stage.register(&specs).await;
     // All nodes become not ready before the first answer, so that they are deleted together.

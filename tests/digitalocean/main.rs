@@ -283,11 +283,11 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         .delete("web", &DeleteParams::default())
         .await
         .unwrap();
-    let gone = async || {
+    let deleted = async || {
         (scene.cloud.documents("load_balancers").len() == 1 && scene.opened().is_empty()).then_some(())
     };
     scene
-        .eventually("the load balancer is deleted and the ports are closed", gone)
+        .eventually("the load balancer is deleted and the ports are closed", deleted)
         .await;
     let log = std::fs::read_to_string(scene.stage.log()).unwrap();
     assert!(!log.contains(&Config::default().token), "the token is in the log");

@@ -75,8 +75,8 @@ async fn work(cloud: &dyn TestCloud, stage: &Stage, name: &str) {
         .await
         .unwrap_or_else(|| panic!("the Service is not served:\n{}", log()));
     services.delete(name, &DeleteParams::default()).await.unwrap();
-    let gone = async || services.get_opt(name).await.ok()?.is_none().then_some(());
-    eventually(LIMIT, gone)
+    let deleted = async || services.get_opt(name).await.ok()?.is_none().then_some(());
+    eventually(LIMIT, deleted)
         .await
         .unwrap_or_else(|| panic!("the Service is not deleted:\n{}", log()));
 }

@@ -40,7 +40,7 @@ async fn one_node_after_another() {
 }
 
 async fn a_node_whose_machine_was_deleted_is_deleted(stage: &Stage) {
-    for (name, status) in [("gone", "False"), ("gone-and-silent", "Unknown")] {
+    for (name, status) in [("deleted", "False"), ("deleted-and-unknown", "Unknown")] {
         stage.cloud.insert(name, Instance::default());
         stage.register(&[node(name, true)]).await;
         stage.cloud.remove(name);
@@ -86,12 +86,12 @@ async fn an_error_of_the_cloud_deletes_no_node(stage: &Stage) {
 }
 
 async fn a_ready_node_causes_no_request(stage: &Stage) {
-    stage.register(&[node("ready-and-gone", true)]).await;
+    stage.register(&[node("ready-and-deleted", true)]).await;
     stage.a_pass_deletes("marker-1").await;
-    assert!(stage.exists("ready-and-gone").await);
+    assert!(stage.exists("ready-and-deleted").await);
     // A request for it as another present node does not delete it, as long as the cloud reports others.
-    stage.set_ready("ready-and-gone", false).await;
-    stage.deleted("ready-and-gone").await;
+    stage.set_ready("ready-and-deleted", false).await;
+    stage.deleted("ready-and-deleted").await;
 }
 
 async fn a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(stage: &Stage) {
@@ -304,7 +304,7 @@ async fn the_lifecycle_controller_alone_deletes_nodes_and_initializes_none() {
     stage.healthy(&numbered("well", 2)).await;
     stage.cloud.insert("fresh", Instance::default());
     stage.register(&[NodeSpec::new("fresh")]).await;
-    stage.a_pass_deletes("gone").await;
+    stage.a_pass_deletes("deleted").await;
     assert!(!is_initialized(&stage.nodes.get("fresh").await.unwrap()));
     assert!(stage.cloud.calls().iter().all(|call| !call.metadata));
 }
@@ -318,7 +318,7 @@ async fn a_disabled_lifecycle_controller_makes_no_requests() {
             .insert("cloud-node-lifecycle-controller");
     })
     .await;
-    stage.register(&[node("gone", false)]).await;
+    stage.register(&[node("deleted", false)]).await;
     // The other controller works meanwhile.
     stage.cloud.insert(
         "fresh",
@@ -329,8 +329,8 @@ async fn a_disabled_lifecycle_controller_makes_no_requests() {
     );
     stage.register(&[NodeSpec::new("fresh")]).await;
     stage.node("fresh", "initialized", is_initialized).await;
-    assert!(stage.exists("gone").await);
-    assert_eq!(stage.lookups("gone"), 0);
+    assert!(stage.exists("deleted").await);
+    assert_eq!(stage.lookups("deleted"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -258,14 +258,14 @@ impl Parser<'_> {
         series.retain(|series| series.labels["__name__"] == name);
         if self.take("{") {
             while !self.take("}") {
-                let (label, operator, wanted) = (self.word(), self.word(), self.word());
-                let wanted = wanted.trim_matches('"');
-                let pattern = Regex::new(&format!("^(?:{wanted})$")).unwrap();
+                let (label, operator, expected) = (self.word(), self.word(), self.word());
+                let expected = expected.trim_matches('"');
+                let pattern = Regex::new(&format!("^(?:{expected})$")).unwrap();
                 series.retain(|series| {
                     let value = series.labels.get(&label).map_or("", String::as_str);
                     match operator.as_str() {
-                        "=" => value == wanted,
-                        "!=" => value != wanted,
+                        "=" => value == expected,
+                        "!=" => value != expected,
                         "=~" => pattern.is_match(value),
                         "!~" => !pattern.is_match(value),
                         other => panic!("{other} is not a matcher"),

@@ -42,10 +42,10 @@ fn listings(scene: &Scene) -> usize {
 
 /// Waits for several more listings of servers, so that the first one has had its effect.
 async fn some_refreshes(scene: &Scene) {
-    let wanted = listings(scene) + 4;
+    let expected = listings(scene) + 4;
     scene
         .eventually("more listings", async || {
-            (listings(scene) >= wanted).then_some(())
+            (listings(scene) >= expected).then_some(())
         })
         .await;
 }

@@ -95,13 +95,13 @@ async fn the_log_links_a_call_to_the_request_ids_of_the_cloud() {
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect();
     let with = |message: &'static str| lines.iter().filter(move |line| line["message"] == message);
-    let asked: Vec<_> = with("The cloud answered").collect();
-    assert!(!asked.is_empty(), "{log}");
+    let calls: Vec<_> = with("The cloud answered").collect();
+    assert!(!calls.is_empty(), "{log}");
     // A refusal has the cloud's request ID, and the number of the call that is retried.
     let refused = with("Will retry a cloud call")
         .next()
         .unwrap_or_else(|| panic!("{log}"));
-    let same: Vec<_> = asked
+    let same: Vec<_> = calls
         .iter()
         .filter(|line| line["span"]["call"] == refused["span"]["call"])
         .collect();
@@ -112,7 +112,7 @@ async fn the_log_links_a_call_to_the_request_ids_of_the_cloud() {
     assert!(refused["error"].as_str().unwrap().contains(id), "{refused}");
     assert_eq!((&first["status"], &again["status"]), (&503.into(), &200.into()));
     assert_ne!(again["request_id"], id);
-    for line in asked {
+    for line in calls {
         assert!(
             line["span"]["call"].as_u64().is_some_and(|call| call > 0),
             "{line}"

@@ -135,10 +135,10 @@ impl RouteScene {
 
     /// Waits until `more` further passes have read the router.
     async fn passes(&self, more: u64) {
-        let wanted = self.count("router_get") + more;
+        let expected = self.count("router_get") + more;
         self.scene
             .eventually("further passes", async || {
-                (self.count("router_get") >= wanted).then_some(())
+                (self.count("router_get") >= expected).then_some(())
             })
             .await;
     }

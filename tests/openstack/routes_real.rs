@@ -148,8 +148,8 @@ async fn pods_of_a_real_cloud_are_routed() {
         routes.nodes.delete(name, &Default::default()).await.unwrap();
     }
     routes.counted(&mark, "port", 4).await;
-    let gone = async || (routes.count(&mark, "remove_extraroutes", true) >= 1).then_some(());
-    eventually(LIMIT, gone).await.unwrap();
+    let deleted = async || (routes.count(&mark, "remove_extraroutes", true) >= 1).then_some(());
+    eventually(LIMIT, deleted).await.unwrap();
     // One node joins again. Its port has no trace of the former route.
     drop(ccm);
     let _ccm = routes.run();

@@ -114,8 +114,8 @@ impl Scene {
     }
 
     pub(crate) async fn node_deleted(&self, name: &str) {
-        let gone = async || self.nodes.get_opt(name).await.ok()?.is_none().then_some(());
-        self.eventually(&format!("{name} is deleted"), gone).await;
+        let deleted = async || self.nodes.get_opt(name).await.ok()?.is_none().then_some(());
+        self.eventually(&format!("{name} is deleted"), deleted).await;
     }
 
     pub(crate) fn services(&self) -> Api<Service> {

@@ -87,8 +87,10 @@ impl ServiceScene {
     }
 
     async fn deleted(&self, name: &str) {
-        let gone = async || matches!(self.services.get_opt(name).await, Ok(None)).then_some(());
-        self.scene.eventually(&format!("{name} is deleted"), gone).await;
+        let deleted = async || matches!(self.services.get_opt(name).await, Ok(None)).then_some(());
+        self.scene
+            .eventually(&format!("{name} is deleted"), deleted)
+            .await;
     }
 
     fn picture(&self) -> Picture {

@@ -282,10 +282,10 @@ async fn refused_credentials_are_reported_with_their_line() {
         "bad.yaml:20:7: error: Service shop/refused: loadbalancer.openstack.org/class: ",
         "The cloud: without a token there is nothing to ask.",
     ]);
-    let nobody = bench
+    let unreachable = bench
         .conf("")
         .replace(&bench.cloud.auth_url(), "http://127.0.0.1:1/v3");
-    let unknown = bench.validate(&nobody, &[], None).await.assert_code(1);
+    let unknown = bench.validate(&unreachable, &[], None).await.assert_code(1);
     unknown.assert_says(&["cloud.conf:2:10: not known: [Global] auth-url: ", "1 not known."]);
     let conf = bench.conf("").replace("RegionOne", "Elsewhere");
     bench

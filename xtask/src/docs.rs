@@ -179,7 +179,7 @@ fn replace_lines(
     replaced
 }
 
-/// The text with its headings one level lower. A comment in a code block is no heading.
+/// The text with its headings one level lower. A comment in a code block is not a heading.
 fn below_title(text: &str) -> String {
     let mut in_code = false;
     let lines = text.lines().map(|line| {

@@ -126,12 +126,12 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
         sweep.selection = Selection::about(points, calls.iter().sum::<usize>() * 3);
     }
     let name = scenario.name();
-    let mut told = Instant::now();
-    let tell = |progress: &Progress| {
-        if told.elapsed() < PROGRESS_INTERVAL && progress.done < progress.total {
+    let mut last = Instant::now();
+    let report_progress = |progress: &Progress| {
+        if last.elapsed() < PROGRESS_INTERVAL && progress.done < progress.total {
             return;
         }
-        told = Instant::now();
+        last = Instant::now();
         say(&format!(
             "{name}: {} of {} points, {} failed, {:.0} s left",
             progress.done,
@@ -140,7 +140,7 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
             progress.left.as_secs_f64()
         ));
     };
-    let report = sweep.run(scenario, tell).await?;
+    let report = sweep.run(scenario, report_progress).await?;
     print(&report.to_string());
     report.verdict()
 }

@@ -27,7 +27,7 @@ async fn the_route_of_a_node_that_is_deleted_meanwhile_is_deleted() {
     let routes = RouteScene::set().await;
     let scene = &routes.scene;
     let mut servers = Vec::new();
-    for (i, name) in ["stays", "goes"].into_iter().enumerate() {
+    for (i, name) in ["stays", "deleted"].into_iter().enumerate() {
         let server = routes.server(name, "private");
         let port = scene.cloud.server_ports(&server).remove(0);
         // Both nodes are already initialised, so that one request has the routes of both.
@@ -47,7 +47,7 @@ async fn the_route_of_a_node_that_is_deleted_meanwhile_is_deleted() {
     let _ccm = routes.run();
     reached(scene, hold).await;
     scene.cloud.delete_server(&servers[1]).unwrap();
-    scene.nodes.delete("goes", &Default::default()).await.unwrap();
+    scene.nodes.delete("deleted", &Default::default()).await.unwrap();
     assert!(scene.cloud.remove_fault(hold));
     routes.available("stays").await;
     scene

@@ -128,9 +128,9 @@ impl UpstreamService<'_> {
 
     /// The nodes behind the load balancer, as instances in recordings.
     fn targets(&self, hosts: &[Host]) -> Vec<String> {
-        let wanted = self.annotation("target-node-labels").unwrap_or_default();
+        let desired = self.annotation("target-node-labels").unwrap_or_default();
         let has = |host: &Host| {
-            let mut pairs = wanted.split(',').filter_map(|pair| pair.split_once('='));
+            let mut pairs = desired.split(',').filter_map(|pair| pair.split_once('='));
             pairs.all(|(key, value)| {
                 let label = host.labels.get(key);
                 label.is_some_and(|label| value.is_empty() || label == value)
@@ -197,7 +197,7 @@ fn front_rules<'a>(requested: &UpstreamService<'_>, ports: impl Iterator<Item = 
     rules
 }
 
-fn group_writes(got: &Value, name: &str, wanted: &Set) -> Vec<String> {
+fn group_writes(got: &Value, name: &str, desired: &Set) -> Vec<String> {
     let Some(group) = named(&got["cloud"]["security_groups"], name) else {
         return vec![format!("create group {name}")];
     };
@@ -206,8 +206,8 @@ fn group_writes(got: &Value, name: &str, wanted: &Set) -> Vec<String> {
         writes.push(format!("tag group {name}"));
     }
     let have = tuples(Some(group));
-    writes.extend(wanted.difference(&have).map(|rule| format!("authorize {rule}")));
-    writes.extend(have.difference(wanted).map(|rule| format!("revoke {rule}")));
+    writes.extend(desired.difference(&have).map(|rule| format!("authorize {rule}")));
+    writes.extend(have.difference(desired).map(|rule| format!("revoke {rule}")));
     writes
 }
 
@@ -266,8 +266,8 @@ fn network(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host], config:
         attributes.push(("access_logs.s3.bucket", bucket.to_owned()));
         attributes.push(("access_logs.s3.prefix", prefix.to_owned()));
     }
-    for (key, wanted) in attributes {
-        if lb["attributes"][key] != wanted {
+    for (key, desired) in attributes {
+        if lb["attributes"][key] != desired {
             writes.push(format!("change {key}"));
         }
     }
@@ -333,22 +333,22 @@ fn listener_writes(
         |(key, _): &&(&str, Value)| ["HealthCheckProtocol", "HealthCheckIntervalSeconds"].contains(key);
     let Some(group) = group.filter(|group| {
         let mut named = health.iter().filter(in_name);
-        group["protocol"] == port.traffic && named.all(|(key, wanted)| group["health"][*key] == *wanted)
+        group["protocol"] == port.traffic && named.all(|(key, desired)| group["health"][*key] == *desired)
     }) else {
         writes.push(format!("replace the target group of {name}"));
         return writes;
     };
     let node_port = &port.node_port;
-    let wanted: Set = requested
+    let desired: Set = requested
         .targets(hosts)
         .iter()
         .map(|node| format!("{node}:{node_port}"))
         .collect();
-    if set(&group["targets"]) != wanted {
+    if set(&group["targets"]) != desired {
         writes.push(format!("change the targets of {name}"));
     }
-    for (key, wanted) in health {
-        if group["health"][key] != wanted {
+    for (key, desired) in health {
+        if group["health"][key] != desired {
             writes.push(format!("change {key} of {name}"));
         }
     }
@@ -378,15 +378,15 @@ fn node_group_writes(
         tuples(group),
     );
     let mut writes = Vec::new();
-    let mut compare = |kind: &str, wanted: &Set| {
+    let mut compare = |kind: &str, desired: &Set| {
         let mark = format!("(kubernetes.io/rule/nlb/{kind}={})", lb_name(requested));
         for rule in have.iter().filter(|rule| rule.ends_with(&mark)) {
             let tuple = rule.trim_end_matches(&mark).trim_end();
-            if !wanted.contains(tuple) {
+            if !desired.contains(tuple) {
                 writes.push(format!("revoke {rule}"));
             }
         }
-        let missing = wanted.iter().filter(|tuple| !have_tuples.contains(*tuple));
+        let missing = desired.iter().filter(|tuple| !have_tuples.contains(*tuple));
         writes.extend(missing.map(|tuple| format!("authorize {tuple}")));
     };
     let rules = |protocol: &str, ports: &Set, sources: &Set| -> Set {
@@ -465,7 +465,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
             certificate.unwrap_or_default()
         )
     };
-    let wanted: Set = requested.ports().iter().map(listener).collect();
+    let desired: Set = requested.ports().iter().map(listener).collect();
     let seen = |one: &Value| {
         format!(
             "{} {}:{} {}",
@@ -477,12 +477,12 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
     };
     let have: Set = items(&lb["listeners"]).iter().map(seen).collect();
     writes.extend(
-        wanted
+        desired
             .difference(&have)
             .map(|one| format!("create listener {one}")),
     );
     writes.extend(
-        have.difference(&wanted)
+        have.difference(&desired)
             .map(|one| format!("delete listener {one}")),
     );
 
@@ -502,8 +502,8 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
         .split(',');
     groups.extend(extra.filter(|group| !group.is_empty()).map(str::to_owned));
     let instances: Set = requested.targets(hosts).into_iter().collect();
-    for (key, wanted) in [("subnets", subnets), ("groups", groups), ("instances", instances)] {
-        if set(&lb[key]) != wanted {
+    for (key, desired) in [("subnets", subnets), ("groups", groups), ("instances", instances)] {
+        if set(&lb[key]) != desired {
             writes.push(format!("change the {key}"));
         }
     }
@@ -517,13 +517,13 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
         Some("*") => requested.ports(),
         _ => &[],
     };
-    let wanted: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
+    let desired: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
     let backends = items(&lb["backends"]).iter().map(text);
     let backends: Vec<_> = backends
         .filter(|backend| backend.contains("k8s-proxyprotocol-enabled"))
         .collect();
-    if backends.len() != wanted.len()
-        || !wanted
+    if backends.len() != desired.len()
+        || !desired
             .iter()
             .all(|port| backends.iter().any(|one| one.contains(port)))
     {
@@ -532,7 +532,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
     let seconds = |key: &str, otherwise: u64| requested.number(key, otherwise);
     let draining = requested.is_true("connection-draining-enabled");
     let attributes = &lb["attributes"];
-    for (key, have, wanted) in [
+    for (key, have, desired) in [
         (
             "access log",
             &attributes["AccessLog"]["Enabled"],
@@ -554,7 +554,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
             json!(requested.is_true("cross-zone-load-balancing-enabled")),
         ),
     ] {
-        if *have != wanted {
+        if *have != desired {
             writes.push(format!("change {key}"));
         }
     }

@@ -318,11 +318,11 @@ pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
         ))
         .await?;
     }
-    let gone = async || {
+    let deleted = async || {
         let now = ProjectObjects::read(site).await.ok()?;
         now.without(&site.base).balancers.is_empty().then_some(())
     };
-    poll(LIMIT, gone)
+    poll(LIMIT, deleted)
         .await
         .context("a load balancer was not deleted")?;
     for floating in &left.floating {

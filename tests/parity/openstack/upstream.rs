@@ -136,34 +136,36 @@ fn balancer(
     if !has(&lb["tags"], &tag) {
         writes.push("tag the load balancer".to_owned());
     }
-    let mut wanted = BTreeSet::new();
+    let mut desired = BTreeSet::new();
     for (index, port) in items(&requested.service["spec"]["ports"]).iter().enumerate() {
         let protocol = if requested.truth("x-forwarded-for", false) {
             "HTTP".to_owned()
         } else {
             port["protocol"].as_str().unwrap_or("TCP").to_owned()
         };
-        let slot = format!("{protocol}/{}", port["port"]);
-        wanted.insert(slot.clone());
+        let listener_name = format!("{protocol}/{}", port["port"]);
+        desired.insert(listener_name.clone());
         let listener = items(&lb["listeners"])
             .iter()
             .find(|one| one["protocol"] == *protocol && one["protocol_port"] == port["port"]);
         let Some(listener) = listener else {
-            writes.push(format!("create listener {slot}"));
+            writes.push(format!("create listener {listener_name}"));
             continue;
         };
-        writes.extend(listener_writes(requested, &slot, listener));
-        let pool = items(&lb["pools"])
-            .iter()
-            .find(|pool| items(&pool["listeners"]).iter().any(|one| one == slot.as_str()));
+        writes.extend(listener_writes(requested, &listener_name, listener));
+        let pool = items(&lb["pools"]).iter().find(|pool| {
+            items(&pool["listeners"])
+                .iter()
+                .any(|one| one == listener_name.as_str())
+        });
         let Some(pool) = pool else {
-            writes.push(format!("create pool of {slot}"));
+            writes.push(format!("create pool of {listener_name}"));
             continue;
         };
         let pool_protocol = requested.proxy().map_or(protocol, str::to_owned);
         writes.extend(pool_writes(
             requested,
-            &slot,
+            &listener_name,
             pool,
             &pool_protocol,
             (index, port),
@@ -172,10 +174,10 @@ fn balancer(
         ));
     }
     for listener in items(&lb["listeners"]) {
-        let slot = format!("{}/{}", text(&listener["protocol"]), listener["protocol_port"]);
+        let listener_name = format!("{}/{}", text(&listener["protocol"]), listener["protocol_port"]);
         let ours = has(&listener["tags"], &tag) || (owner && items(&listener["tags"]).is_empty());
-        if ours && !wanted.contains(&slot) {
-            writes.push(format!("delete listener {slot}"));
+        if ours && !desired.contains(&listener_name) {
+            writes.push(format!("delete listener {listener_name}"));
         }
     }
     let internal = requested.service["metadata"]["annotations"][INTERNAL] == "true";
@@ -197,7 +199,7 @@ fn has(tags: &Value, tag: &str) -> bool {
     items(tags).iter().any(|one| one == tag)
 }
 
-fn listener_writes(requested: &UpstreamService<'_>, slot: &str, listener: &Value) -> Vec<String> {
+fn listener_writes(requested: &UpstreamService<'_>, listener_name: &str, listener: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     if !has(&listener["tags"], &requested.tag()) {
         wrong.push("tags");
@@ -242,13 +244,13 @@ fn listener_writes(requested: &UpstreamService<'_>, slot: &str, listener: &Value
     }
     wrong
         .into_iter()
-        .map(|field| format!("change {field} of listener {slot}"))
+        .map(|field| format!("change {field} of listener {listener_name}"))
         .collect()
 }
 
 fn pool_writes(
     requested: &UpstreamService<'_>,
-    slot: &str,
+    listener_name: &str,
     pool: &Value,
     protocol: &str,
     (index, port): (usize, &Value),
@@ -256,11 +258,11 @@ fn pool_writes(
     config: UpstreamConfig,
 ) -> Vec<String> {
     if pool["protocol"] != protocol {
-        return vec![format!("recreate the pool of {slot}")];
+        return vec![format!("recreate the pool of {listener_name}")];
     }
     let mut writes = Vec::new();
     if pool["lb_algorithm"] != requested.annotation("lb-method").unwrap_or("ROUND_ROBIN") {
-        writes.push(format!("change the method of {slot}"));
+        writes.push(format!("change the method of {listener_name}"));
     }
     let monitored = requested.truth("enable-health-monitor", config.monitors);
     let check = if monitored {
@@ -281,13 +283,13 @@ fn pool_writes(
         })
         .collect();
     if want != have {
-        writes.push(format!("set the members of {slot}"));
+        writes.push(format!("set the members of {listener_name}"));
     }
     let monitor = &pool["health_monitor"];
     match (monitored, monitor.is_null()) {
         (false, true) => {}
-        (false, false) => writes.push(format!("delete the monitor of {slot}")),
-        (true, true) => writes.push(format!("create the monitor of {slot}")),
+        (false, false) => writes.push(format!("delete the monitor of {listener_name}")),
+        (true, true) => writes.push(format!("create the monitor of {listener_name}")),
         (true, false) => {
             let kind = match port["protocol"].as_str() {
                 _ if !requested.health().is_null() => "HTTP",
@@ -297,9 +299,9 @@ fn pool_writes(
             };
             let name = format!("monitor_{index}_{}", requested.tag());
             if monitor["type"] != kind {
-                writes.push(format!("recreate the monitor of {slot}"));
+                writes.push(format!("recreate the monitor of {listener_name}"));
             } else if monitor["name"] != *name {
-                writes.push(format!("rename the monitor of {slot}"));
+                writes.push(format!("rename the monitor of {listener_name}"));
             }
             for (field, note, otherwise) in [
                 ("delay", "health-monitor-delay", 5),
@@ -308,7 +310,7 @@ fn pool_writes(
                 ("max_retries_down", "health-monitor-max-retries-down", 3),
             ] {
                 if monitor[field] != requested.number(note, otherwise) {
-                    writes.push(format!("change {field} of the monitor of {slot}"));
+                    writes.push(format!("change {field} of the monitor of {listener_name}"));
                 }
             }
         }
