@@ -12,12 +12,12 @@ ARG FEATURES=all-providers
 ARG COMMIT=unknown
 ARG SOURCE_DATE_EPOCH=0
 RUN CCM_COMMIT=${COMMIT} deploy/image/root.sh "${FEATURES}" "$(dpkg --print-architecture)" /root-file-system
-# A provider that the linker left out would be missed at the first start only.
+# Without this check, a provider that the linker left out would be noticed at the first start only.
 RUN test -n "$(/root-file-system/bin/cloud-controller-manager --list-providers)"
 
 FROM scratch
 COPY --from=build /root-file-system/ /
-# What a burst of large answers took is given back when it is over: in a cluster of thousands of nodes this is half of the memory.
+# Memory of a burst of large answers is returned to the system afterwards. In a cluster of thousands of nodes this is half of the memory.
 ENV MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072
 USER 65532:65532
 ENTRYPOINT ["/bin/cloud-controller-manager"]

@@ -1,4 +1,5 @@
-//! A cluster on any cloud: nodes join, are not ready, Services come, follow the nodes and go, the program restarts.
+//! A cluster on any cloud: nodes join and become not ready, Services are created, follow the nodes and are deleted, and the
+//! program restarts.
 
 use std::{
     collections::BTreeMap,
@@ -31,12 +32,12 @@ use crate::{
     print, say,
 };
 
-/// Between two looks at the cloud; at least twice the time of a look.
+/// Pause between two reads of the cloud. It lasts at least twice as long as a read.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Nothing takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// What the Go program needed, measured on the same ground with 100 nodes and one Service with three ports: cloud, phase, figures.
+/// Cloud, phase and figures of the Go program, measured in the same setup with 100 nodes and one Service with three ports.
 const GO: [(&str, &str, &str); 6] = [
     ("aws", "join", "16.7 s, one DescribeInstances each"),
     ("aws", "not ready", "97 calls in 20 s"),
@@ -77,12 +78,12 @@ impl LifeOptions {
         (1..=self.services).map(|at| format!("web-{at:03}")).collect()
     }
 
-    /// The name of the section: that of the cloud, and what is not as by default.
+    /// The name of the section: the cloud, and options that differ from the default.
     fn section(&self) -> String {
         format!("life {}", self.title())
     }
 
-    /// The cloud, and what is not the default.
+    /// The cloud, and options that differ from the default.
     fn title(&self) -> String {
         let mut title = self.cloud.clone();
         if self.nodes != 100 {
@@ -124,7 +125,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         .replacen("[Global]\n", &format!("[Global]\n{global}"), 1);
     stage.write_cloud_config(&config)?;
     let Cloud::Test(test, _) = &cloud else {
-        bail!("{} is no test cloud", options.cloud)
+        bail!("{} is not a test cloud", options.cloud)
     };
     let mut cluster = Cluster {
         options,
@@ -142,14 +143,14 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     let mut ccm = cluster.start()?;
     let done = watch.initialized(names.len(), LIMIT).await?;
     let end = done.finished.unwrap_or_else(Instant::now);
-    cluster.note("join", end - began, &before);
+    cluster.record("join", end - began, &before);
     quiet(&cloud).await?;
 
     let before = test.calls();
     cluster.set_ready(&names, false).await?;
     let time = Duration::from_secs(options.not_ready);
     tokio::time::sleep(time).await;
-    cluster.note("not ready", time, &before);
+    cluster.record("not ready", time, &before);
     cluster.set_ready(&names, true).await?;
     quiet(&cloud).await?;
 
@@ -161,7 +162,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         })
         .await?;
     quiet(&cloud).await?;
-    cluster.note("Service created", seconds, &before);
+    cluster.record("Service created", seconds, &before);
 
     let leaving = names.first().context("no nodes")?;
     let (began, before) = (Instant::now(), test.calls());
@@ -172,7 +173,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         })
         .await?;
     quiet(&cloud).await?;
-    cluster.note("node out", seconds, &before);
+    cluster.record("node out", seconds, &before);
     let rss_mb = ccm.rss_kib()? as f64 / 1024.0;
 
     ccm.terminate()?;
@@ -182,18 +183,18 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     ccm.wait_healthy("/readyz", LIMIT).await?;
     let ready = began.elapsed();
     quiet(&cloud).await?;
-    cluster.note("restart", ready, &before);
+    cluster.record("restart", ready, &before);
 
     let (began, before) = (Instant::now(), test.calls());
     cluster.delete().await?;
     let seconds = cluster
-        .until("the Services are gone", began, async |found| {
+        .until("the Services are deleted", began, async |found| {
             Ok(found.names.is_empty()
                 && cluster.services().list(&ListParams::default()).await?.items.len() == 1)
         })
         .await?;
     quiet(&cloud).await?;
-    cluster.note("Service deleted", seconds, &before);
+    cluster.record("Service deleted", seconds, &before);
     let peak_mb = ccm.peak_rss_kib()? as f64 / 1024.0;
     ccm.kill()?;
 
@@ -225,7 +226,7 @@ impl Cluster<'_> {
         Api::default_namespaced(self.client.clone())
     }
 
-    fn note(&mut self, title: &'static str, took: Duration, before: &BTreeMap<String, u64>) {
+    fn record(&mut self, title: &'static str, took: Duration, before: &BTreeMap<String, u64>) {
         let phase = Phase {
             title,
             seconds: took.as_secs_f64(),
@@ -239,7 +240,7 @@ impl Cluster<'_> {
         self.phases.push(phase);
     }
 
-    /// Whether every port leads to so many nodes.
+    /// Whether every port leads to `nodes` nodes.
     fn leads_to(&self, found: &LoadBalancers, nodes: usize) -> bool {
         let pools = self.options.services * usize::from(self.options.ports);
         found.pools.len() == pools && found.pools.values().all(|pool| pool.len() == nodes)
@@ -291,9 +292,8 @@ impl Cluster<'_> {
         Ok(services.iter().filter(|service| served(service)).count() == names.len())
     }
 
-    /// Waits until the load balancers are as wanted, and returns how long it took. Many of them are not looked at before the
-    /// program is quiet, because the emulator of a cloud has nothing to do meanwhile but to answer: then the time is that of the
-    /// last call.
+    /// Waits until the load balancers are as desired, and returns how long it took. Many load balancers are read only when the
+    /// program makes no more calls, so that the reads do not slow down the emulator. The time then ends with the last call.
     async fn until(
         &self,
         what: &str,
@@ -305,14 +305,14 @@ impl Cluster<'_> {
                 1 => None,
                 _ => Some(quiet(self.all).await?),
             };
-            let looked = Instant::now();
+            let read = Instant::now();
             if done(self.cloud.load_balancers().await?).await? {
                 return Ok(last.unwrap_or_else(Instant::now) - began);
             }
             if began.elapsed() > LIMIT {
                 bail!("not within {LIMIT:?}: {what}");
             }
-            tokio::time::sleep(PAUSE.max(looked.elapsed() * 2)).await;
+            tokio::time::sleep(PAUSE.max(read.elapsed() * 2)).await;
         }
     }
 
@@ -340,8 +340,8 @@ impl Cluster<'_> {
         } in &self.phases
         {
             let writes = calls.iter().filter(|(op, _)| self.cloud.is_write(op));
-            let is_like_theirs = options.nodes == 100 && options.services == 1 && options.ports == 3;
-            let mut go = GO.iter().filter(|_| is_like_theirs);
+            let is_comparable = options.nodes == 100 && options.services == 1 && options.ports == 3;
+            let mut go = GO.iter().filter(|_| is_comparable);
             let go = go.find(|(cloud, phase, _)| *cloud == options.cloud && phase == title);
             let _ = writeln!(
                 text,

@@ -1,4 +1,4 @@
-//! Nodes that are not ready, nodes whose server is gone, and a leader that ends.
+//! Nodes that are not ready, nodes whose server was deleted, and a leader that ends.
 
 use std::{
     collections::BTreeMap,
@@ -23,18 +23,18 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::measure::{LATENCY, Writes, kinds, median, since, wait_for, writes};
 use crate::{print, say};
 
-/// Upstream asks four times for each node that is not ready, every five seconds.
+/// Upstream makes four calls for each node that is not ready, every five seconds.
 const GO_CALLS: u64 = 4;
 const GO_PERIOD: Duration = Duration::from_secs(5);
 /// How long a node must exist before it may be deleted, by default.
 const GRACE: Duration = Duration::from_secs(120);
-/// Servers that go at once.
-const GONE: usize = 50;
-/// How often what has a single time is measured.
+/// Servers that are deleted at once.
+const DELETED: usize = 50;
+/// Measurements of each figure that is a median.
 const TIMES: usize = 5;
 /// Requests to the API server at once.
 const PARALLEL: usize = 32;
-/// Nothing takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Args, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct LifecycleOptions {
 /// How a leader ends.
 #[derive(Clone, Copy)]
 enum End {
-    /// By SIGTERM: it finishes its work and gives the lease back.
+    /// By SIGTERM: it finishes its work and releases the lease.
     Drained,
     /// By SIGKILL.
     Killed,
@@ -69,15 +69,15 @@ struct Cluster {
     _ccm: Ccm,
 }
 
-/// What was seen while nodes were not ready.
+/// Figures of a time in which nodes were not ready.
 struct NotReady {
     nodes: usize,
     calls: BTreeMap<String, u64>,
     writes: Writes,
 }
 
-/// What was seen when servers were gone.
-struct Gone {
+/// Figures of the deletion of servers.
+struct Deletion {
     seconds: f64,
     calls: BTreeMap<String, u64>,
     writes: Writes,
@@ -95,13 +95,13 @@ pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()
     say(&format!("nodes are not ready for {} minutes", options.minutes));
     let (all, one) = tokio::try_join!(large.not_ready(options.nodes, time), small.not_ready(1, time))?;
     let not_ready = [all, one];
-    say(&format!("{GONE} of {} servers go", options.nodes));
-    let many = large.gone(GONE).await?;
+    say(&format!("{DELETED} of {} servers are deleted", options.nodes));
+    let many = large.delete_servers(DELETED).await?;
     drop(large);
-    say("one server goes, then the next");
+    say("servers are deleted one by one");
     let mut single = Vec::new();
     for _ in 0..TIMES {
-        single.push(small.gone(1).await?);
+        single.push(small.delete_servers(1).await?);
     }
     drop(small);
 
@@ -141,7 +141,7 @@ impl Cluster {
         })
     }
 
-    /// The names of nodes that are there, in their order.
+    /// The names of the first `count` nodes.
     fn names(&self, count: usize) -> Vec<String> {
         self.watch.now().rows.keys().take(count).cloned().collect()
     }
@@ -154,7 +154,7 @@ impl Cluster {
             .await
     }
 
-    /// Nodes whose servers run are not ready for a while.
+    /// Sets nodes to not ready for a time while their servers run.
     async fn not_ready(&self, count: usize, time: Duration) -> Result<NotReady> {
         let names = self.names(count);
         let (calls, before) = (self.cloud.calls()?, writes(&self.stage)?);
@@ -172,8 +172,8 @@ impl Cluster {
         Ok(figures)
     }
 
-    /// Servers go, and their nodes are no longer ready; returns when the nodes are deleted.
-    async fn gone(&mut self, count: usize) -> Result<Gone> {
+    /// Deletes servers and sets their nodes to not ready. Returns when the nodes are deleted.
+    async fn delete_servers(&mut self, count: usize) -> Result<Deletion> {
         let Cloud::Simulated(cloud) = &self.cloud else {
             bail!("only for the simulated cloud");
         };
@@ -201,7 +201,7 @@ impl Cluster {
         })
         .await
         .context("deleted nodes without an Event each")?;
-        Ok(Gone {
+        Ok(Deletion {
             seconds,
             calls: since(&calls, self.cloud.calls()?),
             writes: writes(&self.stage)?.since(before),
@@ -209,7 +209,7 @@ impl Cluster {
     }
 }
 
-/// From the signal to a leader until the next leader has initialised a node that joined at that moment.
+/// Times from the signal to a leader until the next leader has initialised a node that joined at that moment.
 async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
     let cloud = Cloud::simulated(LATENCY).await?;
     let names = cloud.servers(TIMES).await?;
@@ -241,8 +241,8 @@ async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
 fn report(
     options: &LifecycleOptions,
     not_ready: &[NotReady; 2],
-    many: &Gone,
-    single: &[Gone],
+    many: &Deletion,
+    single: &[Deletion],
     drained: &[Duration],
     killed: &[Duration],
 ) -> String {
@@ -272,15 +272,15 @@ fn report(
     }
     let seconds: Vec<_> = single
         .iter()
-        .map(|gone| Duration::from_secs_f64(gone.seconds))
+        .map(|deletion| Duration::from_secs_f64(deletion.seconds))
         .collect();
     let _ = write!(
         text,
-        "\n## Servers that are gone\n\n\
-         From the moment when the servers are gone and the nodes not ready until the Nodes are deleted, with default flags. The\n\
+        "\n## Deleted servers\n\n\
+         From the moment when the servers are deleted and the nodes not ready until the Nodes are deleted, with default flags. The\n\
          nodes are older than the grace period. The second answer comes 10 s after the first.\n\n\
-         | gone | of | seconds | target | cloud calls | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n\
-         | {GONE} | {} | {:.1} | - | {} | {} | {} |\n\
+         | deleted | of | seconds | target | cloud calls | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n\
+         | {DELETED} | {} | {:.1} | - | {} | {} | {} |\n\
          | 1 | 10 | {:.1} (median of {TIMES}) | 20 | {} | {} | {} |\n",
         options.nodes,
         many.seconds,
@@ -288,9 +288,12 @@ fn report(
         many.writes.nodes,
         many.writes.events,
         median(seconds).as_secs_f64(),
-        single.first().map(|gone| kinds(&gone.calls)).unwrap_or_default(),
-        single.first().map_or(0, |gone| gone.writes.nodes),
-        single.first().map_or(0, |gone| gone.writes.events),
+        single
+            .first()
+            .map(|deletion| kinds(&deletion.calls))
+            .unwrap_or_default(),
+        single.first().map_or(0, |deletion| deletion.writes.nodes),
+        single.first().map_or(0, |deletion| deletion.writes.events),
     );
     let all = |times: &[Duration]| {
         let times: Vec<_> = times

@@ -37,13 +37,13 @@ struct BenchOptions {
 enum Benchmark {
     /// Nodes that join, an idle cluster, one node in a large project.
     Nodes(nodes::NodesOptions),
-    /// Nodes that are not ready, nodes whose server is gone, a leader that ends.
+    /// Nodes that are not ready, nodes whose server was deleted, a leader that ends.
     Lifecycle(lifecycle::LifecycleOptions),
     /// A small cluster on any cloud, from its first node to its last Service.
     Life(life::LifeOptions),
-    /// Services that come, stay and go, and nodes that their load balancers follow.
+    /// Services from creation to deletion, and nodes that their load balancers follow.
     Services(services::ServicesOptions),
-    /// Routes to the nodes' Pods: all made, one node replaced, nothing to do, a restart.
+    /// Routes to the nodes' Pods: all created, one node replaced, nothing to do, a restart.
     Routes(routes::RoutesOptions),
     /// The process: start, end, memory, size of the binary.
     Process(process::ProcessOptions),
@@ -68,9 +68,9 @@ fn main() -> Result<()> {
     }
 }
 
-/// Prints a line about what is being done, on standard error.
+/// Prints a line about the progress, on standard error.
 fn say(line: &str) {
-    // Nobody reads it if this fails.
+    // A closed standard error does not end the benchmark.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

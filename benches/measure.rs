@@ -1,4 +1,4 @@
-//! What benchmarks read off a running program.
+//! Measurements of a running program, shared by the benchmarks.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// Those that came after `before`.
+    /// The writes after `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             nodes: self.nodes - before.nodes,
@@ -57,7 +57,7 @@ pub(crate) fn writes(stage: &Stage) -> Result<Writes> {
     Ok(writes)
 }
 
-/// Without a call for this long, nothing is under way.
+/// Time without a call after which the program counts as idle.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Starts the program on this cloud, with further flags.
@@ -68,7 +68,7 @@ pub(crate) fn start(stage: &Stage, cloud: &Cloud, flags: &[&str]) -> Result<Ccm>
     Ccm::start(&launch)
 }
 
-/// Waits until no call was made for a while, and returns when the last one was seen.
+/// Waits until the program is idle, and returns the time of the last call.
 pub(crate) async fn quiet(cloud: &Cloud) -> Result<Instant> {
     let (mut calls, mut last) = (cloud.calls()?, Instant::now());
     while last.elapsed() < QUIET {
@@ -81,7 +81,7 @@ pub(crate) async fn quiet(cloud: &Cloud) -> Result<Instant> {
     Ok(last)
 }
 
-/// Keeps load balancers from a node.
+/// Excludes a node from load balancers.
 pub(crate) async fn exclude(client: &kube::Client, node: &str) -> Result<()> {
     const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
     let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: "true"}}}));
@@ -90,10 +90,10 @@ pub(crate) async fn exclude(client: &kube::Client, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing takes this long unless it is broken: the ports of 5,000 nodes pass the gate in four minutes.
+/// Time limit of each wait. The ports of 5,000 nodes pass the gate in four minutes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
-/// Waits until a metric has reached this value; returns the value it has then.
+/// Waits until a metric has reached this value, and returns its value.
 pub(crate) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
     let wait = async {
         loop {
@@ -109,9 +109,9 @@ pub(crate) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
         .with_context(|| format!("{name} did not reach {value}"))?
 }
 
-/// Makes Services of type LoadBalancer with so many ports each.
+/// Creates Services of type LoadBalancer with `ports` ports each.
 pub(crate) async fn create_services(api: &Api<Service>, names: &[String], ports: u16) -> Result<()> {
-    let made = stream::iter(names).map(|name| async move {
+    let create_all = stream::iter(names).map(|name| async move {
         let ports: Vec<_> = (0..ports)
             .map(|port| json!({"name": format!("p{port}"), "port": 8000 + port}))
             .collect();
@@ -121,17 +121,17 @@ pub(crate) async fn create_services(api: &Api<Service>, names: &[String], ports:
             "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": ports},
         }))?;
         let create = async || match api.create(&PostParams::default(), &service).await {
-            // It was made, and the connection broke before the answer came.
+            // An attempt before created it, and its connection broke before the answer came.
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
             result => result.map(drop),
         };
-        patiently(create).await
+        with_retries(create).await
     });
-    made.buffer_unordered(PARALLEL).try_collect().await
+    create_all.buffer_unordered(PARALLEL).try_collect().await
 }
 
-/// Repeats a request whose connection broke: an API server that has much to do closes some.
-async fn patiently<T>(request: impl AsyncFn() -> kube::Result<T>) -> Result<T> {
+/// Repeats a request whose connection broke. A busy API server closes some connections.
+async fn with_retries<T>(request: impl AsyncFn() -> kube::Result<T>) -> Result<T> {
     for _ in 0..10 {
         match request().await {
             Ok(answer) => return Ok(answer),
@@ -142,11 +142,11 @@ async fn patiently<T>(request: impl AsyncFn() -> kube::Result<T>) -> Result<T> {
     Ok(request().await?)
 }
 
-/// Waits until so many Services have an address, and no others are there.
+/// Waits until exactly `count` Services exist and all of them have an address.
 pub(crate) async fn served(api: &Api<Service>, count: usize, limit: Duration) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < limit {
-        let all = patiently(async || api.list(&ListParams::default()).await)
+        let all = with_retries(async || api.list(&ListParams::default()).await)
             .await?
             .items;
         let ours = all.iter().filter(|service| {
@@ -155,16 +155,16 @@ pub(crate) async fn served(api: &Api<Service>, count: usize, limit: Duration) ->
                 .iter()
                 .any(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
         });
-        let (mut served, mut there) = (0, 0);
+        let (mut served, mut existing) = (0, 0);
         for service in ours {
-            there += 1;
+            existing += 1;
             let status = service
                 .status
                 .as_ref()
                 .and_then(|status| status.load_balancer.as_ref());
             served += usize::from(status.is_some_and(|status| status.ingress.is_some()));
         }
-        if served == count && there == count {
+        if served == count && existing == count {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -172,7 +172,7 @@ pub(crate) async fn served(api: &Api<Service>, count: usize, limit: Duration) ->
     bail!("not all of {count} Services are served")
 }
 
-/// The value of a metric, named with its labels; none if there is no such sample.
+/// The value of a metric, named with its labels, or `None` if the page has no such sample.
 pub(crate) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
     let value = text
         .lines()
@@ -180,7 +180,7 @@ pub(crate) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
     value?.trim().parse().ok()
 }
 
-/// The calls that came after `before`, by what they do.
+/// The calls after `before`, by operation.
 pub(crate) fn since(before: &BTreeMap<String, u64>, mut now: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     for (op, count) in before {
         if let Some(total) = now.get_mut(op) {
@@ -191,7 +191,7 @@ pub(crate) fn since(before: &BTreeMap<String, u64>, mut now: BTreeMap<String, u6
     now
 }
 
-/// The calls in words.
+/// The calls as text.
 pub(crate) fn kinds(calls: &BTreeMap<String, u64>) -> String {
     calls
         .iter()

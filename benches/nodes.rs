@@ -41,7 +41,7 @@ pub(crate) struct NodesOptions {
     /// The cloud.
     #[arg(long, default_value = "openstack")]
     pub(crate) cloud: String,
-    /// How many Services follow a node that changes, when the nodes are there.
+    /// How many Services follow a node that changes, after the nodes joined.
     #[arg(long, default_value_t = 0)]
     services: usize,
     /// Numbers of nodes.
@@ -52,7 +52,7 @@ pub(crate) struct NodesOptions {
     write: bool,
 }
 
-/// What was measured with one number of nodes.
+/// The figures for one number of nodes.
 struct Figures {
     nodes: usize,
     seconds: f64,
@@ -95,7 +95,7 @@ async fn simulated(provider: &str) -> Result<Cloud> {
     }
 }
 
-/// All nodes are there and tainted when the program starts: the time is its own.
+/// All nodes exist and are tainted when the program starts, so that only its own time is measured.
 async fn join(options: &NodesOptions, program: &Path, count: usize) -> Result<Figures> {
     say(&format!("{count} nodes: preparing"));
     let cloud = simulated(&options.cloud).await?;
@@ -167,7 +167,7 @@ async fn follow(
     node: &str,
 ) -> Result<[BTreeMap<String, u64>; 2]> {
     say(&format!("{} Services", options.services));
-    // The lease of the process before has not expired yet.
+    // The lease of the former process has not expired yet.
     let flags = ["--leader-elect=false"];
     let mut ccm = start(stage, cloud, &flags)?;
     let services: Api<Service> = Api::default_namespaced(client.clone());
@@ -219,8 +219,8 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
     Ok(since(&before, cloud.calls()?))
 }
 
-/// Calls of the program for so many nodes that join, and in an idle hour, as the issues ask for them; and calls of the upstream
-/// program for a node, at initialisation and at every refresh.
+/// Targets for the calls of the program while `nodes` nodes join, and in an idle hour; and the calls of the upstream program for
+/// a node, at initialisation and at every refresh.
 fn targets(cloud: &str, nodes: usize) -> (String, String, usize) {
     match cloud {
         "openstack" => {

@@ -1,4 +1,4 @@
-//! The process itself: how fast it is ready and gone, how much memory it takes, how large the binary is.
+//! The process itself: the times of its start and end, its memory, and the size of the binary.
 
 use std::{
     env,
@@ -31,11 +31,11 @@ use crate::{print, say};
 const FEW: usize = 6;
 /// Starts and ends that are measured.
 const TIMES: usize = 5;
-/// For a process to come to rest after its last work.
+/// Time after its last work until a process counts as idle.
 const REST: Duration = Duration::from_secs(20);
-/// How often all nodes were looked at; the first time at the start, if there are any that are initialised.
+/// The number of refreshes of all nodes. The first one runs at the start, if there are initialised nodes.
 const REFRESHES: &str = "ccm_node_refresh_duration_seconds_count";
-/// Nothing takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args, Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct ProcessOptions {
     /// Services of the large cluster, with a load balancer each that leads to all nodes.
     #[arg(long, default_value_t = 500)]
     services: usize,
-    /// A real OpenStack for the small cluster, as the Go program was measured (root, Debian).
+    /// A real OpenStack for the small cluster, as in the measurement of the Go program (root, Debian).
     #[arg(long)]
     real: bool,
     /// Write the result to docs/benchmarks.md.
@@ -59,7 +59,7 @@ pub(crate) struct ProcessOptions {
 struct Life {
     /// From its start to `/readyz`.
     ready: Duration,
-    /// Of that, until the cloud had let it in.
+    /// The part of it until the cloud accepted the credentials.
     authentication: Duration,
     /// From SIGTERM to its end.
     end: Duration,
@@ -94,7 +94,7 @@ pub(crate) async fn run(options: &ProcessOptions, program: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Few nodes, all initialised, and nothing to do.
+/// Measures a cluster of few nodes, all initialised, with nothing to do.
 async fn small(program: &Path, cloud: &Cloud) -> Result<(Vec<Life>, Memory)> {
     say(&format!("{FEW} nodes: preparing"));
     let names = cloud.servers(FEW).await?;
@@ -131,7 +131,7 @@ async fn life(stage: &Stage) -> Result<Life> {
         &page,
         "ccm_cloud_call_duration_seconds_sum{provider=\"openstack\",op=\"token_create\"}",
     )
-    .context("no metric says how long authentication took")?;
+    .context("no metric has the time of the authentication")?;
     // All controllers run when the first refresh is done.
     wait_for(&ccm, REFRESHES, 1).await?;
     let began = Instant::now();
@@ -144,13 +144,13 @@ async fn life(stage: &Stage) -> Result<Life> {
     })
 }
 
-/// Many nodes, and Services that lead to all of them.
+/// Measures a cluster of many nodes, and Services that lead to all of them.
 async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     say(&format!(
         "{} nodes, {} Services: preparing",
         options.nodes, options.services
     ));
-    // Room for a floating address for each Service.
+    // Large enough for a floating address for each Service.
     let config = Config {
         public_subnet: "198.18.0.0/15".parse()?,
         ..Config::default()
@@ -161,7 +161,7 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     let cloud = Cloud::Simulated(cloud);
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program, false).await?;
-    // What is measured is memory, so nothing has to wait for its turn.
+    // Only memory is measured, so that quotas need not apply.
     let quota = ["compute", "network", "load-balancer"]
         .map(|service| format!("{service}-requests-per-second=1000\n{service}-burst=1000\n"))
         .concat();
@@ -183,7 +183,7 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     Ok(memory)
 }
 
-/// What it takes when nothing happens any more.
+/// The memory of the idle process.
 async fn at_rest(ccm: &Ccm) -> Result<Memory> {
     tokio::time::sleep(REST).await;
     memory(ccm)

@@ -1,4 +1,4 @@
-//! Routes: all of them made, one node replaced, nothing to do, a restart.
+//! Routes: all of them created, one node replaced, nothing to do, a restart.
 
 use std::{
     collections::BTreeMap,
@@ -29,9 +29,9 @@ use serde_json::json;
 use crate::measure::{LATENCY, LIMIT, kinds, since, wait_for};
 use crate::{print, say};
 
-/// Pods' networks: apart from those of the servers.
+/// Pods' networks, which differ from those of the servers.
 const CLUSTER: &str = "100.64.0.0/10";
-/// How often everything is compared in the quiet time.
+/// Period of the passes in the quiet time.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Passes in the quiet time.
 const QUIET_PASSES: u64 = 4;
@@ -53,19 +53,20 @@ pub(crate) struct RoutesOptions {
     write: bool,
 }
 
-/// What was seen of one cluster.
+/// The figures of one cluster.
 struct Figures {
     nodes: usize,
     pairs: bool,
     /// The same patches by a program that does nothing else.
     bare: Duration,
-    create: Seen,
-    replace: Seen,
+    create: Phase,
+    replace: Phase,
     quiet: (u64, BTreeMap<String, u64>),
-    restart: Seen,
+    restart: Phase,
 }
 
-struct Seen {
+/// The time and the calls of one phase.
+struct Phase {
     time: Duration,
     calls: BTreeMap<String, u64>,
 }
@@ -80,7 +81,7 @@ pub(crate) async fn run(options: &RoutesOptions, program: &Path) -> Result<()> {
             let beside = if pairs { "with" } else { "without" };
             say(&format!("{nodes} nodes {beside} address pairs"));
             let figures = measure(program, *nodes, pairs).await?;
-            // At once: the whole takes long.
+            // Printed at once, because the whole benchmark takes long.
             say(&report(std::slice::from_ref(&figures)));
             all.push(figures);
         }
@@ -129,7 +130,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A server, and its node as one that was initialised.
+    /// Creates a server, and returns its node in the initialised state.
     fn node(&self, i: usize) -> Result<NodeSpec> {
         let name = format!("node-{i:05}");
         let id = self.cloud.create_server(&ServerSpec::named(&name))?;
@@ -157,7 +158,7 @@ impl Cluster {
         self.stage.launch("openstack", &flags)
     }
 
-    /// Patches a condition of every node, as many at a time as the program does.
+    /// Patches a condition of every node, with the parallelism of the program.
     async fn bare(&self, count: usize) -> Result<Duration> {
         let api: Api<Node> = Api::all(self.client.clone());
         let began = Instant::now();
@@ -167,7 +168,7 @@ impl Cluster {
                 async move {
                     let patch = json!({"status": {"conditions": [{
                         "type": "NetworkUnavailable", "status": "True", "reason": "NotYet",
-                        "message": "nobody has made a route for this node yet",
+                        "message": "no route for this node has been created yet",
                         "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": "2026-01-02T03:04:05Z",
                     }]}});
                     let name = format!("node-{i:05}");
@@ -181,7 +182,7 @@ impl Cluster {
         Ok(began.elapsed())
     }
 
-    /// From now until so many conditions have been written.
+    /// Waits until so many conditions have been written, and returns the time since `began`.
     async fn until_written(&self, ccm: &mut Ccm, conditions: usize, began: Instant) -> Result<Duration> {
         ccm.wait_healthy("/readyz", LIMIT).await?;
         wait_for(
@@ -205,7 +206,7 @@ async fn measure(program: &Path, count: usize, pairs: bool) -> Result<Figures> {
     let began = Instant::now();
     let mut ccm = cluster.launch()?;
     let time = cluster.until_written(&mut ccm, count, began).await?;
-    let create = Seen {
+    let create = Phase {
         time,
         calls: cluster.cloud.call_counts(),
     };
@@ -229,8 +230,8 @@ async fn measure(program: &Path, count: usize, pairs: bool) -> Result<Figures> {
         (cluster.cloud.router_routes(&cluster.router).len() == count).then_some(())
     })
     .await
-    .context("the old route did not go")?;
-    let replace = Seen {
+    .context("the old route was not deleted")?;
+    let replace = Phase {
         time,
         calls: since(&before, cluster.cloud.call_counts()),
     };
@@ -247,14 +248,14 @@ async fn measure(program: &Path, count: usize, pairs: bool) -> Result<Figures> {
         since(&before, cluster.cloud.call_counts()),
     );
 
-    say("the program starts anew");
+    say("the program restarts");
     ccm.kill()?;
     let before = cluster.cloud.call_counts();
     let began = Instant::now();
     let mut ccm = cluster.launch()?;
     ccm.wait_healthy("/readyz", LIMIT).await?;
     wait_for(&ccm, "ccm_route_passes_total{result=\"ok\"}", 1).await?;
-    let restart = Seen {
+    let restart = Phase {
         time: began.elapsed(),
         calls: since(&before, cluster.cloud.call_counts()),
     };
@@ -269,7 +270,7 @@ async fn measure(program: &Path, count: usize, pairs: bool) -> Result<Figures> {
     })
 }
 
-/// What the gate makes so many requests take.
+/// The least time that the gate lets so many requests take.
 fn gate_bound(requests: u64) -> f64 {
     let waiting = requests.saturating_sub(GATE.0 as u64);
     waiting as f64 / GATE.1

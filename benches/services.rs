@@ -1,4 +1,4 @@
-//! Services that come, stay and go: calls, seconds, memory and processor time.
+//! Services from creation to deletion: calls, seconds, memory and processor time.
 
 use std::{
     collections::BTreeMap,
@@ -26,19 +26,19 @@ use kube::{Api, api::DeleteParams};
 use crate::measure::{LATENCY, PARALLEL, create_services, kinds, served};
 use crate::{print, say};
 
-/// How long Octavia takes, as a small cloud does.
+/// Times of Octavia in a small cloud.
 const CREATE: Duration = Duration::from_secs(7);
 const UPDATE: Duration = Duration::from_secs(1);
 const DELETE: Duration = Duration::from_secs(3);
 /// Ports of a Service.
 const PORTS: u16 = 3;
-/// Without a call for this long, nothing is under way.
+/// Time without a call after which the program counts as idle.
 const QUIET: Duration = Duration::from_secs(6);
-/// How often everything is compared with the cloud, where that is measured.
+/// Period of the drift check, where that is measured.
 const DRIFT: Duration = Duration::from_secs(20);
-/// Nothing takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Flags of every run: nodes are initialised already, and nobody else leads.
+/// Flags of every run: nodes are initialised already, and no other replica runs.
 const FLAGS: [&str; 2] = ["--controllers=service-lb-controller", "--leader-elect=false"];
 
 #[derive(Args, Debug)]
@@ -73,7 +73,7 @@ struct Phase {
     cpu: f64,
 }
 
-/// What was seen of one cluster.
+/// The figures of one cluster.
 #[derive(Debug, Default)]
 struct Figures {
     services: usize,
@@ -162,7 +162,7 @@ async fn measure(program: &Path, services: usize, nodes: usize) -> Result<Figure
     figures.delete = cluster.end(&ccm, watch).await?;
     say(&format!("deleted: {:?}", figures.delete));
     if !cluster.cloud.load_balancers().is_empty() {
-        bail!("a load balancer is left");
+        bail!("a load balancer still exists");
     }
     ccm.kill()?;
     Ok(figures)
@@ -196,7 +196,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// One more node, initialised already.
+    /// Adds a node that is already initialised.
     async fn join(&self, number: usize) -> Result<()> {
         let name = format!("node-{number:04}");
         let id = self.cloud.create_server(&ServerSpec::named(&name))?;
@@ -223,14 +223,14 @@ impl Cluster {
     }
 
     async fn delete(&self, names: &[String]) -> Result<()> {
-        let gone = stream::iter(names).map(|name| async move {
+        let delete_all = stream::iter(names).map(|name| async move {
             self.services.delete(name, &DeleteParams::default()).await?;
             Ok(())
         });
-        gone.buffer_unordered(PARALLEL).try_collect().await
+        delete_all.buffer_unordered(PARALLEL).try_collect().await
     }
 
-    /// Waits until so many Services have an address, and no others are there.
+    /// Waits until exactly `count` Services exist and all of them have an address.
     async fn served(&self, count: usize) -> Result<()> {
         served(&self.services, count, LIMIT).await
     }
@@ -264,7 +264,7 @@ impl Cluster {
         bail!("nothing happens")
     }
 
-    /// Waits until nothing more is called; when the last call was seen, or `since` if there was none.
+    /// Waits until the program is idle. Returns the time of the last call, or `since` if there was none.
     async fn quiet(&self, since: Instant) -> Result<Instant> {
         let (mut last, mut total) = (since, self.total());
         let began = Instant::now();
@@ -275,19 +275,19 @@ impl Cluster {
                 (last, total) = (Instant::now(), now);
             }
             if began.elapsed() > LIMIT {
-                bail!("it does not come to rest: {:?}", self.cloud.call_counts());
+                bail!("the program does not become idle: {:?}", self.cloud.call_counts());
             }
         }
         Ok(last)
     }
 
-    /// A phase begins: when, and how much processor time was used before.
+    /// Begins a phase. Returns its start, and the processor time that was used before.
     fn begin(&self, ccm: &Ccm) -> Result<(Instant, f64)> {
         self.cloud.clear_calls();
         Ok((Instant::now(), cpu(ccm)?))
     }
 
-    /// A phase ends with its last call.
+    /// Ends a phase with its last call.
     async fn end(&self, ccm: &Ccm, (began, before): (Instant, f64)) -> Result<Phase> {
         let last = self.quiet(Instant::now()).await?;
         let mut calls = Calls::default();
@@ -315,7 +315,7 @@ fn cpu(ccm: &Ccm) -> Result<f64> {
     /// Of `/proc`, on every Linux in use.
     const TICKS_PER_SECOND: f64 = 100.0;
     let text = std::fs::read_to_string(format!("/proc/{}/stat", ccm.pid()))?;
-    // The name of the program, in brackets, may hold spaces.
+    // The name of the program, in brackets, may contain spaces.
     let (_, fields) = text.rsplit_once(')').context("an unknown format")?;
     let fields: Vec<_> = fields.split_whitespace().collect();
     let ticks = fields.get(11..13).context("an unknown format")?;

@@ -1,5 +1,5 @@
-//! The framework against a real API server, with a cloud in memory whose answers a test can hold back: what happens
-//! between the question and the patches.
+//! The framework against a real API server, with a cloud in memory whose answers a test can delay: events between the request
+//! to the cloud and the patches.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{
@@ -45,7 +45,7 @@ fn instance(address: &str) -> Instance {
 }
 
 struct Stage {
-    /// Ends before the control plane.
+    /// Dropped before the control plane.
     _program: Inside,
     control_plane: ControlPlane,
     nodes: Api<Node>,
@@ -105,25 +105,25 @@ async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     found.unwrap_or_else(|| panic!("not within {limit:?}: {what}"))
 }
 
-/// One control plane for all scenarios: they share the cloud of this process anyway.
+/// All scenarios use one control plane, because they share the cloud of this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_controller() {
-    // Shown when a scenario fails.
+    // The log is shown when a scenario fails.
     let _ = tracing_subscriber::fmt()
         .with_test_writer()
         .with_env_filter("info,cloud_controller_manager=debug")
         .try_init();
     let stage = Stage::start(&["--node-status-update-frequency=1s"]).await;
     initializes_a_node_with_two_writes_and_one_event(&stage).await;
-    keeps_what_others_write_meanwhile(&stage).await;
-    leaves_a_node_deleted_meanwhile(&stage).await;
-    does_not_touch_a_node_made_anew_meanwhile(&stage).await;
+    keeps_concurrent_changes_by_others(&stage).await;
+    does_not_recreate_a_node_that_is_deleted_meanwhile(&stage).await;
+    does_not_change_a_node_that_is_recreated_meanwhile(&stage).await;
     waits_for_addresses_without_a_warning(&stage).await;
-    says_why_a_node_waits_and_goes_on_when_it_is_mended(&stage).await;
-    leaves_nodes_of_another_cloud(&stage).await;
-    a_failing_node_holds_up_nobody(&stage).await;
+    reports_why_a_node_waits_and_continues_when_it_is_fixed(&stage).await;
+    does_not_change_nodes_of_another_cloud(&stage).await;
+    a_failing_node_delays_no_other(&stage).await;
     follows_the_cloud_and_keeps_the_zone(&stage).await;
-    brings_stable_labels_in_line(&stage).await;
+    corrects_stable_labels(&stage).await;
 }
 
 async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
@@ -151,7 +151,7 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
         Some("cloud-node-controller")
     );
     assert_eq!(event.message.as_deref(), Some("Node synced successfully"));
-    // Further passes have gone by when the next answer comes: nothing was written twice, nothing was read.
+    // The next call to the cloud belongs to a later pass. Nothing was written twice, and nothing was read.
     let passes = CLOUD.calls().len();
     eventually("a refresh", async || (CLOUD.calls().len() > passes).then_some(())).await;
     let requests: Vec<_> = stage
@@ -166,11 +166,11 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
     assert_eq!(requests, [patch("status"), patch("")]);
 }
 
-/// Registers the node while the cloud's answers are held back, and returns when the cloud was asked about it.
-async fn register_and_hold(stage: &Stage, spec: &NodeSpec) {
+/// Registers the node while the cloud's answers are delayed, and returns when the cloud has received the request for it.
+async fn register_and_delay(stage: &Stage, spec: &NodeSpec) {
     CLOUD.hold();
     stage.register(spec).await;
-    eventually("the cloud is asked", async || {
+    eventually("the cloud receives the request", async || {
         CLOUD
             .calls()
             .iter()
@@ -180,9 +180,9 @@ async fn register_and_hold(stage: &Stage, spec: &NodeSpec) {
     .await;
 }
 
-async fn keeps_what_others_write_meanwhile(stage: &Stage) {
+async fn keeps_concurrent_changes_by_others(stage: &Stage) {
     CLOUD.insert("busy", instance("10.0.0.2"));
-    register_and_hold(stage, &NodeSpec::new("busy")).await;
+    register_and_delay(stage, &NodeSpec::new("busy")).await;
     let foreign = json!({
         "metadata": {"labels": {"foreign": "label", "topology.kubernetes.io/zone": "elsewhere"}},
         "spec": {"taints": [
@@ -202,44 +202,44 @@ async fn keeps_what_others_write_meanwhile(stage: &Stage) {
     assert_eq!(
         label(&node, "topology.kubernetes.io/zone"),
         Some("zone-1"),
-        "ours at initialisation"
+        "the zone is overwritten at initialisation"
     );
 }
 
-async fn leaves_a_node_deleted_meanwhile(stage: &Stage) {
+async fn does_not_recreate_a_node_that_is_deleted_meanwhile(stage: &Stage) {
     CLOUD.insert("short-lived", instance("10.0.0.3"));
-    register_and_hold(stage, &NodeSpec::new("short-lived")).await;
+    register_and_delay(stage, &NodeSpec::new("short-lived")).await;
     stage
         .nodes
         .delete("short-lived", &DeleteParams::default())
         .await
         .unwrap();
     CLOUD.open();
-    // The next node gets through, and the deleted one did not come back.
+    // The next node is initialised, and the deleted one is not recreated.
     CLOUD.insert("next", instance("10.0.0.4"));
     stage.register(&NodeSpec::new("next")).await;
     stage.node("next", "initialized", is_initialized).await;
     assert!(stage.nodes.get_opt("short-lived").await.unwrap().is_none());
 }
 
-async fn does_not_touch_a_node_made_anew_meanwhile(stage: &Stage) {
-    CLOUD.insert("reborn", instance("10.0.0.5"));
-    let spec = NodeSpec::new("reborn");
-    register_and_hold(stage, &spec).await;
+async fn does_not_change_a_node_that_is_recreated_meanwhile(stage: &Stage) {
+    CLOUD.insert("recreated", instance("10.0.0.5"));
+    let spec = NodeSpec::new("recreated");
+    register_and_delay(stage, &spec).await;
     stage
         .nodes
-        .delete("reborn", &DeleteParams::default())
+        .delete("recreated", &DeleteParams::default())
         .await
         .unwrap();
-    // The new one has another machine, by the id that its kubelet gives it.
-    CLOUD.insert("reborn-machine", instance("10.0.0.6"));
+    // The new node has another machine, by the provider ID of its kubelet.
+    CLOUD.insert("recreated-machine", instance("10.0.0.6"));
     let again = NodeSpec {
-        provider_id: Some("fake://reborn-machine".to_owned()),
+        provider_id: Some("fake://recreated-machine".to_owned()),
         ..spec
     };
     stage.register(&again).await;
     CLOUD.open();
-    let node = stage.node("reborn", "initialized", is_initialized).await;
+    let node = stage.node("recreated", "initialized", is_initialized).await;
     assert_eq!(addresses(&node)[0].1, "10.0.0.6");
 }
 
@@ -248,13 +248,13 @@ async fn waits_for_addresses_without_a_warning(stage: &Stage) {
     let addresses = std::mem::take(&mut bare.addresses);
     CLOUD.insert("building", bare.clone());
     stage.register(&NodeSpec::new("building")).await;
-    eventually("asked twice", async || {
-        let asked = CLOUD
+    eventually("two requests", async || {
+        let requests = CLOUD
             .calls()
             .iter()
             .filter(|call| call.nodes.contains(&"building".to_owned()))
             .count();
-        (asked >= 2).then_some(())
+        (requests >= 2).then_some(())
     })
     .await;
     assert!(!is_initialized(&stage.nodes.get("building").await.unwrap()));
@@ -265,7 +265,7 @@ async fn waits_for_addresses_without_a_warning(stage: &Stage) {
     assert!(stage.events.list(&params).await.unwrap().items.is_empty());
 }
 
-async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
+async fn reports_why_a_node_waits_and_continues_when_it_is_fixed(stage: &Stage) {
     CLOUD.insert("wrong-ip", instance("10.0.0.8"));
     let spec = NodeSpec {
         node_ip: Some("10.9.9.9".parse().unwrap()),
@@ -279,7 +279,7 @@ async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
         "{message}"
     );
     assert_eq!(event.type_.as_deref(), Some("Warning"));
-    // A corrected annotation is taken up at once, not after the backoff.
+    // A corrected annotation takes effect at once, not after the backoff.
     let fix = json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": "10.0.0.8"}}});
     stage
         .nodes
@@ -288,14 +288,14 @@ async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
         .unwrap();
     stage.node("wrong-ip", "initialized", is_initialized).await;
 
-    stage.register(&NodeSpec::new("nobody")).await;
-    let message = stage.event("nobody", "InstanceNotFound").await.message.unwrap();
-    assert!(message.contains("no instance named \"nobody\""), "{message}");
-    CLOUD.insert("nobody", instance("10.0.0.9"));
-    stage.node("nobody", "initialized", is_initialized).await;
+    stage.register(&NodeSpec::new("missing")).await;
+    let message = stage.event("missing", "InstanceNotFound").await.message.unwrap();
+    assert!(message.contains("no instance named \"missing\""), "{message}");
+    CLOUD.insert("missing", instance("10.0.0.9"));
+    stage.node("missing", "initialized", is_initialized).await;
 }
 
-async fn leaves_nodes_of_another_cloud(stage: &Stage) {
+async fn does_not_change_nodes_of_another_cloud(stage: &Stage) {
     let spec = NodeSpec {
         provider_id: Some("aws:///eu-1/i-1".to_owned()),
         ..NodeSpec::new("foreign")
@@ -308,12 +308,12 @@ async fn leaves_nodes_of_another_cloud(stage: &Stage) {
             .calls()
             .iter()
             .all(|call| !call.nodes.contains(&"foreign".to_owned())),
-        "the cloud was asked"
+        "the cloud received a request"
     );
     assert!(!is_initialized(&stage.nodes.get("foreign").await.unwrap()));
 }
 
-async fn a_failing_node_holds_up_nobody(stage: &Stage) {
+async fn a_failing_node_delays_no_other(stage: &Stage) {
     let outage = Error::new(ErrorKind::Unavailable, "the cloud is down");
     CLOUD.insert("unlucky", instance("10.0.0.10"));
     CLOUD.insert("lucky", instance("10.0.0.11"));
@@ -328,7 +328,7 @@ async fn a_failing_node_holds_up_nobody(stage: &Stage) {
     assert_eq!(
         stage.events.list(&params).await.unwrap().items.len(),
         1,
-        "said once"
+        "reported once"
     );
 }
 
@@ -353,7 +353,7 @@ async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
         message.contains("topology.kubernetes.io/zone=zone-2"),
         "{message}"
     );
-    // Nothing more to do: further passes write nothing.
+    // Further passes write nothing.
     let version = stage.nodes.get("plain").await.unwrap().metadata.resource_version;
     let passes = CLOUD.calls().len();
     eventually("two more passes", async || {
@@ -366,7 +366,7 @@ async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
     );
 }
 
-async fn brings_stable_labels_in_line(stage: &Stage) {
+async fn corrects_stable_labels(stage: &Stage) {
     let edit = json!({"metadata": {"labels": {"topology.kubernetes.io/region": "edited"}}});
     stage
         .nodes

@@ -1,4 +1,4 @@
-//! The command line as a user meets it: the binary, its output and its exit code.
+//! The command line of the binary: output and exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod binaries;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
         .args(args)
-        // What a pod would have.
+        // A Pod has these variables.
         .env_remove("KUBERNETES_SERVICE_HOST")
         .env_remove("KUBERNETES_SERVICE_PORT")
         .output()
@@ -32,7 +32,7 @@ fn help_is_grouped_and_goes_to_standard_output() {
     let page = include_str!("../docs/reference/flags.md");
     assert!(
         without_providers(page).contains(without_providers(&help).trim_end()),
-        "`cargo xtask docs` writes docs/reference/flags.md anew:\n{help}"
+        "`cargo xtask docs` writes docs/reference/flags.md:\n{help}"
     );
     assert_eq!(stdout(&run(&["-h"])), help);
 }
@@ -46,7 +46,7 @@ fn without_providers(help: &str) -> String {
 }
 
 #[test]
-fn mistakes_are_all_reported_with_exit_code_one() {
+fn all_mistakes_are_reported_with_exit_code_one() {
     let output = run(&[
         "--kube_api_qps=fast",
         "--cloud-confg=x",
@@ -68,7 +68,7 @@ fn mistakes_are_all_reported_with_exit_code_one() {
 }
 
 #[test]
-fn the_version_can_be_asked_for() {
+fn version_is_printed() {
     let output = run(&["--version"]);
     assert!(output.status.success());
     assert_eq!(
@@ -78,7 +78,7 @@ fn the_version_can_be_asked_for() {
 }
 
 #[test]
-fn an_unknown_provider_names_those_that_are_there_or_how_to_have_them() {
+fn an_unknown_provider_lists_the_compiled_providers_or_the_build_feature() {
     let output = run(&["--cloud-provider=no-such-cloud"]);
     assert_eq!(output.status.code(), Some(1));
     let errors = stderr(&output);
@@ -112,7 +112,7 @@ fn a_binary_without_providers_names_the_features_and_fails() {
 }
 
 #[test]
-fn what_is_only_accepted_is_logged_once_at_start() {
+fn flags_without_effect_are_logged_once_at_start() {
     let output = binaries::out_of_tree()
         .args([
             "--cloud-provider=acme",
@@ -137,7 +137,7 @@ fn what_is_only_accepted_is_logged_once_at_start() {
 }
 
 #[test]
-fn a_module_may_log_more_than_the_rest() {
+fn vmodule_raises_the_log_level_of_one_module() {
     let debug_lines = |more: &[&str]| {
         let output = binaries::out_of_tree()
             .args(["--cloud-provider=acme", "--kubeconfig=/does/not/exist"])

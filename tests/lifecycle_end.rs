@@ -1,4 +1,4 @@
-//! The end of the process while nodes are being deleted. In a process of its own, since the signal is for all of it.
+//! The end of the process while nodes are being deleted. This test has a process of its own, because the signal ends it.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "lifecycle/stage.rs"]
@@ -12,17 +12,17 @@ use crate::stage::{AUTOSCALER, Stage, eventually, node, numbered};
 const NODES: usize = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_begun_is_finished_and_nothing_else_is_begun() {
+async fn deletions_in_progress_finish_and_no_other_begins() {
     let mut stage = Stage::start("end", |_| {}).await;
     stage.healthy(&numbered("well", 1)).await;
-    let names = numbered("gone", NODES);
+    let names = numbered("deleted", NODES);
     let specs: Vec<_> = names.iter().map(|name| node(name, true)).collect();
     stage.register(&specs).await;
-    // All turn not ready before the first answer, so that they are deleted together.
+    // All nodes become not ready before the first answer, so that they are deleted together.
     stage.cloud.hold();
     for name in &names {
-        let mark = json!({"spec": {"taints": [{"key": AUTOSCALER, "effect": "NoSchedule"}]}});
-        stage.merge(name, mark).await;
+        let taint = json!({"spec": {"taints": [{"key": AUTOSCALER, "effect": "NoSchedule"}]}});
+        stage.merge(name, taint).await;
         stage.set_ready(name, false).await;
     }
     stage.cloud.open();
@@ -38,8 +38,8 @@ async fn what_was_begun_is_finished_and_nothing_else_is_begun() {
     stage.program.ended().await.unwrap();
 
     let left = stage.names().await.len() - 1;
-    assert!(left > 0, "there was no middle");
+    assert!(left > 0, "all nodes were deleted before the signal");
     let announced = stage.events("reason=DeletingNode").await.len();
-    assert_eq!(announced, NODES - left, "announced and deleted are the same");
+    assert_eq!(announced, NODES - left, "each deletion has an Event");
     assert!(stage.exists("well-0").await);
 }

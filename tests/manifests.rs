@@ -1,4 +1,4 @@
-//! The folders of `deploy/` can be applied as they are, alone and with every component.
+//! The folders of `deploy/` can be applied without changes, alone and with every component.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{collections::BTreeMap, path::Path};
@@ -74,7 +74,7 @@ fn arguments(workload: &Value) -> Vec<String> {
     });
     let words: Vec<_> = words.collect();
     assert!(words.iter().all(|word| !word.contains("$(")), "{words:?}");
-    // Where the Secret is mounted, there the program looks.
+    // The program reads the config from the path of the mounted Secret.
     let folder = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
     let mut parents = environment.values().map(|value| Path::new(*value).parent());
     assert!(
@@ -85,7 +85,7 @@ fn arguments(workload: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_takes_every_object_and_the_pod() {
+async fn the_api_server_accepts_every_object_and_the_pod() {
     let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
     let client = control_plane.client().await.unwrap();
     accept_monitoring(&client).await.unwrap();
@@ -110,13 +110,13 @@ async fn the_api_server_takes_every_object_and_the_pod() {
             apply(&client, &object, true).await.unwrap();
         }
     }
-    // Another cloud's folder takes the place of OpenStack's in an overlay.
+    // Another cloud's folder can replace OpenStack's in an overlay.
     for component in OVERLAYS.map(|overlay| overlay.trim_start_matches("overlays/")) {
         for object in build(&["aws"], &[component]).unwrap() {
             apply(&client, &object, true).await.unwrap();
         }
     }
-    // A Pod is looked at closer than the template that it is made of: its account and its priority must be there.
+    // The API server checks a Pod more strictly than its template: account and priority class must exist.
     account(&control_plane, &shipped("base/rbac.yaml")).await.unwrap();
     for cloud in clouds() {
         let objects = build(&[&cloud], &[]).unwrap();
@@ -126,7 +126,7 @@ async fn the_api_server_takes_every_object_and_the_pod() {
             assert_eq!(pod["metadata"]["labels"][key], *value);
         }
         assert_eq!(pod["spec"]["serviceAccountName"], ACCOUNT);
-        // Installers give the label of control plane nodes different values.
+        // Installers set different values of the label of control plane nodes.
         assert_eq!(pod["spec"]["nodeSelector"], Value::Null);
         let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
         let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
@@ -142,7 +142,7 @@ async fn the_api_server_takes_every_object_and_the_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_misspelt_field_is_not_taken() {
+async fn a_misspelled_field_is_refused() {
     let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
     let client = control_plane.client().await.unwrap();
     let objects = build(&[&clouds()[0]], &[]).unwrap();
@@ -153,12 +153,12 @@ async fn a_misspelt_field_is_not_taken() {
 }
 
 #[test]
-fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
+fn the_program_accepts_the_flags_of_each_daemon_set_without_a_warning() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
     for cloud in clouds() {
         let objects = build(&[&cloud], &COMPONENTS).unwrap();
         let words = arguments(only(&objects, "DaemonSet"));
-        // A build without this cloud knows its flags, too, but not its name.
+        // A build without this cloud has its flags, but not its name.
         if !providers.iter().any(|provider| provider.name == cloud) {
             continue;
         }
@@ -183,7 +183,7 @@ fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
 }
 
 #[test]
-fn each_overlay_is_what_its_name_says() {
+fn each_overlay_has_the_objects_of_its_name() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
     let known = providers.iter().any(|provider| provider.name == "openstack");
     let request = |objects: &[Value]| {
@@ -192,7 +192,7 @@ fn each_overlay_is_what_its_name_says() {
     };
 
     let hosted = build(&["overlays/hosted"], &[]).unwrap();
-    // What belongs in the hosted cluster is not applied in the cluster that hosts it.
+    // Objects for the hosted cluster are not applied in the management cluster.
     assert_eq!(
         count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
         0
@@ -229,7 +229,7 @@ fn each_overlay_is_what_its_name_says() {
             Some(other) => panic!("{overlay}: {other:?}"),
             None => {}
         }
-        // Beside the program in charge: no name in common, no Pod that its selector matches, and no right to write.
+        // The dry run works beside the program in charge: other names, no Pod that its selector matches, and no right to write.
         let live = build(&["openstack"], &[]).unwrap();
         let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
         for object in &objects {

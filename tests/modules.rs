@@ -10,7 +10,7 @@ use std::{
 // A test that needs none of the crates still links them.
 use cloud_controller_manager as _;
 
-/// The name at the begin of a path.
+/// The first name of a path.
 fn first_name(path: &str) -> String {
     let path = path.trim_start();
     let end = path.find(|sign: char| sign != '_' && !sign.is_alphanumeric());

@@ -1,4 +1,4 @@
-//! A binary with a provider of its own has that provider and, built without features, no other.
+//! A binary with its own provider has this provider and, built without features, no other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod binaries;
@@ -31,7 +31,7 @@ fn a_binary_with_its_own_provider_lists_exactly_that() {
         .iter()
         .map(|provider| provider.name)
         .collect();
-    // Features that were chosen for this build of the workspace add theirs.
+    // The features of this build of the workspace add their providers.
     expected.push("acme");
     expected.sort_unstable();
     assert_eq!(names, expected);
@@ -39,7 +39,7 @@ fn a_binary_with_its_own_provider_lists_exactly_that() {
 }
 
 #[test]
-fn it_has_the_flags_of_every_other() {
+fn it_has_the_flags_of_every_provider() {
     let output = binaries::out_of_tree()
         .args(["--cloud-provider=acne", "--secure-port=x"])
         .output()
@@ -63,7 +63,7 @@ fn errors(output: &Output) -> String {
 }
 
 #[test]
-fn help_shows_its_flag_under_its_name_and_its_controller() {
+fn help_shows_its_controller_and_its_flag_under_its_name() {
     let help = String::from_utf8(acme(&["--help"]).stdout).unwrap();
     let (_, section) = help.split_once("\nProvider acme:\n").unwrap();
     let flag = section.trim_start();
@@ -77,7 +77,7 @@ fn help_shows_its_flag_under_its_name_and_its_controller() {
 }
 
 #[test]
-fn wrong_values_of_its_flag_and_misspelled_controllers_are_reported_with_all_else() {
+fn wrong_values_of_its_flag_and_misspelled_controllers_are_reported_with_all_problems() {
     let output = acme(&[
         "--acme_firewall_delay=soon",
         "--secure-port=x",
@@ -111,7 +111,7 @@ fn without_the_provider_its_flag_and_its_controller_are_errors_that_name_it() {
     }
 }
 
-/// The program on a control plane with a node and a NodePort Service.
+/// Starts the program on a control plane with a node and a NodePort Service.
 async fn with_a_service(flags: &[&str]) -> (Stage, Ccm) {
     let stage = Stage::set(binaries::out_of_tree().get_program(), true)
         .await
@@ -179,5 +179,5 @@ async fn a_controller_that_is_switched_off_costs_nothing() {
         entry.resource == "services" && entry.user_agent.contains("cloud-controller-manager")
     };
     let audit = stage.control_plane.audit_log().unwrap();
-    assert!(!audit.iter().any(asks), "nobody needs Services");
+    assert!(!audit.iter().any(asks), "no controller needs Services");
 }

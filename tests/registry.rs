@@ -1,5 +1,5 @@
-//! The clouds of this repository stand in five places, and these agree: the folders in `providers/`, the features of the
-//! root package, the list in `src/providers.rs`, what is linked into the binary, and the table of the README.
+//! Five lists of this repository's clouds agree: the folders in `providers/`, the features of the root package, the list in
+//! `src/providers.rs`, the providers in the binary, and the table of the README.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
@@ -77,14 +77,14 @@ fn the_readme_has_a_row_for_each() {
 }
 
 #[test]
-fn a_listed_cloud_is_not_announced_for_later() {
+fn a_listed_cloud_is_not_in_the_list_of_planned_ones() {
     for cloud in providers::PLANNED {
         assert!(!providers::FEATURES.contains(cloud), "{cloud}");
     }
 }
 
 #[test]
-fn each_enabled_cloud_is_linked_in_and_no_other() {
+fn exactly_the_enabled_clouds_are_linked_in() {
     let linked: Vec<_> = providers::registered()
         .unwrap()
         .iter()
@@ -94,7 +94,7 @@ fn each_enabled_cloud_is_linked_in_and_no_other() {
 }
 
 #[test]
-fn the_binary_lists_what_is_linked_in() {
+fn the_binary_lists_its_providers() {
     let output = Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
         .arg("--list-providers")
         .output()
@@ -109,7 +109,7 @@ fn the_binary_lists_what_is_linked_in() {
 }
 
 #[test]
-fn each_cloud_names_a_missing_config_file_before_anything_is_started() {
+fn each_cloud_reports_a_missing_config_file_before_the_start() {
     for provider in enabled() {
         let output = Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
             .args([
@@ -125,7 +125,7 @@ fn each_cloud_names_a_missing_config_file_before_anything_is_started() {
         assert!(log.contains("no/such/cloud.conf"), "{provider}: {log}");
         assert!(
             log.contains("no/such/kubeconfig"),
-            "all problems at once: {provider}: {log}"
+            "not all problems are reported: {provider}: {log}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The process from its start to its end, as its pod sees it. It runs with the provider of `examples/out_of_tree.rs`,
-//! which is there in every build, and with an API server that is not.
+//! The process from its start to its end, as in its Pod. It runs with the provider of `examples/out_of_tree.rs`, which every
+//! build has, and without an API server.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod binaries;
@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// A port that nobody listens on at the moment.
+/// A port without a listener.
 fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0))
         .unwrap()
@@ -44,15 +44,15 @@ fn write_kubeconfig(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// A running process; killed when the test ends before it.
-struct Running {
+/// A running process, which is killed if the test ends before it.
+struct RunningProgram {
     child: Child,
     log: BufReader<ChildStderr>,
     port: u16,
     folder: TempDir,
 }
 
-impl Running {
+impl RunningProgram {
     fn start(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = write_kubeconfig(folder.path());
@@ -76,7 +76,7 @@ impl Running {
         }
     }
 
-    /// The next line of the log with this text.
+    /// Waits for the next line of the log with this text.
     fn wait_for_line(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {
@@ -131,7 +131,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -139,8 +139,8 @@ impl Drop for Running {
 }
 
 #[tokio::test]
-async fn it_answers_probes_while_it_waits_and_ends_well_on_sigterm() {
-    let mut running = Running::start(&[]);
+async fn it_answers_probes_while_it_waits_and_ends_in_order_on_sigterm() {
+    let mut running = RunningProgram::start(&[]);
     running.wait_for_line("HTTPS server listening");
     running.wait_for_line("Connected to the cloud");
     for path in ["/healthz", "/livez"] {
@@ -163,13 +163,13 @@ async fn it_answers_probes_while_it_waits_and_ends_well_on_sigterm() {
     assert!(log.contains("Shutting down") && log.contains("Stopped"), "{log}");
     assert!(
         !log.contains("Cutting off"),
-        "nothing was in progress that could take all of the drain:\n{log}"
+        "the drain took its whole time without work in progress:\n{log}"
     );
 }
 
 #[tokio::test]
 async fn sigint_ends_it_too_and_json_is_one_object_a_line() {
-    let mut running = Running::start(&["--logging-format=json", "-v=4"]);
+    let mut running = RunningProgram::start(&["--logging-format=json", "-v=4"]);
     let line = running.wait_for_line("\"flag\":\"logging-format\"");
     let event: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(
@@ -187,7 +187,7 @@ async fn sigint_ends_it_too_and_json_is_one_object_a_line() {
 
 #[test]
 fn port_zero_runs_without_a_server() {
-    let mut running = Running::start(&["--secure-port=0"]);
+    let mut running = RunningProgram::start(&["--secure-port=0"]);
     running.wait_for_line("Connected to the cloud");
     assert!(std::net::TcpStream::connect(("127.0.0.1", running.port)).is_err());
     running.signal("TERM");
@@ -196,7 +196,7 @@ fn port_zero_runs_without_a_server() {
 
 #[test]
 fn a_controller_that_is_switched_off_is_not_started() {
-    let mut running = Running::start(&[
+    let mut running = RunningProgram::start(&[
         "--controllers=cloud-node-lifecycle",
         "--leader-elect=false",
         "--secure-port=0",
@@ -207,7 +207,7 @@ fn a_controller_that_is_switched_off_is_not_started() {
 }
 
 #[test]
-fn everything_that_keeps_it_from_starting_is_reported_at_once() {
+fn all_problems_of_the_start_are_reported_at_once() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let output = binaries::out_of_tree()
         .args([
@@ -225,7 +225,7 @@ fn everything_that_keeps_it_from_starting_is_reported_at_once() {
 }
 
 #[test]
-fn outside_of_a_pod_and_without_a_kubeconfig_it_says_so() {
+fn outside_of_a_pod_a_missing_kubeconfig_is_reported() {
     let output = binaries::out_of_tree()
         .args(["--cloud-provider=acme", "--secure-port=0"])
         .output()

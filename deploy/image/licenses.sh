@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints the licences of everything that is linked into the program: deploy/image/licenses.sh FEATURES TARGET
+# Prints the licences of all packages that are linked into the program: deploy/image/licenses.sh FEATURES TARGET
 #
-# Each text stands once, with the packages that it belongs to.
+# Each text is printed once, with its packages.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the root file system of an image: deploy/image/root.sh FEATURES ARCHITECTURE FOLDER
 #
-# The program is linked statically with glibc, not musl: musl's allocator ignores the MALLOC_* variables of the image. Paths and
-# times of this machine do not get in, so that the same commit gives the same bytes. Needs cargo-auditable and
+# The program is linked statically with glibc, not musl: musl's allocator ignores the MALLOC_* variables of the image. The
+# image contains no paths and times of this machine, so that the same commit gives the same bytes. Needs cargo-auditable and
 # auditable2cdx, which list the dependencies in the program and as a file, and for arm64 on another machine gcc-aarch64-linux-gnu.
 set -euo pipefail
 features=$1 architecture=$2 root=$3

@@ -107,7 +107,7 @@ impl Contender {
         .await?;
         let mut command = Command::new(program);
         command
-            .args(["--cloud-provider=ledger", "--secure-port=0", "-v=4"])
+            .args(["--cloud-provider=writes", "--secure-port=0", "-v=4"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .arg(format!("--leader-elect-resource-namespace={}", contest.namespace))
@@ -125,7 +125,7 @@ impl Contender {
                 contest.retry_period.as_millis()
             ))
             .args(flags)
-            .env("CCM_MIGRATION_LEDGER", url);
+            .env("CCM_MIGRATION_URL", url);
         Self::spawn(&command, log)
     }
 

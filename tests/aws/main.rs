@@ -1,4 +1,4 @@
-//! The whole program against a real kube-apiserver and an account of AWS on moto: what only AWS has.
+//! The whole program against a real kube-apiserver and an account of AWS on moto: features that only AWS has.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{path::Path, time::Duration};
@@ -15,11 +15,11 @@ use ccm_testbed::{
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
-/// Nothing here takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The arguments in upstream's manifest. Its image has an entrypoint, so that no program is named, and no cloud.conf is mounted:
-/// the instance says everything.
+/// The arguments in upstream's manifest. They name no program, because its image has an entrypoint. No cloud.conf is mounted,
+/// because all settings come from the instance.
 const ARGUMENTS: [&str; 4] = [
     "--v=2",
     "--cloud-provider=aws",
@@ -27,9 +27,9 @@ const ARGUMENTS: [&str; 4] = [
     "--configure-cloud-routes=false",
 ];
 
-/// As on a control plane instance with upstream's manifest, account and role, in which only the image was changed.
+/// Starts the program as upstream's manifest does after a change of the image alone, with upstream's account and role.
 #[tokio::test(flavor = "multi_thread")]
-async fn upstreams_manifest_starts_it() {
+async fn upstreams_manifest_starts_the_program() {
     let cloud = AwsCloud::start().await.unwrap();
     let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), false)
         .await
@@ -43,7 +43,7 @@ async fn upstreams_manifest_starts_it() {
     cloud.proxy.add(Rule::when(is_asked, instance));
     let mut launch = stage.command("aws", &account, &[]);
     launch.args = ARGUMENTS.map(str::to_owned).to_vec();
-    // In a Pod both are known. Here they are said.
+    // A Pod has both. Here, flags set them.
     launch.args.push(format!("--kubeconfig={}", account.display()));
     launch.args.push("--secure-port=0".to_owned());
     launch.envs = [

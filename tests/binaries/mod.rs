@@ -17,7 +17,7 @@ pub(crate) fn out_of_tree() -> Command {
         example.display()
     );
     let mut command = Command::new(example);
-    // A pod would have these.
+    // A Pod has these variables.
     command
         .env_remove("KUBERNETES_SERVICE_HOST")
         .env_remove("KUBERNETES_SERVICE_PORT");

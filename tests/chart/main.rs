@@ -1,4 +1,4 @@
-//! The Helm chart: what it renders, what it refuses, and that a release of a Go program's chart becomes ours and goes back.
+//! The Helm chart: its output, the values that it refuses, and the upgrade of a release of a Go program's chart with rollback.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{fs, path::PathBuf};
@@ -37,7 +37,7 @@ fn value_files() -> Vec<(String, PathBuf)> {
     files
 }
 
-/// `helm template` of our chart in kube-system.
+/// `helm template` of this chart in kube-system.
 fn template(helm: &Helm, args: &[&str]) -> anyhow::Result<String> {
     let chart = shipped("chart");
     let mut words = vec!["template", "ccm", text(&chart), "--namespace=kube-system"];
@@ -84,7 +84,7 @@ fn alerts_and_dashboard_are_those_of_the_monitoring_folder() {
 }
 
 #[test]
-fn the_arguments_are_taken_without_a_warning() {
+fn the_program_accepts_the_arguments_without_a_warning() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
     let helm = offline();
     for (name, path) in value_files() {
@@ -112,7 +112,7 @@ fn the_arguments_are_taken_without_a_warning() {
         };
         assert_eq!(config.warnings, [""; 0], "{name}");
         assert_eq!(config.dry_run, name.ends_with("dry-run"), "{name}");
-        // What the arguments ask for, the roles allow.
+        // The roles allow the use of the Leases that the arguments name.
         let rendered = json!(objects).to_string();
         assert_eq!(
             config.service_accounts,
@@ -137,7 +137,7 @@ fn the_arguments_are_taken_without_a_warning() {
 }
 
 #[test]
-fn values_that_are_wrong_are_refused_by_name() {
+fn wrong_values_are_refused_by_name() {
     let helm = offline();
     for (values, expected) in [
         ("replicas=1", &["missing property 'cloud'"][..]),
@@ -200,7 +200,7 @@ fn values_that_are_wrong_are_refused_by_name() {
             assert!(refused.contains(part), "{values}: no {part:?} in {refused}");
         }
     }
-    // An empty section is none.
+    // An empty section counts as a missing one.
     template(
         &helm,
         &[
@@ -211,7 +211,7 @@ fn values_that_are_wrong_are_refused_by_name() {
     .unwrap();
 }
 
-/// Control plane with Helm.
+/// A control plane with Helm.
 struct Cluster {
     control_plane: ControlPlane,
     client: Client,
@@ -230,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// The objects of the release `ccm` as Helm has them.
+    /// The objects of the release `ccm`, as Helm recorded them.
     fn manifest(&self) -> Vec<Value> {
         parse(
             &self
@@ -261,7 +261,7 @@ impl Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_takes_every_object() {
+async fn the_api_server_accepts_every_object() {
     let cluster = Cluster::start().await;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "aws-ccm"}});
     apply(&cluster.client, &namespace, false).await.unwrap();
@@ -274,8 +274,8 @@ async fn the_api_server_takes_every_object() {
     }
 }
 
-/// A release of a Go program's chart becomes ours in place, and goes back.
-async fn there_and_back(cloud: &str, values: Option<&str>) {
+/// Upgrades a release of a Go program's chart to this chart in place, and rolls it back.
+async fn upgrade_and_roll_back(cloud: &str, values: Option<&str>) {
     let cluster = Cluster::start().await;
     let charts = UpstreamCharts::new().unwrap();
     let (upstream, ours) = (charts.chart(cloud).unwrap(), shipped("chart"));
@@ -296,7 +296,7 @@ async fn there_and_back(cloud: &str, values: Option<&str>) {
     let before = cluster.manifest();
     let theirs = cluster.live(workload(&before)).await.unwrap();
 
-    // With the values of the release, as people do.
+    // With the values of the release, as documented.
     let cloud_is = format!("cloud={cloud}");
     helm(&[
         "upgrade",
@@ -335,7 +335,7 @@ async fn there_and_back(cloud: &str, values: Option<&str>) {
     assert_eq!(back.metadata.uid, theirs.metadata.uid);
     assert_eq!(
         back.data["spec"], theirs.data["spec"],
-        "{cloud}: something of ours stayed"
+        "{cloud}: the rollback left a change"
     );
     let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
     for object in between
@@ -344,29 +344,29 @@ async fn there_and_back(cloud: &str, values: Option<&str>) {
     {
         assert!(
             cluster.live(object).await.is_none(),
-            "{cloud}: ours, and still there: {object}"
+            "{cloud}: the rollback left an object of this chart: {object}"
         );
     }
     drop(cluster.control_plane);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_of_the_openstack_chart_becomes_ours_and_goes_back() {
-    there_and_back("openstack", None).await;
+async fn a_release_of_the_openstack_chart_is_upgraded_and_rolled_back() {
+    upgrade_and_roll_back("openstack", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_of_the_openstack_chart_with_many_values_becomes_ours_and_goes_back() {
-    there_and_back("openstack", Some("values/openstack-upstream.yaml")).await;
+async fn a_release_of_the_openstack_chart_with_many_values_is_upgraded_and_rolled_back() {
+    upgrade_and_roll_back("openstack", Some("values/openstack-upstream.yaml")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_of_the_aws_chart_becomes_ours_and_goes_back() {
-    there_and_back("aws", None).await;
+async fn a_release_of_the_aws_chart_is_upgraded_and_rolled_back() {
+    upgrade_and_roll_back("aws", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_digitalocean_manifest_becomes_a_release_of_ours() {
+async fn the_digitalocean_manifest_becomes_a_release_of_this_chart() {
     let cluster = Cluster::start().await;
     let manifest = read(&here("upstream/digitalocean.yaml")).unwrap();
     for object in &manifest {
@@ -385,7 +385,7 @@ async fn the_digitalocean_manifest_becomes_a_release_of_ours() {
     assert_eq!(first.metadata.uid, theirs.metadata.uid);
     let container = &first.data["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["image"], "cloud-controller-manager:v0.1.0-digitalocean");
-    // Nothing is left of the command, which turned leader election off.
+    // The command of the manifest, which turned leader election off, is replaced.
     assert_eq!(container["command"], json!(["/bin/cloud-controller-manager"]));
     assert_eq!(first.data["spec"]["strategy"], json!({"type": "Recreate"}));
 

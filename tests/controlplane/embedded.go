@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 )
 
-// embedded says that this build carries the servers itself.
+// embedded reports that this build contains the servers.
 const embedded = true
 
 // runEmbedded runs etcd and kube-apiserver inside this process until kube-apiserver ends, which it does by itself on
@@ -48,7 +48,7 @@ func startEtcd(p *plan) (func(), error) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
 	cfg.InitialCluster = etcdName + "=" + peer.String()
-	// Test data: it has to survive the death of this process, not that of the machine.
+	// Test data must survive a kill of this process, not a crash of the machine.
 	cfg.UnsafeNoFsync = true
 	cfg.LogLevel = "error"
 	e, err := embed.StartEtcd(cfg)

@@ -1,7 +1,7 @@
 // Command ccm-controlplane runs etcd and kube-apiserver on loopback, for tests and demonstrations.
 //
-// Everything lives in one directory (--dir): ports, keys, certificates, kubeconfig, data and audit log. Started again
-// with the same directory, also after SIGKILL, it is the same control plane on the same port. It prints one line of
+// One directory (--dir) contains all state: ports, keys, certificates, kubeconfig, data and audit log. A second start with
+// the same directory, also after SIGKILL, is the same control plane on the same port. It prints one line of
 // JSON to standard output once the API server is ready; logs go to standard error.
 package main
 
@@ -24,10 +24,10 @@ func main() {
 }
 
 func run() error {
-	dir := flag.String("dir", "", "directory of all state; made on the first start")
+	dir := flag.String("dir", "", "directory of all state, created on the first start")
 	audit := flag.Bool("audit", false, "write every request at level Metadata to DIR/audit.log")
-	withParent := flag.Bool("exit-with-parent", false, "exit at once when standard input ends, so that nothing outlives the parent")
-	assets := flag.String("assets", "", "run the binaries `etcd` and `kube-apiserver` of this directory as children (what KUBEBUILDER_ASSETS names)")
+	withParent := flag.Bool("exit-with-parent", false, "exit at once when standard input ends, so that no process outlives the parent")
+	assets := flag.String("assets", "", "run the binaries `etcd` and `kube-apiserver` of this directory as children (as in KUBEBUILDER_ASSETS)")
 	limit := flag.Duration("ready-timeout", 5*time.Minute, "give up when the API server is not ready after this time")
 	flag.Parse()
 	if *dir == "" || flag.NArg() > 0 {

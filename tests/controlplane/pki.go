@@ -35,7 +35,7 @@ type authority struct {
 	key  crypto.Signer
 }
 
-// writePKI makes every key and certificate and the kubeconfig of the administrator.
+// writePKI creates all keys and certificates and the kubeconfig of the administrator.
 func (p *plan) writePKI() error {
 	ca, err := p.newAuthority("kubernetes", caCert)
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *authority) sign(template *x509.Certificate, public crypto.PublicKey) ([
 		return nil, err
 	}
 	template.SerialNumber = serial
-	// An hour back, for a directory that is carried to a machine whose clock is behind.
+	// An hour back, for a directory that is copied to a machine whose clock is behind.
 	template.NotBefore = time.Now().Add(-time.Hour)
 	template.NotAfter = template.NotBefore.AddDate(10, 0, 0)
 	return x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)

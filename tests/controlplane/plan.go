@@ -19,7 +19,7 @@ const (
 	etcdName        = "default"
 )
 
-// plan is what two starts in one directory have in common.
+// plan is the state that all starts in one directory share.
 type plan struct {
 	dir   string
 	audit bool
@@ -32,8 +32,8 @@ type ports struct {
 	EtcdPeer   int `json:"etcd_peer"`
 }
 
-// openPlan reads the plan of a directory, or makes it. The state file is written last: a first start that was cut
-// short leaves nothing that a later one would trust.
+// openPlan reads the plan of a directory, or creates it. The state file is written last, so that a later start ignores the
+// files of an interrupted first start.
 func openPlan(dir string) (*plan, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -71,7 +71,7 @@ func openPlan(dir string) (*plan, error) {
 }
 
 // freePort picks below the range from which Linux takes the local ports of outgoing connections: between two starts
-// nothing else on the machine is given this port by chance.
+// no other process on the machine gets this port by chance.
 func freePort() (int, error) {
 	var last error
 	for range 100 {
@@ -85,7 +85,7 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no free port: %w", last)
 }
 
-// waitFree waits until nothing listens on the ports: when the process before was killed, the kernel kills its children,
+// waitFree waits until nothing listens on the ports. If the former process was killed, the kernel kills its children,
 // but does not wait for their end.
 func (p ports) waitFree(limit time.Duration) error {
 	end := time.Now().Add(limit)
@@ -154,10 +154,10 @@ func (p *plan) apiserverArgs() []string {
 		"--proxy-client-cert-file=" + p.path(frontProxyCert),
 		"--proxy-client-key-file=" + p.path(frontProxyKey),
 		"--authorization-mode=Node,RBAC",
-		// Nothing here makes the ServiceAccount "default" of a namespace, so that plugin would refuse every Pod.
+		// No controller creates the ServiceAccount "default" of a namespace, so that plugin would refuse every Pod.
 		"--disable-admission-plugins=ServiceAccount",
 		"--profiling=false",
-		// Tests send bursts of several hundred parallel requests; these bound memory, not a shared machine.
+		// Tests send bursts of several hundred parallel requests. These limits only bound the memory.
 		"--max-requests-inflight=3000",
 		"--max-mutating-requests-inflight=2000",
 	}
@@ -165,7 +165,7 @@ func (p *plan) apiserverArgs() []string {
 		args = append(args,
 			"--audit-policy-file="+p.path(auditPolicy),
 			"--audit-log-path="+p.path(auditLog),
-			// Written while the request is being served, so that who has the reply finds the entry.
+			// Written while the request is being served, so that the entry exists when the client has the reply.
 			"--audit-log-mode=blocking",
 			// One file, never rotated while a test counts in it (MiB).
 			"--audit-log-maxsize=4096",

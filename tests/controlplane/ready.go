@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// waitReady waits until /readyz is ok and the namespaces that every cluster has are there: kube-apiserver makes them
-// shortly after it says that it is ready.
+// waitReady waits until /readyz is ok and the namespaces of every cluster exist. kube-apiserver creates them shortly after
+// it reports that it is ready.
 func waitReady(ctx context.Context, p *plan, limit time.Duration) error {
 	client, err := adminClient(p)
 	if err != nil {

@@ -1,5 +1,5 @@
-//! The whole program on a simulated DigitalOcean and a real kube-apiserver: started as the former cloud controller is, with its
-//! firewall, its tags and its plain endpoints; and DigitalOcean's own client on the same simulator.
+//! The whole program on a simulated DigitalOcean and a real kube-apiserver: started like the Go program, with its
+//! firewall, its tags and its plain endpoints. DigitalOcean's own client uses the same simulator.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{path::PathBuf, process::Command, time::Duration};
@@ -24,7 +24,7 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-/// Nothing here takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(90);
 const PREFIX: &str = "service.beta.kubernetes.io/do-loadbalancer-";
 
@@ -32,10 +32,10 @@ fn fields(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }
 
-struct World {
+struct Scene {
     cloud: DigitalOcean,
     stage: Stage,
-    /// Of the account that the former cloud controller's manifest makes, with its rights.
+    /// The kubeconfig of the account in the Go program's manifest, with its rights.
     account: PathBuf,
     services: Api<Service>,
     nodes: Api<Node>,
@@ -43,8 +43,8 @@ struct World {
     debug: u16,
 }
 
-impl World {
-    /// A node with a droplet.
+impl Scene {
+    /// Starts a control plane and a cloud with one node and its droplet.
     async fn new() -> Self {
         let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), true)
             .await
@@ -85,7 +85,7 @@ impl World {
         self.eventually("the node is initialized", check).await;
     }
 
-    /// As the former cloud controller's manifest starts it: by its name, with variables and almost without flags.
+    /// Starts the program as the Go program's manifest does: by its name, with variables and almost without flags.
     async fn start(&self) -> Ccm {
         let program = self.stage.folder().join("digitalocean-cloud-controller-manager");
         if !program.exists() {
@@ -164,49 +164,49 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_former_manifest_starts_all_of_it() {
-    let world = World::new().await;
-    // A load balancer from before the cluster had an id.
+async fn the_go_programs_manifest_starts_all_controllers() {
+    let scene = Scene::new().await;
+    // A load balancer that was created before the cluster had an ID.
     let rule =
         json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
-    let old = world.cloud.create(
+    let old = scene.cloud.create(
         "load_balancers",
         fields(&json!({"name": "old", "forwarding_rules": [rule]})),
     );
-    world
+    scene
         .create(
             "old",
             "LoadBalancer",
             json!({
                 "kubernetes.digitalocean.com/load-balancer-id": old,
                 format!("{PREFIX}name"): "old",
-                // Refused, so that nothing but the tags controller writes.
+                // The Service is invalid, so that only the tags controller writes.
                 format!("{PREFIX}size-unit"): "many",
             }),
         )
         .await;
-    let ccm = world.start().await;
-    world.initialized().await;
+    let ccm = scene.start().await;
+    scene.initialized().await;
 
     let tagged = async || {
-        let balancers = world.cloud.documents("load_balancers");
+        let balancers = scene.cloud.documents("load_balancers");
         let old = balancers.iter().find(|balancer| balancer["name"] == "old")?;
         (old["tags"] == json!(["k8s:c-1"])).then_some(())
     };
-    world
+    scene
         .eventually("the tags controller tags the load balancer", tagged)
         .await;
 
-    world.create("web", "LoadBalancer", json!({})).await;
-    world.create("admin", "NodePort", json!({})).await;
-    world
+    scene.create("web", "LoadBalancer", json!({})).await;
+    scene.create("admin", "NodePort", json!({})).await;
+    scene
         .create(
             "closed",
             "NodePort",
             json!({"kubernetes.digitalocean.com/firewall-managed": "false"}),
         )
         .await;
-    let admin = world.services.get("admin").await.unwrap();
+    let admin = scene.services.get("admin").await.unwrap();
     let node_port = admin.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
     let mut expected = vec![
         "tcp 10256".to_owned(),
@@ -214,30 +214,30 @@ async fn the_former_manifest_starts_all_of_it() {
         "tcp 80".to_owned(),
     ];
     expected.sort();
-    world
+    scene
         .eventually("the firewall opens the ports", async || {
-            (world.opened() == expected).then_some(())
+            (scene.opened() == expected).then_some(())
         })
         .await;
     let served = async || {
-        let web = world.services.get("web").await.ok()?;
+        let web = scene.services.get("web").await.ok()?;
         let ingress = web.status?.load_balancer?.ingress?;
-        let found = world
+        let found = scene
             .cloud
             .documents("load_balancers")
             .into_iter()
             .find(|found| found["name"] != "old")?;
         (ingress[0].ip.as_deref() == found["ip"].as_str()).then_some(found)
     };
-    let balancer = world.eventually("the Service is served", served).await;
+    let balancer = scene.eventually("the Service is served", served).await;
     assert!(
         balancer["tags"].as_array().unwrap().contains(&json!("k8s:c-1")),
         "{balancer}"
     );
-    let firewall = world.cloud.documents("firewalls").remove(0);
+    let firewall = scene.cloud.documents("firewalls").remove(0);
     assert_eq!(firewall["tags"], json!(["k8s:c-1:worker"]));
 
-    let (status, metrics) = world.get(world.metrics, "/metrics").await;
+    let (status, metrics) = scene.get(scene.metrics, "/metrics").await;
     assert_eq!(status, 200);
     for name in [
         "ccm_cloud_",
@@ -247,54 +247,54 @@ async fn the_former_manifest_starts_all_of_it() {
     ] {
         assert!(metrics.contains(name), "{name} is not in {metrics}");
     }
-    assert_eq!(world.get(world.debug, "/healthz").await, (200, "ok".to_owned()));
-    world
+    assert_eq!(scene.get(scene.debug, "/healthz").await, (200, "ok".to_owned()));
+    scene
         .cloud
         .add_fault(ccm_sim::Fault::on("account_get", ccm_sim::Action::status(401)).once());
-    assert_eq!(world.get(world.debug, "/healthz").await.0, 500);
+    assert_eq!(scene.get(scene.debug, "/healthz").await.0, 500);
 
-    // What somebody changed by hand is reverted by the next process.
+    // The next process reverts a manual change.
     let id = firewall["id"].as_str().unwrap();
     drop(ccm);
-    world
+    scene
         .cloud
         .change("firewalls", id, fields(&json!({"inbound_rules": []})))
         .unwrap();
-    let ccm = world.start().await;
-    world
-        .eventually("the firewall is repaired", async || {
-            (world.opened() == expected).then_some(())
+    let ccm = scene.start().await;
+    scene
+        .eventually("the firewall is corrected", async || {
+            (scene.opened() == expected).then_some(())
         })
         .await;
     let patch = Patch::Merge(
         json!({"metadata": {"annotations": {"kubernetes.digitalocean.com/firewall-managed": "false"}}}),
     );
-    world
+    scene
         .services
         .patch("admin", &PatchParams::default(), &patch)
         .await
         .unwrap();
-    let closed = async || (world.opened() == ["tcp 10256", "tcp 80"]).then_some(());
-    world
+    let closed = async || (scene.opened() == ["tcp 10256", "tcp 80"]).then_some(());
+    scene
         .eventually("the firewall closes the node port", closed)
         .await;
-    world
+    scene
         .services
         .delete("web", &DeleteParams::default())
         .await
         .unwrap();
-    let gone = async || {
-        (world.cloud.documents("load_balancers").len() == 1 && world.opened().is_empty()).then_some(())
+    let deleted = async || {
+        (scene.cloud.documents("load_balancers").len() == 1 && scene.opened().is_empty()).then_some(())
     };
-    world
-        .eventually("the load balancer is deleted and the ports are closed", gone)
+    scene
+        .eventually("the load balancer is deleted and the ports are closed", deleted)
         .await;
-    let log = std::fs::read_to_string(world.stage.log()).unwrap();
+    let log = std::fs::read_to_string(scene.stage.log()).unwrap();
     assert!(!log.contains(&Config::default().token), "the token is in the log");
-    // Without the right to review tokens the metrics are refused to everybody; all else works without the missing rights.
+    // Without the right to review tokens all requests for metrics are refused. Everything else works without the missing rights.
     assert_eq!(ccm.get_as("a token", "/metrics").await.unwrap().0, 503);
     assert_eq!(
-        world.denied(),
+        scene.denied(),
         [
             "create tokenreviews ",
             "get namespaces kube-system",
@@ -306,36 +306,36 @@ async fn the_former_manifest_starts_all_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hourly_limit_delays_work_and_loses_none() {
-    let world = World::new().await;
-    // An hour's requests in small: a few at once, then one in half a second.
+    let scene = Scene::new().await;
+    // A small quota in place of an hour's: a few requests at once, then one in half a second.
     let quota = Quota {
         per_second: 2.0,
         burst: 6,
         retry_after: RetryAfter::Honest,
     };
-    world.cloud.set_quota(SERVICE, Some(quota));
-    let ccm = world.start().await;
+    scene.cloud.set_quota(SERVICE, Some(quota));
+    let ccm = scene.start().await;
     let names = ["web-1", "web-2", "web-3", "web-4"];
     for name in names {
-        world.create(name, "LoadBalancer", json!({})).await;
+        scene.create(name, "LoadBalancer", json!({})).await;
     }
-    world.initialized().await;
+    scene.initialized().await;
     let served = async || {
         for name in names {
-            let service = world.services.get(name).await.ok()?;
+            let service = scene.services.get(name).await.ok()?;
             service.status?.load_balancer?.ingress?;
         }
         Some(())
     };
-    world.eventually("all Services are served", served).await;
-    let calls = world.cloud.calls();
+    scene.eventually("all Services are served", served).await;
+    let calls = scene.cloud.calls();
     let refused = calls.iter().filter(|call| call.status == Some(429)).count();
     assert!(
         calls.len() > 6 && refused <= 3,
         "{refused} of {} refused",
         calls.len()
     );
-    assert_eq!(world.cloud.documents("load_balancers").len(), names.len());
+    assert_eq!(scene.cloud.documents("load_balancers").len(), names.len());
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     drop(ccm);
 }

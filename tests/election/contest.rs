@@ -1,4 +1,4 @@
-//! A control plane, a ledger, and those who contend.
+//! A control plane, a log of writes, and processes that contend for Leases.
 
 use std::{env, path::Path, path::PathBuf, time::Duration};
 
@@ -17,15 +17,15 @@ use k8s_openapi::{
 use kube::{Api, api::PostParams};
 use tempfile::TempDir;
 
-use crate::ledger::Ledger;
+use crate::write_log::WriteLog;
 
-/// Nothing here takes this long unless it is broken.
+/// Time limit of each wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
-/// Who steals leases.
+/// The holder in stolen Leases.
 pub(crate) const THIEF: &str = "thief";
 
-/// Short, so that tests are: client-go's proportions.
+/// Short times with the proportions of client-go's defaults.
 pub(crate) fn short() -> Contest {
     Contest {
         namespace: "kube-system".to_owned(),
@@ -49,7 +49,7 @@ pub(crate) fn usual(name: impl Into<String>) -> Contest {
 
 pub(crate) struct Stage {
     pub(crate) control_plane: ControlPlane,
-    pub(crate) ledger: Ledger,
+    pub(crate) writes: WriteLog,
     pub(crate) client: kube::Client,
     pub(crate) leases: Api<Lease>,
     folder: TempDir,
@@ -68,13 +68,13 @@ fn program() -> PathBuf {
 }
 
 impl Stage {
-    /// With one node, about which a leader asks its cloud all the time.
+    /// Starts a control plane with one node. A leader continuously asks its cloud about this node.
     pub(crate) async fn set() -> Self {
         let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
         let client = control_plane.client().await.unwrap();
         let node = NodeSpec {
             uninitialized: false,
-            provider_id: Some("ledger://one".to_owned()),
+            provider_id: Some("replica://one".to_owned()),
             ..NodeSpec::new("one")
         };
         nodes::register(&client, [&node]).await.unwrap();
@@ -82,12 +82,12 @@ impl Stage {
             leases: Api::namespaced(client.clone(), "kube-system"),
             client,
             control_plane,
-            ledger: Ledger::start().await,
+            writes: WriteLog::start().await,
             folder: tempfile::tempdir().unwrap(),
         }
     }
 
-    /// A file of this text.
+    /// Writes a file with this text.
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -102,14 +102,14 @@ impl Stage {
         std::fs::read_to_string(self.log_of(name)).unwrap_or_default()
     }
 
-    /// Starts one of ours.
+    /// Starts a replica of this program.
     pub(crate) fn ours(&self, name: &str, contest: &Contest, flags: &[&str]) -> Ccm {
         self.ours_as(name, contest, &self.control_plane.kubeconfig(), flags)
     }
 
     pub(crate) fn ours_as(&self, name: &str, contest: &Contest, kubeconfig: &Path, flags: &[&str]) -> Ccm {
         let mut args = vec![
-            "--cloud-provider=ledger".to_owned(),
+            "--cloud-provider=replica".to_owned(),
             format!("--kubeconfig={}", kubeconfig.display()),
             "--node-status-update-frequency=20ms".to_owned(),
         ];
@@ -125,7 +125,7 @@ impl Stage {
             program: program(),
             args,
             envs: vec![
-                ("CCM_REPLICA_LEDGER".to_owned(), self.ledger.url(name)),
+                ("CCM_REPLICA_URL".to_owned(), self.writes.url(name)),
                 ("CCM_REPLICA_ELECTION".to_owned(), election),
             ],
             log: self.log_of(name),
@@ -133,7 +133,7 @@ impl Stage {
         .unwrap()
     }
 
-    /// Starts one of ours that waits: its stores are filled, and it has seen who leads.
+    /// Starts a replica of this program that waits. Its stores are filled, and it has read the holder of the Lease.
     pub(crate) async fn standby(&self, name: &str, contest: &Contest) -> Ccm {
         self.standby_with(name, contest, &[]).await
     }
@@ -148,10 +148,10 @@ impl Stage {
         ccm
     }
 
-    /// Starts one that uses client-go.
-    pub(crate) async fn theirs(&self, name: &str, contest: &Contest) -> Contender {
+    /// Starts a program with client-go.
+    pub(crate) async fn client_go(&self, name: &str, contest: &Contest) -> Contender {
         let kubeconfig = self.control_plane.kubeconfig();
-        let url = self.ledger.url(name);
+        let url = self.writes.url(name);
         Contender::start(contest, &kubeconfig, name, &url, true, &self.log_of(name))
             .await
             .unwrap()
@@ -161,20 +161,20 @@ impl Stage {
     pub(crate) async fn manager(&self, name: &str, contest: &Contest, flags: &[&str]) -> Contender {
         let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let kubeconfig = self.control_plane.kubeconfig();
-        let url = self.ledger.url(name);
+        let url = self.writes.url(name);
         Contender::manager(contest, &kubeconfig, &flags, &url, &self.log_of(name))
             .await
             .unwrap()
     }
 
-    /// Writes somebody else's name into the lease, as one does that does not wait for anybody.
+    /// Writes another holder into the Lease before it expires.
     pub(crate) async fn steal(&self, lease: &str) {
         self.eventually("the lease is stolen", async || {
             let mut stolen = self.leases.get(lease).await.ok()?;
             let spec = stolen.spec.as_mut()?;
             spec.holder_identity = Some(THIEF.to_owned());
             spec.renew_time = Some(MicroTime(Timestamp::now()));
-            // Whose renewal comes between is stolen from at the next try.
+            // A renewal between read and write causes a conflict and another attempt.
             let post = PostParams::default();
             self.leases.replace(lease, &post, &stolen).await.ok().map(drop)
         })
@@ -195,21 +195,21 @@ impl Stage {
         }
     }
 
-    /// Waits until this one has written some more.
-    pub(crate) async fn writes(&self, name: &str) {
-        let before = self.ledger.count(name);
+    /// Waits until this writer has written several more times.
+    pub(crate) async fn wait_for_writes(&self, name: &str) {
+        let before = self.writes.count(name);
         self.eventually(&format!("{name} writes"), async || {
-            (self.ledger.count(name) >= before + 5).then_some(())
+            (self.writes.count(name) >= before + 5).then_some(())
         })
         .await;
     }
 
-    /// The lease as it is.
+    /// The spec of the Lease.
     pub(crate) async fn lease(&self, contest: &Contest) -> LeaseSpec {
         self.leases.get(&contest.name).await.unwrap().spec.unwrap()
     }
 
-    /// Who holds this lease.
+    /// The holder of the Lease.
     pub(crate) async fn holder(&self, lease: &str) -> String {
         let lease = self.leases.get(lease).await.unwrap();
         lease.spec.unwrap().holder_identity.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! SIGTERM: what was begun is finished under the lease, and then the lease is given up.
+//! SIGTERM: writes in progress finish under the Lease, and then the Lease is released.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,14 +6,14 @@ use ccm_testbed::binary::Ccm;
 
 use crate::contest::{LIMIT, Stage, short};
 
-/// A leader in the middle of a write that takes this long.
-async fn in_the_middle(stage: &Stage, write: Duration, flags: &[&str]) -> Ccm {
+/// A leader during a write that takes this long.
+async fn leader_with_slow_write(stage: &Stage, write: Duration, flags: &[&str]) -> Ccm {
     let leader = stage.ours("a", &short(), flags);
-    stage.writes("a").await;
-    stage.ledger.delay(write);
+    stage.wait_for_writes("a").await;
+    stage.writes.delay(write);
     stage
         .eventually("a slow write is under way", async || {
-            let entries = stage.ledger.entries();
+            let entries = stage.writes.entries();
             let last = entries.iter().rev().nth(1)?.returned?;
             let slow = last.elapsed().ok()? > Duration::from_millis(300);
             (slow && entries.last()?.returned.is_none()).then_some(())
@@ -23,10 +23,10 @@ async fn in_the_middle(stage: &Stage, write: Duration, flags: &[&str]) -> Ccm {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_in_progress_returns_before_the_lease_is_given_up() {
+async fn a_write_in_progress_returns_before_the_lease_is_released() {
     let stage = Stage::set().await;
-    // Longer than the lease lasts without renewals.
-    let mut leader = in_the_middle(&stage, Duration::from_secs(6), &[]).await;
+    // Longer than the duration of a Lease without renewals.
+    let mut leader = leader_with_slow_write(&stage, Duration::from_secs(6), &[]).await;
     let _standby = stage.standby("b", &short()).await;
     leader.terminate().unwrap();
     let status = leader.wait(LIMIT).await.unwrap();
@@ -35,7 +35,7 @@ async fn a_write_in_progress_returns_before_the_lease_is_given_up() {
     assert!(!log.contains("Cutting off"), "{log}");
     let ended = SystemTime::now();
     let ours: Vec<_> = stage
-        .ledger
+        .writes
         .entries()
         .into_iter()
         .filter(|entry| entry.writer == "a")
@@ -43,17 +43,17 @@ async fn a_write_in_progress_returns_before_the_lease_is_given_up() {
     for entry in &ours {
         assert!(entry.returned.unwrap() <= ended, "{entry:?}");
     }
-    stage.ledger.delay(Duration::ZERO);
-    stage.writes("b").await;
-    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+    stage.writes.delay(Duration::ZERO);
+    stage.wait_for_writes("b").await;
+    assert_eq!(stage.writes.successions(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_does_not_return_in_time_is_cut_and_the_lease_runs_out() {
+async fn a_write_that_does_not_return_in_time_is_cut_off_and_the_lease_expires() {
     let stage = Stage::set().await;
-    let mut leader = in_the_middle(&stage, Duration::from_secs(25), &["--shutdown-drain=1s"]).await;
+    let mut leader = leader_with_slow_write(&stage, Duration::from_secs(25), &["--shutdown-drain=1s"]).await;
     let _standby = stage.standby("b", &short()).await;
-    stage.ledger.delay(Duration::ZERO);
+    stage.writes.delay(Duration::ZERO);
     leader.terminate().unwrap();
     let began = Instant::now();
     let status = leader.wait(LIMIT).await.unwrap();
@@ -65,14 +65,14 @@ async fn a_write_that_does_not_return_in_time_is_cut_and_the_lease_runs_out() {
     );
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_ne!(stage.lease(&short()).await.holder_identity.as_deref(), Some(""));
-    stage.writes("b").await;
-    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+    stage.wait_for_writes("b").await;
+    assert_eq!(stage.writes.successions(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_ends_at_once_and_a_second_signal_ends_anybody() {
+async fn a_standby_ends_at_once_and_a_second_signal_ends_any_replica() {
     let stage = Stage::set().await;
-    let mut leader = in_the_middle(&stage, Duration::from_secs(25), &[]).await;
+    let mut leader = leader_with_slow_write(&stage, Duration::from_secs(25), &[]).await;
     let mut standby = stage.standby("b", &short()).await;
     let began = Instant::now();
     standby.terminate().unwrap();

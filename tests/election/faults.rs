@@ -1,4 +1,4 @@
-//! What takes the lease away from a leader.
+//! Faults that end the leadership of a replica.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use serde_json::json;
 
 use crate::contest::{LIMIT, Stage, THIEF, short};
 
-/// Waits for the end of one that has lost its lease.
-async fn gives_up(stage: &Stage, name: &str, ccm: &mut Ccm) {
+/// Waits for the end of a replica that has lost its Lease.
+async fn loses_lease(stage: &Stage, name: &str, ccm: &mut Ccm) {
     let status = ccm.wait(LIMIT).await.unwrap();
     let log = stage.log(name);
     assert_eq!(status.code(), Some(1), "{log}");
@@ -28,69 +28,69 @@ async fn gives_up(stage: &Stage, name: &str, ccm: &mut Ccm) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_leader_is_followed_when_its_lease_is_over() {
+async fn a_killed_leader_is_followed_when_its_lease_expires() {
     let stage = Stage::set().await;
     let mut first = stage.ours("a", &short(), &[]);
-    stage.writes("a").await;
+    stage.wait_for_writes("a").await;
     let _second = stage.standby("b", &short()).await;
     first.kill().unwrap();
-    stage.writes("b").await;
-    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+    stage.wait_for_writes("b").await;
+    assert_eq!(stage.writes.successions(), ["a", "b"]);
 }
 
-/// It sleeps between two writes: a request that the system has in hand already nobody can call back.
+/// The leader sleeps between two writes, because a request that the kernel has already accepted cannot be cancelled.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_wakes_up_too_late_writes_no_more() {
+async fn a_leader_that_wakes_up_too_late_does_not_write() {
     let stage = Stage::set().await;
     for round in 1..=3 {
         let (leader, successor) = (format!("a{round}"), format!("b{round}"));
         let mut first = stage.ours(&leader, &short(), &["--node-status-update-frequency=2s"]);
         stage
             .eventually("it has written", async || {
-                let entries = stage.ledger.entries();
+                let entries = stage.writes.entries();
                 let last = entries.last().filter(|entry| entry.writer == leader)?;
                 let age = last.returned?.elapsed().ok()?;
                 (age < Duration::from_millis(300)).then_some(())
             })
             .await;
         first.pause().unwrap();
-        let written = stage.ledger.count(&leader);
+        let written = stage.writes.count(&leader);
         let mut second = stage.ours(&successor, &short(), &[]);
-        stage.writes(&successor).await;
+        stage.wait_for_writes(&successor).await;
         first.resume().unwrap();
-        gives_up(&stage, &leader, &mut first).await;
-        assert_eq!(stage.ledger.count(&leader), written, "{}", stage.log(&leader));
-        stage.writes(&successor).await;
+        loses_lease(&stage, &leader, &mut first).await;
+        assert_eq!(stage.writes.count(&leader), written, "{}", stage.log(&leader));
+        stage.wait_for_writes(&successor).await;
         second.terminate().unwrap();
         second.wait(LIMIT).await.unwrap();
     }
-    assert_eq!(stage.ledger.successions(), ["a1", "b1", "a2", "b2", "a3", "b3"]);
+    assert_eq!(stage.writes.successions(), ["a1", "b1", "a2", "b2", "a3", "b3"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_away_ends_the_leader_and_not_the_standby() {
+async fn an_unreachable_api_server_ends_the_leader_and_not_the_standby() {
     let mut stage = Stage::set().await;
     let mut first = stage.ours("a", &short(), &[]);
-    stage.writes("a").await;
+    stage.wait_for_writes("a").await;
     let mut second = stage.standby("b", &short()).await;
     stage.control_plane.kill().unwrap();
     let began = Instant::now();
-    gives_up(&stage, "a", &mut first).await;
+    loses_lease(&stage, "a", &mut first).await;
     let ended = began.elapsed();
     assert!(
         ended < short().lease_duration,
-        "{ended:?}: somebody else may lead by then"
+        "{ended:?}: another replica may lead by then"
     );
-    let written = stage.ledger.count("a");
+    let written = stage.writes.count("a");
     stage.control_plane.restart().await.unwrap();
-    stage.writes("b").await;
+    stage.wait_for_writes("b").await;
     assert!(second.exit_status().unwrap().is_none());
-    assert_eq!(stage.ledger.count("a"), written);
-    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+    assert_eq!(stage.writes.count("a"), written);
+    assert_eq!(stage.writes.successions(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_without_the_lease_api_alone_stops_writing() {
+async fn a_leader_without_rights_for_leases_stops_writing() {
     let stage = Stage::set().await;
     let kubeconfig = stage
         .control_plane
@@ -106,7 +106,7 @@ async fn a_leader_without_the_lease_api_alone_stops_writing() {
     }))
     .unwrap();
     Api::all(stage.client.clone()).create(&post, &all).await.unwrap();
-    // What the election needs, and no more.
+    // Exactly the rights of leader election.
     let role: Role = serde_json::from_value(json!({
         "metadata": {"name": "election"},
         "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}],
@@ -124,37 +124,37 @@ async fn a_leader_without_the_lease_api_alone_stops_writing() {
     bindings.create(&post, &binding).await.unwrap();
 
     let mut first = stage.ours_as("a", &short(), &kubeconfig, &[]);
-    stage.writes("a").await;
+    stage.wait_for_writes("a").await;
     let _second = stage.standby("b", &short()).await;
     bindings
         .delete("election", &DeleteParams::default())
         .await
         .unwrap();
-    gives_up(&stage, "a", &mut first).await;
-    stage.writes("b").await;
-    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+    loses_lease(&stage, "a", &mut first).await;
+    stage.wait_for_writes("b").await;
+    assert_eq!(stage.writes.successions(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_whose_lease_is_stolen_ends_and_leaves_it_to_the_thief() {
+async fn a_leader_whose_lease_is_stolen_ends_and_does_not_take_it_back() {
     let stage = Stage::set().await;
     let mut first = stage.ours("a", &short(), &[]);
-    stage.writes("a").await;
+    stage.wait_for_writes("a").await;
     let _second = stage.standby("b", &short()).await;
     stage.steal(&short().name).await;
-    gives_up(&stage, "a", &mut first).await;
+    loses_lease(&stage, "a", &mut first).await;
     let log = stage.log("a");
     assert!(
         log.contains(THIEF) && log.contains("has taken the lease"),
         "{log}"
     );
     assert_eq!(stage.holder(&short().name).await, THIEF);
-    // Who steals and does not renew is followed as anybody else.
-    stage.writes("b").await;
-    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+    // A thief that does not renew is followed like any holder.
+    stage.wait_for_writes("b").await;
+    assert_eq!(stage.writes.successions(), ["a", "b"]);
 }
 
-/// A holder whose clock is wrong, played by the test.
+/// Renews the Lease as a holder whose clock is wrong.
 async fn renew_with_skew(leases: &Api<Lease>, seconds: i64) {
     let time = MicroTime(Timestamp::now() + SignedDuration::from_secs(seconds));
     let lease = Lease {
@@ -190,15 +190,15 @@ async fn a_holder_whose_clock_is_wrong_is_waited_for_like_any_other() {
         let stage = Stage::set().await;
         renew_with_skew(&stage.leases, seconds).await;
         let _replica = stage.standby("a", &short()).await;
-        // For twice the lease's duration.
+        // Renewals for twice the duration of the Lease.
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(8) {
             renew_with_skew(&stage.leases, seconds).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
-        assert_eq!(stage.ledger.count("a"), 0, "{seconds} s: it did not wait");
+        assert_eq!(stage.writes.count("a"), 0, "{seconds} s: it did not wait");
         let last = Instant::now();
-        stage.writes("a").await;
+        stage.wait_for_writes("a").await;
         let waited = last.elapsed();
         assert!(
             (Duration::from_secs(3)..Duration::from_secs(15)).contains(&waited),

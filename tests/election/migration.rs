@@ -1,5 +1,5 @@
-//! Leader migration: controllers are handed over between ours and managers on upstream's library, and at no time do two
-//! of them write for the same controller.
+//! Leader migration between this program and managers on upstream's library. At no time do two of them write for the same
+//! controller.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use ccm_testbed::{binary::Ccm, contender::Contest};
 
 use crate::contest::{LIMIT, Stage, THIEF, short};
 
-/// What is handed over, as upstream calls it.
+/// The migrated controller, with upstream's name.
 const ROUTES: &str = "node-route-controller";
-/// What stays with each cloud-controller-manager.
+/// A controller that is not migrated.
 const NODES: &str = "cloud-node-controller";
-/// The Lease of what is handed over.
+/// The Lease of the migrated controllers.
 const LEASE: &str = "handover";
 
-/// The flags for a migration in which this component runs what is handed over.
+/// The flags of a migration that assigns the migrated controllers to this component.
 fn flags(stage: &Stage, component: &str) -> Vec<String> {
     let file = stage.file(
         &format!("migration-{}.yaml", component.replace('*', "any")),
@@ -41,24 +41,24 @@ fn routes(name: &str) -> String {
     format!("{name}/{ROUTES}")
 }
 
-/// One that runs everything.
+/// Waits until a manager writes for all controllers.
 async fn runs_all(stage: &Stage, nodes: &str, name: &str) {
-    stage.writes(nodes).await;
-    stage.writes(&routes(name)).await;
+    stage.wait_for_writes(nodes).await;
+    stage.wait_for_writes(&routes(name)).await;
 }
 
-/// Who wrote for the nodes, and who for the routes, in this order.
+/// The writers for the nodes, and the writers for the routes.
 fn successions(stage: &Stage) -> (Vec<String>, Vec<String>) {
     let is_routes = |writer: &str| writer.ends_with(ROUTES);
-    // What else Go's controllers write is of no interest here.
+    // The other Go controllers do not matter here.
     let is_nodes = |writer: &str| writer.ends_with(NODES) || !writer.contains('/');
     (
-        stage.ledger.successions_of(is_nodes),
-        stage.ledger.successions_of(is_routes),
+        stage.writes.successions_of(is_nodes),
+        stage.writes.successions_of(is_routes),
     )
 }
 
-/// Waits until one of upstream's has seen that somebody else holds this lease.
+/// Waits until an upstream manager has read that another holder has this Lease.
 async fn sees_another(stage: &Stage, name: &str, lease: &str) {
     let lock = format!("lock=\"kube-system/{lease}\"");
     stage
@@ -70,7 +70,7 @@ async fn sees_another(stage: &Stage, name: &str, lease: &str) {
         .await;
 }
 
-/// Waits until one of ours has seen that another manager holds the lease of the migration.
+/// Waits until a replica of this program has read that another manager holds the Lease of the migration.
 async fn waits_for_the_migration(stage: &Stage, name: &str) {
     stage
         .eventually(&format!("{name} waits for the migration"), async || {
@@ -97,7 +97,7 @@ async fn metric(ccm: &Ccm, lease: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ours_follows_a_manager_on_upstreams_library_and_is_followed_by_it() {
+async fn leadership_passes_to_and_from_a_manager_on_upstreams_library() {
     let stage = Stage::set().await;
     let (contest, flags) = (short(), flags(&stage, "*"));
     let flags = words(&flags);
@@ -139,9 +139,9 @@ async fn ours_follows_a_manager_on_upstreams_library_and_is_followed_by_it() {
     assert_eq!(routes, of(ROUTES, &format!("/{ROUTES}")));
 }
 
-/// The other one stands for kube-controller-manager: it has a main lease of its own.
+/// The other manager has a main Lease of its own, as kube-controller-manager does.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_is_handed_over_waits_for_a_manager_of_another_kind() {
+async fn only_migrated_controllers_wait_for_a_manager_of_another_kind() {
     let stage = Stage::set().await;
     let contest = short();
     let other = Contest {
@@ -152,13 +152,13 @@ async fn only_what_is_handed_over_waits_for_a_manager_of_another_kind() {
     let flags = words(&flags);
     let theirs = [flags[0], flags[1], "--controllers=node-route-controller"];
     let mut go = stage.manager("go-1", &other, &theirs).await;
-    stage.writes(&routes("go-1")).await;
+    stage.wait_for_writes(&routes("go-1")).await;
 
     let mut ours = stage.ours("ours", &contest, &flags);
-    stage.writes("ours").await;
+    stage.wait_for_writes("ours").await;
     waits_for_the_migration(&stage, "ours").await;
-    stage.writes(&routes("go-1")).await;
-    assert_eq!(stage.ledger.count(&routes("ours")), 0);
+    stage.wait_for_writes(&routes("go-1")).await;
+    assert_eq!(stage.writes.count(&routes("ours")), 0);
     assert_eq!(metric(&ours, &contest.name).await, "1");
     assert_eq!(metric(&ours, LEASE).await, "0");
     for path in [
@@ -175,22 +175,22 @@ async fn only_what_is_handed_over_waits_for_a_manager_of_another_kind() {
     );
 
     go.kill().unwrap();
-    stage.writes(&routes("ours")).await;
+    stage.wait_for_writes(&routes("ours")).await;
     assert_eq!(metric(&ours, LEASE).await, "1");
     let mut go = stage.manager("go-2", &other, &theirs).await;
     sees_another(&stage, "go-2", LEASE).await;
     ends_well(&stage, "ours", &mut ours).await;
-    stage.writes(&routes("go-2")).await;
-    // And once more without a word of farewell, in both directions.
+    stage.wait_for_writes(&routes("go-2")).await;
+    // Once more in both directions, with a killed leader.
     let mut ours = stage.ours("again", &contest, &flags);
     waits_for_the_migration(&stage, "again").await;
     go.terminate().unwrap();
     go.wait(LIMIT).await.unwrap();
-    stage.writes(&routes("again")).await;
+    stage.wait_for_writes(&routes("again")).await;
     let _go = stage.manager("go-3", &other, &theirs).await;
     sees_another(&stage, "go-3", LEASE).await;
     ours.kill().unwrap();
-    stage.writes(&routes("go-3")).await;
+    stage.wait_for_writes(&routes("go-3")).await;
     assert_eq!(
         successions(&stage).1,
         ["go-1", "ours", "go-2", "again", "go-3"].map(routes)
@@ -198,14 +198,14 @@ async fn only_what_is_handed_over_waits_for_a_manager_of_another_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_component_runs_is_left_to_it_with_its_lease() {
+async fn controllers_of_another_component_are_not_run_and_its_lease_is_not_taken() {
     let stage = Stage::set().await;
     let flags = flags(&stage, "kube-controller-manager");
     let mut ours = stage.ours("ours", &short(), &words(&flags));
     for _ in 0..10 {
-        stage.writes("ours").await;
+        stage.wait_for_writes("ours").await;
     }
-    assert_eq!(stage.ledger.count(&routes("ours")), 0);
+    assert_eq!(stage.writes.count(&routes("ours")), 0);
     assert!(stage.leases.get_opt(LEASE).await.unwrap().is_none());
     let log = stage.log("ours");
     assert_eq!(
@@ -219,7 +219,7 @@ async fn what_another_component_runs_is_left_to_it_with_its_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_loss_of_either_lease_ends_the_process() {
-    for (stolen, other, words_of_the_end) in [
+    for (stolen, other, message) in [
         (LEASE, short().name, "migration leaderelection lost: "),
         (short().name.as_str(), LEASE.to_owned(), "leaderelection lost: "),
     ] {
@@ -231,15 +231,15 @@ async fn the_loss_of_either_lease_ends_the_process() {
         let status = ours.wait(LIMIT).await.unwrap();
         let log = stage.log("ours");
         assert_eq!(status.code(), Some(1), "{stolen}: {log}");
-        assert!(log.contains(words_of_the_end), "{stolen}: {log}");
+        assert!(log.contains(message), "{stolen}: {log}");
         assert_eq!(stage.holder(stolen).await, THIEF);
-        // Unless its last write was cut off, which may still arrive.
+        // The other Lease is released, unless a write was cut off, which may still arrive.
         let kept = log.contains("Not giving up the lease before it runs out");
         assert!(kept || stage.holder(&other).await.is_empty(), "{stolen}: {log}");
     }
 }
 
-/// Each lease has a fence of its own: what is cut off at the end of one does not hold up the other.
+/// Each Lease has a fence of its own: a write that is cut off under one Lease does not delay the release of the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_is_cut_off_keeps_only_its_own_lease() {
     let stage = Stage::set().await;
@@ -247,10 +247,10 @@ async fn a_write_that_is_cut_off_keeps_only_its_own_lease() {
     flags.push("--shutdown-drain=1s".to_owned());
     let mut ours = stage.ours("ours", &short(), &words(&flags));
     runs_all(&stage, "ours", "ours").await;
-    stage.ledger.delay_of(&routes("ours"), Duration::from_secs(25));
+    stage.writes.delay_of(&routes("ours"), Duration::from_secs(25));
     stage
         .eventually("a slow write is under way", async || {
-            let mut entries = stage.ledger.entries();
+            let mut entries = stage.writes.entries();
             entries.retain(|entry| entry.writer == routes("ours"));
             let before = entries.iter().rev().nth(1)?.returned?;
             let slow = before.elapsed().ok()? > Duration::from_millis(300);

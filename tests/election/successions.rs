@@ -1,4 +1,4 @@
-//! Who follows whom, and how soon.
+//! The succession of leaders, and its times.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use kube::{Api, api::ListParams};
 use crate::contest::{LIMIT, Stage, short, usual};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_started_together_one_leads_and_the_other_stands_by() {
+async fn of_two_replicas_one_leads_and_the_other_stands_by() {
     let stage = Stage::set().await;
     let mut both = ["a", "b"].map(|name| (name, stage.ours(name, &short(), &[])));
     for (_, ccm) in &mut both {
@@ -17,7 +17,7 @@ async fn of_two_started_together_one_leads_and_the_other_stands_by() {
     }
     let leader = stage
         .eventually("one writes", async || {
-            ["a", "b"].into_iter().find(|name| stage.ledger.count(name) > 0)
+            ["a", "b"].into_iter().find(|name| stage.writes.count(name) > 0)
         })
         .await;
     both.sort_by_key(|(name, _)| *name != leader);
@@ -28,10 +28,10 @@ async fn of_two_started_together_one_leads_and_the_other_stands_by() {
         })
         .await;
     for _ in 0..10 {
-        stage.writes(leader).await;
+        stage.wait_for_writes(leader).await;
     }
-    assert_eq!(stage.ledger.successions(), [leader]);
-    // A standby is as well as a leader, and knows what it is.
+    assert_eq!(stage.writes.successions(), [leader]);
+    // A standby is healthy and ready, too, and its metric shows that it does not lead.
     for (ccm, master) in [(&first, 1), (&second, 0)] {
         assert_eq!(ccm.get("/healthz/leaderElection").await.unwrap().0, 200);
         assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
@@ -47,8 +47,8 @@ async fn of_two_started_together_one_leads_and_the_other_stands_by() {
         "{}",
         stage.log(leader)
     );
-    stage.writes(standby).await;
-    assert_eq!(stage.ledger.successions(), [leader, standby]);
+    stage.wait_for_writes(standby).await;
+    assert_eq!(stage.writes.successions(), [leader, standby]);
     assert_eq!(stage.lease(&short()).await.lease_transitions, Some(1));
     let events: Api<Event> = Api::namespaced(stage.client.clone(), "kube-system");
     let params = ListParams::default().fields("involvedObject.kind=Lease,reason=LeaderElection");
@@ -59,7 +59,7 @@ async fn of_two_started_together_one_leads_and_the_other_stands_by() {
             (events.len() == 3).then_some(events)
         })
         .await;
-    let told: Vec<_> = messages
+    let reported: Vec<_> = messages
         .iter()
         .map(|event| {
             let source = event.source.as_ref().unwrap().component.as_deref();
@@ -68,50 +68,50 @@ async fn of_two_started_together_one_leads_and_the_other_stands_by() {
             message.split_once(' ').unwrap().1
         })
         .collect();
-    assert_eq!(told, ["became leader", "stopped leading", "became leader"]);
+    assert_eq!(reported, ["became leader", "stopped leading", "became leader"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_with_client_go_follows_ours_and_ours_follows_it() {
+async fn leadership_passes_to_and_from_a_program_with_client_go() {
     let stage = Stage::set().await;
     let contest = short();
     let mut first = stage.ours("ours", &contest, &[]);
-    stage.writes("ours").await;
-    let mut go = stage.theirs("go", &contest).await;
+    stage.wait_for_writes("ours").await;
+    let mut go = stage.client_go("go", &contest).await;
     stage
-        .eventually("it sees ours", async || {
+        .eventually("client-go reads the holder", async || {
             stage.log("go").contains("leader ").then_some(())
         })
         .await;
     first.terminate().unwrap();
     assert!(first.wait(LIMIT).await.unwrap().success());
-    stage.writes("go").await;
+    stage.wait_for_writes("go").await;
     let second = stage.standby("again", &contest).await;
-    stage.writes("go").await;
+    stage.wait_for_writes("go").await;
     go.terminate().unwrap();
     go.wait(LIMIT).await.unwrap();
-    stage.writes("again").await;
-    // And once more without a word of farewell.
-    let third = stage.theirs("go-again", &contest).await;
+    stage.wait_for_writes("again").await;
+    // Once more, with a killed leader.
+    let third = stage.client_go("go-again", &contest).await;
     stage
-        .eventually("it sees ours", async || {
+        .eventually("client-go reads the holder", async || {
             stage.log("go-again").contains("leader ").then_some(())
         })
         .await;
     drop(second);
-    stage.writes("go-again").await;
+    stage.wait_for_writes("go-again").await;
     let _fourth = stage.standby("last", &contest).await;
     drop(third);
-    stage.writes("last").await;
+    stage.wait_for_writes("last").await;
     assert_eq!(
-        stage.ledger.successions(),
+        stage.writes.successions(),
         ["ours", "go", "again", "go-again", "last"]
     );
     let transitions = stage.lease(&contest).await.lease_transitions;
     assert_eq!(transitions, Some(4));
 }
 
-/// Five pairs with client-go's times, one lease each.
+/// The times of five failovers with client-go's times, each pair with a Lease of its own.
 async fn failovers(
     stage: &Stage,
     kind: &str,
@@ -121,15 +121,15 @@ async fn failovers(
         let contest = usual(format!("{kind}-{pair}"));
         let (leader, successor) = (format!("{kind}-{pair}-a"), format!("{kind}-{pair}-b"));
         let mut first = stage.ours(&leader, &contest, &["--node-status-update-frequency=200ms"]);
-        stage.writes(&leader).await;
+        stage.wait_for_writes(&leader).await;
         let _second = stage.standby(&successor, &contest).await;
-        // Wherever in its pauses the other one may be.
+        // A random moment within the pauses of the standby.
         tokio::time::sleep(Duration::from_millis(rand::random_range(0..3000))).await;
         let began = Instant::now();
         end(&mut first).await;
         stage
             .eventually("the successor writes", async || {
-                (stage.ledger.count(&successor) > 0).then_some(())
+                (stage.writes.count(&successor) > 0).then_some(())
             })
             .await;
         began.elapsed()
@@ -140,14 +140,14 @@ async fn failovers(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[allow(clippy::print_stderr, reason = "the measure is for who runs the test")]
+#[allow(clippy::print_stderr, reason = "a person reads the times")]
 async fn a_drained_leader_is_followed_within_seconds_and_a_killed_one_after_its_lease() {
     let stage = Stage::set().await;
     let drained = failovers(&stage, "drained", async |ccm| ccm.terminate().unwrap()).await;
     let killed = failovers(&stage, "killed", async |ccm| ccm.kill().unwrap()).await;
     eprintln!("failover, drained: {:?} of {drained:?}", drained[2]);
     eprintln!("failover, killed: {:?} of {killed:?}", killed[2]);
-    // Less than the lease's duration, which only a lease that was given up allows.
+    // Only a released Lease allows less than its duration.
     assert!(drained[4] < Duration::from_secs(12), "{drained:?}");
     assert!(killed[0] > Duration::from_secs(12), "{killed:?}");
 }

@@ -1,4 +1,4 @@
-//! The program as the Helm chart installs it: with the arguments, and under the account, that the chart renders.
+//! The program as the Helm chart installs it, with the arguments and under the account of the rendered chart.
 
 use ccm_testbed::{
     binary::Ccm,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{LIMIT, on_each, program};
 
-/// Starts the program as the release of this name has it.
+/// Starts the program with the arguments of this release.
 async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str) -> Ccm {
     let manifest = helm
         .run(&["get", "manifest", release, "--namespace=kube-system"])
@@ -47,7 +47,7 @@ async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str)
     ccm
 }
 
-/// A node joins, a Service comes and goes.
+/// Adds a node, and creates and deletes a Service.
 async fn work(cloud: &dyn TestCloud, stage: &Stage, name: &str) {
     let client = stage.control_plane.client().await.unwrap();
     let machine = cloud.create_machine(name).await.unwrap();
@@ -75,10 +75,10 @@ async fn work(cloud: &dyn TestCloud, stage: &Stage, name: &str) {
         .await
         .unwrap_or_else(|| panic!("the Service is not served:\n{}", log()));
     services.delete(name, &DeleteParams::default()).await.unwrap();
-    let gone = async || services.get_opt(name).await.ok()?.is_none().then_some(());
-    eventually(LIMIT, gone)
+    let deleted = async || services.get_opt(name).await.ok()?.is_none().then_some(());
+    eventually(LIMIT, deleted)
         .await
-        .unwrap_or_else(|| panic!("the Service stays:\n{}", log()));
+        .unwrap_or_else(|| panic!("the Service is not deleted:\n{}", log()));
 }
 
 async fn end(stage: &Stage, mut ccm: Ccm) {
@@ -129,17 +129,20 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
 
         let ccm = start(&*cloud, &stage, &helm, "ccm").await;
         work(&*cloud, &stage, "first").await;
-        // Beside it, one that only looks.
-        run(&["install", "looks", "--set=dryRun=true"]);
-        let dry_run = start(&*cloud, &stage, &helm, "looks").await;
-        let looked = async || {
+        // Beside it, a dry run.
+        run(&["install", "dry-run", "--set=dryRun=true"]);
+        let dry_run = start(&*cloud, &stage, &helm, "dry-run").await;
+        let compared = async || {
             let (_, metrics) = dry_run.get("/metrics").await.ok()?;
-            let looks = metrics
+            let comparisons = metrics
                 .lines()
                 .find_map(|line| line.strip_prefix("ccm_dry_run_looks_total "))?;
-            looks.parse::<f64>().ok().filter(|looks| *looks > 0.0)
+            comparisons
+                .parse::<f64>()
+                .ok()
+                .filter(|comparisons| *comparisons > 0.0)
         };
-        eventually(LIMIT, looked).await.expect("it looks");
+        eventually(LIMIT, compared).await.expect("a comparison");
         end(&stage, dry_run).await;
         end(&stage, ccm).await;
 

@@ -1,4 +1,4 @@
-//! A cluster from its first node to its last Service: what comes, what `plan` says, and that a restart writes nothing.
+//! A cluster from its first node to its last Service: its objects, the output of `plan`, and a restart that writes nothing.
 
 use std::{process::Command, sync::Arc};
 
@@ -34,7 +34,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// A cluster with so many machines and uninitialised nodes.
+    /// Starts a cluster with `count` machines and their uninitialised nodes.
     pub(crate) async fn begin(cloud: Arc<dyn TestCloud>, count: usize) -> Self {
         let stage = Stage::set(program(), true).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
@@ -62,7 +62,7 @@ impl Life {
         ccm
     }
 
-    /// What `plan` prints and its exit code.
+    /// The exit code and the output of `plan`.
     fn plan(&self) -> (i32, String) {
         let output = Command::new(program())
             .arg("plan")
@@ -133,24 +133,24 @@ async fn from_the_first_node_to_the_last_service() {
         let service = serde_json::from_value(service).unwrap();
         life.services.create(&PostParams::default(), &service).await.unwrap();
         let (code, text) = life.plan();
-        assert_eq!(code, 2, "{provider}: a load balancer is to be created: {text}");
+        assert_eq!(code, 2, "{provider}: the plan does not create a load balancer: {text}");
 
         let ccm = life.start().await;
         life.served("web").await;
         let before = life.cloud.picture(&[]).await.unwrap();
-        // Everything that belongs to it is there when the program has reported success.
-        let settled = async || {
+        // All objects of the load balancer exist when the program has reported success.
+        let nothing_to_do = async || {
             let (code, _) = life.plan();
             (code == 0).then_some(())
         };
-        life.eventually("plan finds nothing to do", settled).await;
+        life.eventually("plan has nothing to do", nothing_to_do).await;
         drop(ccm);
 
         let (picture, writes) = (life.cloud.picture(&[]).await.unwrap(), life.stage.control_plane.audit_log().unwrap().len());
         assert!(!before.is_empty() && writes > 0);
         life.cloud.party().forget();
         let ccm = life.start().await;
-        // A node that comes now is initialised after everything that was there before has been compared.
+        // A node that joins now is initialised after all existing objects have been compared.
         let machine = life.cloud.create_machine("life-late").await.unwrap();
         let spec = NodeSpec {
             labels: [("node.kubernetes.io/exclude-from-external-load-balancers".to_owned(), "true".to_owned())].into(),
@@ -171,11 +171,11 @@ async fn from_the_first_node_to_the_last_service() {
         life.eventually("the load balancer changes", changed).await;
 
         life.services.delete("web", &DeleteParams::default()).await.unwrap();
-        let gone = async || {
-            let gone = life.services.get_opt("web").await.ok()?.is_none();
-            (gone && life.cloud.picture(&[]).await.ok()?.is_empty()).then_some(())
+        let all_deleted = async || {
+            let deleted = life.services.get_opt("web").await.ok()?.is_none();
+            (deleted && life.cloud.picture(&[]).await.ok()?.is_empty()).then_some(())
         };
-        life.eventually("nothing is left", gone).await;
+        life.eventually("everything is deleted", all_deleted).await;
         drop(ccm);
     })
     .await;

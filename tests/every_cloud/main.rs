@@ -11,7 +11,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use ccm_testbed::test_cloud::{self, TestCloud};
 use futures_util::future::join_all;
 
-/// Nothing here takes this long unless it is broken.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The program under test.

@@ -1,5 +1,5 @@
-//! The program needs no more rights in the cluster than `deploy/` gives it, `deploy/` gives none that it does not need, and the
-//! roles of the programs before are enough to change the image alone.
+//! The program needs all rights in the cluster that `deploy/` grants, and no others. The roles of the Go programs are enough to
+//! change the image alone.
 
 use std::{
     collections::BTreeSet,
@@ -28,10 +28,10 @@ use serde_json::{Value, json};
 use crate::{LIMIT, life::Life, on_each};
 
 const NODES: usize = 3;
-/// Missing in every role of the Go programs: nothing is tagged in the cloud as this cluster's, as before.
+/// A right that every role of the Go programs lacks. Without it, objects in the cloud get no ownership tag.
 const NEVER_GRANTED: &str = "get namespaces kube-system";
 
-/// A life of the program with all that it does: nodes join and get routes, one leaves, a Service comes and goes, and somebody
+/// The program with all of its work: nodes join and get routes, one leaves, a Service is created and deleted, and a client
 /// reads the metrics.
 struct Rights {
     life: Life,
@@ -41,8 +41,8 @@ struct Rights {
 }
 
 impl Rights {
-    /// All but that a node leaves. Every first patch of a node meets a change by somebody else, so that the node is read.
-    /// `scraped`: the status that somebody gets who reads the metrics and may do so.
+    /// Does all of this, except that no node leaves. The first patch of each node meets a conflict, so that the node is read.
+    /// `scraped`: the accepted status of an authorized request for the metrics.
     async fn begin(cloud: Arc<dyn TestCloud>, role: &Path, scraped: &[u16]) -> Self {
         let life = Life::begin(cloud, 0).await;
         let plane = &life.stage.control_plane;
@@ -64,7 +64,7 @@ impl Rights {
             }
             None => flags.push("--configure-cloud-routes=false"),
         }
-        // The proxy asks as the account, whatever the program says.
+        // The proxy sends requests as the account, with any credentials of the program.
         let upstream = controlplane::client(&account).await.unwrap();
         let proxy = Proxy::start(upstream, life.stage.folder()).await.unwrap();
         let conflict = Action::status(409);
@@ -113,16 +113,16 @@ impl Rights {
         rights
     }
 
-    /// Waits until so many routes are there, if the cloud has any.
+    /// Waits until the cloud has so many routes, if it supports routes.
     async fn routes(&self, count: usize) {
         let Some(routes) = self.life.cloud.routes() else {
             return;
         };
-        let there = async || (routes.table().await.ok()?.len() == count).then_some(());
-        self.life.eventually("the routes are there", there).await;
+        let complete = async || (routes.table().await.ok()?.len() == count).then_some(());
+        self.life.eventually("the routes exist", complete).await;
     }
 
-    /// A Service comes and goes.
+    /// Creates a Service and deletes it.
     async fn serve(&self, name: &str) {
         let life = &self.life;
         let service = json!({
@@ -140,11 +140,11 @@ impl Rights {
             .delete(name, &DeleteParams::default())
             .await
             .unwrap();
-        let gone = async || life.services.get_opt(name).await.ok()?.is_none().then_some(());
-        life.eventually("the Service is gone", gone).await;
+        let deleted = async || life.services.get_opt(name).await.ok()?.is_none().then_some(());
+        life.eventually("the Service is deleted", deleted).await;
     }
 
-    /// The last node's machine goes, and the kubelet says no more.
+    /// Deletes the last node's machine and sets the node to not ready.
     async fn lose_machine(&self) -> &Machine {
         let machine = self.machines.last().unwrap();
         self.life.cloud.delete_machine(machine).await.unwrap();
@@ -153,10 +153,10 @@ impl Rights {
         machine
     }
 
-    async fn gone(&self, machine: &Machine) {
+    async fn deleted(&self, machine: &Machine) {
         let nodes: &Api<Node> = &self.life.nodes;
-        let gone = async || nodes.get_opt(&machine.node).await.ok()?.is_none().then_some(());
-        self.life.eventually("the node is gone", gone).await;
+        let deleted = async || nodes.get_opt(&machine.node).await.ok()?.is_none().then_some(());
+        self.life.eventually("the node is deleted", deleted).await;
     }
 
     async fn event(&self, machine: &Machine, reason: &str) -> Event {
@@ -167,7 +167,7 @@ impl Rights {
         self.life.eventually(&format!("the event {reason}"), check).await
     }
 
-    /// The node that left loses its route, and the program ends. Returns the program's requests.
+    /// Waits until the route of the deleted node is deleted, and ends the program. Returns the program's requests.
     async fn end(mut self) -> Vec<AuditEntry> {
         self.routes(NODES - 1).await;
         self.ccm.terminate().unwrap();
@@ -175,14 +175,14 @@ impl Rights {
         assert!(self.ccm.wait(LIMIT).await.unwrap().success(), "{log}");
         let log = self.life.log();
         assert!(log.contains("Gave up the lease"), "{log}");
-        // Nothing was under way any more, so that there was nothing to wait for.
+        // Nothing was in progress any more, so nothing had to be cut off.
         assert!(!log.contains("Cutting off"), "{log}");
         let requests = self.requests();
         assert!(!requests.is_empty());
         requests
     }
 
-    /// What the program asked of the API server so far.
+    /// The requests of the program to the API server so far.
     fn requests(&self) -> Vec<AuditEntry> {
         let log = self.life.stage.control_plane.audit_log().unwrap();
         log.into_iter().filter(|entry| entry.user == USER).collect()
@@ -225,18 +225,18 @@ fn denied(requests: &[AuditEntry]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_rights_of_the_manifest_are_needed_and_no_other_is() {
+async fn all_rights_of_the_manifest_are_needed_and_no_others() {
     let file = manifests::shipped("base/rbac.yaml");
     let manifest = manifests::read(&file).unwrap();
     let (mut granted, borrowed) = (manifests::rights(&manifest), manifests::borrowed(&manifest));
     assert!(!granted.is_empty());
-    // What is borrowed is the cluster's to define; each of the roles has to be of use, not every right in it.
+    // The cluster defines the roles that the manifest binds. Each of them must be used, but not each right in it.
     granted.extend(borrowed.into_iter().filter(|right| right.verb == "create"));
     on_each(async |cloud| {
         let provider = cloud.provider();
         let rights = Rights::begin(cloud, &file, &[200]).await;
         let leaver = rights.lose_machine().await;
-        rights.gone(leaver).await;
+        rights.deleted(leaver).await;
         let log = rights.life.log();
         let requests = rights.end().await;
         assert_eq!(denied(&requests), BTreeSet::new(), "{provider}: {log}");
@@ -260,14 +260,14 @@ fn upstream(provider: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
+async fn the_role_of_the_go_program_is_enough_to_change_the_image_alone() {
     on_each(async |cloud| {
         let provider = cloud.provider();
         let rights = Rights::begin(cloud, &upstream(provider), &[200, 503]).await;
         let leaver = rights.lose_machine().await;
-        rights.gone(leaver).await;
+        rights.deleted(leaver).await;
         let mut denied = denied(&rights.end().await);
-        // Without these, the program may not ask who asks for the metrics.
+        // Without these rights, the program cannot authenticate clients of the metrics.
         for right in [
             "create tokenreviews ",
             "list configmaps extension-apiserver-authentication",
@@ -279,7 +279,7 @@ async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
     .await;
 }
 
-/// Our role without one verb for nodes.
+/// The role of `deploy/` without the right to delete nodes.
 fn without_deletion(folder: &Path) -> PathBuf {
     let mut objects = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
     let mut removed = 0;
@@ -309,7 +309,7 @@ fn without_deletion(folder: &Path) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_works() {
+async fn without_the_right_to_delete_nodes_one_warning_names_it_and_everything_else_works() {
     let folder = tempfile::tempdir().unwrap();
     let role = without_deletion(folder.path());
     on_each(async |cloud| {
@@ -323,7 +323,7 @@ async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_wor
             "{provider}: {message}"
         );
         rights.serve("api").await;
-        // It waits longer and longer, and says nothing more.
+        // The waits between attempts grow, and nothing more is reported.
         let deletions = || {
             let requests = rights.requests().into_iter();
             let deletions = requests.filter(|entry| entry.verb == "delete" && entry.resource == "nodes");
@@ -331,28 +331,28 @@ async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_wor
         };
         rights
             .life
-            .eventually("tried again", async || (deletions() >= 2).then_some(()))
+            .eventually("another attempt", async || (deletions() >= 2).then_some(()))
             .await;
         let events: Api<Event> = Api::all(rights.life.nodes.clone().into_client());
         let params = ListParams::default().fields(&format!("involvedObject.name={}", leaver.node));
         let events = events.list(&params).await.unwrap().items;
         for reason in ["DeletingNode", "DeletingNodeFailed"] {
-            let said = events
+            let reported = events
                 .iter()
                 .filter(|event| event.reason.as_deref() == Some(reason));
-            assert_eq!(said.count(), 1, "{provider}: {reason}");
+            assert_eq!(reported.count(), 1, "{provider}: {reason}");
         }
         assert_eq!(
             rights.life.log().matches("Not allowed to delete nodes").count(),
             1
         );
 
-        // As soon as the right is there, the node goes.
+        // As soon as the right is granted, the node is deleted.
         let whole = manifests::shipped("base/rbac.yaml");
         manifests::account(&rights.life.stage.control_plane, &whole)
             .await
             .unwrap();
-        rights.gone(leaver).await;
+        rights.deleted(leaver).await;
         assert!(deletions() <= 4, "{}", rights.life.log());
         let leaver = leaver.node.clone();
         let denied = denied(&rights.end().await);

@@ -1,4 +1,4 @@
-//! The program is killed at calls that it makes of the cloud and at writes to the API server; and everything around it fails at
+//! The program is killed at its calls to the cloud and its writes to the API server. In storms, cloud and API server fail at
 //! random.
 
 use std::{sync::Arc, time::Duration};
@@ -12,21 +12,21 @@ use ccm_testbed::{
 
 use crate::{on_each, program};
 
-/// Longest storm.
+/// The longest duration of a storm.
 const STORM: Duration = Duration::from_secs(6);
 
-/// The scenario on this cloud. None for routes on a cloud that has none.
+/// The scenario on this cloud. Returns `None` for routes on a cloud without routes.
 async fn set(kind: Kind, cloud: Arc<dyn TestCloud>, nodes: usize) -> Option<Box<dyn Scenario>> {
     let (provider, has_routes) = (cloud.provider(), cloud.routes().is_some());
     let scenario = kind.set_on(&program(), cloud, nodes).await.unwrap();
     assert!(
         scenario.is_some() || kind == Kind::Routes && !has_routes,
-        "{provider}: {kind:?} cannot be played"
+        "{provider}: {kind:?} is not supported"
     );
     scenario
 }
 
-/// Plays a scenario in a storm. What failed once can be repeated with its seed:
+/// Runs a scenario in a storm. A failure can be repeated with its seed:
 /// `cargo xtask sweep --cloud CLOUD --scenario SCENARIO --storms --seed N`.
 async fn storm(kind: Kind, nodes: usize, seed: u64) {
     on_each(async |cloud| {
@@ -43,7 +43,7 @@ async fn storm(kind: Kind, nodes: usize, seed: u64) {
         say(format!("{provider}: {report}"));
         assert!(
             report.failures.values().sum::<u64>() > 0,
-            "{provider}: that was no storm: {report}"
+            "{provider}: the storm had too few faults: {report}"
         );
         report.verdict().unwrap();
     })
@@ -61,7 +61,7 @@ async fn nodes_leave_in_a_storm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_comes_in_a_storm() {
+async fn a_service_is_created_in_a_storm() {
     storm(Kind::Serve, 2, 5).await;
 }
 
@@ -71,7 +71,7 @@ async fn a_service_changes_in_a_storm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_goes_in_a_storm() {
+async fn a_service_is_deleted_in_a_storm() {
     storm(Kind::Release, 2, 7).await;
 }
 
@@ -80,7 +80,7 @@ async fn routes_change_in_a_storm() {
     storm(Kind::Routes, 6, 11).await;
 }
 
-/// Plays a scenario with this many nodes, at these points.
+/// Runs a scenario with this many nodes, and kills the program at these points.
 async fn sweep(kind: Kind, nodes: usize, selection: Selection) {
     on_each(async |cloud| {
         let provider = cloud.provider();
@@ -99,32 +99,32 @@ async fn sweep(kind: Kind, nodes: usize, selection: Selection) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_nodes_join_it_finishes_after_its_restart() {
+async fn nodes_that_join_finish_after_a_kill_at_any_call() {
     sweep(Kind::Join, 6, Selection::All).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_nodes_leave_it_finishes_after_its_restart() {
+async fn nodes_that_leave_finish_after_a_kill_at_any_call() {
     sweep(Kind::Leave, 3, Selection::All).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_a_service_comes_it_finishes_after_its_restart() {
-    // All of its points, as of those below: `cargo xtask sweep`.
+async fn a_created_service_finishes_after_a_kill() {
+    // `cargo xtask sweep` covers all points of this scenario and of those below.
     sweep(Kind::Serve, 2, Selection::Every(8)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_a_service_changes_it_finishes_after_its_restart() {
+async fn a_changed_service_finishes_after_a_kill() {
     sweep(Kind::Reshape, 2, Selection::Every(30)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_a_service_goes_it_finishes_after_its_restart() {
+async fn a_deleted_service_finishes_after_a_kill() {
     sweep(Kind::Release, 2, Selection::Every(10)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_routes_change_it_finishes_after_its_restart() {
+async fn routes_that_change_finish_after_a_kill_at_any_call() {
     sweep(Kind::Routes, 4, Selection::All).await;
 }

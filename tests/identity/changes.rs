@@ -1,11 +1,11 @@
-//! What is replaced while the program runs.
+//! Credentials that are replaced while the program runs.
 
 use serde_json::json;
 
 use crate::stage::{LIMIT, Stage};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_token_is_told_and_the_next_one_is_taken_over() {
+async fn an_expired_token_is_reported_and_the_next_one_is_used() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
     let stale = stage.control_plane.expired(&stage.token).unwrap();
@@ -28,7 +28,7 @@ async fn an_expired_token_is_told_and_the_next_one_is_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_is_asked_again_when_its_token_is_not_accepted() {
+async fn a_plugin_runs_again_when_its_token_is_not_accepted() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
     let credential = |token: &str| json!({"status": {"token": token}}).to_string();
@@ -48,7 +48,7 @@ async fn a_plugin_is_asked_again_when_its_token_is_not_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_authorities_of_the_cluster_are_taken_over() {
+async fn new_authorities_of_the_cluster_are_used() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
     let other = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).unwrap();
@@ -62,7 +62,7 @@ async fn new_authorities_of_the_cluster_are_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_certificate_written_anew_is_taken_over() {
+async fn a_rewritten_client_certificate_is_used() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
     let other = rcgen::generate_simple_self_signed(["nobody".to_owned()]).unwrap();

@@ -9,7 +9,7 @@ fn data(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_form_of_credentials_gets_in_and_none_is_logged() {
+async fn every_form_of_credentials_is_accepted_and_none_is_logged() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
     stage.write("token", &format!("{}\n", stage.token));
@@ -56,7 +56,7 @@ async fn every_form_of_credentials_gets_in_and_none_is_logged() {
         let ready = ccm.wait_healthy("/readyz", LIMIT).await;
         assert!(ready.is_ok(), "{form}: {ready:?}");
     }
-    // In place of the kubeconfig's, where nobody listens.
+    // In place of the kubeconfig's server, on which nothing listens.
     stage.kubeconfig(
         &json!({"server": "https://127.0.0.1:1", "certificate-authority": "ca.crt"}),
         &json!({"token": stage.token}),
@@ -67,7 +67,7 @@ async fn every_form_of_credentials_gets_in_and_none_is_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_not_be_used_ends_the_start_with_what_to_do_and_no_secret() {
+async fn unusable_credentials_end_the_start_with_a_fix_and_no_secret() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
     let secret = "open-sesame-7";
@@ -94,7 +94,7 @@ async fn what_can_not_be_used_ends_the_start_with_what_to_do_and_no_secret() {
     }
     stage.write(
         "kubeconfig",
-        "current-context: there\ncontexts: [{name: here, context: {cluster: k}}]\n",
+        "current-context: missing\ncontexts: [{name: existing, context: {cluster: k}}]\n",
     );
     let mut ccm = stage.launch(&[]);
     assert_eq!(ccm.wait(LIMIT).await.unwrap().code(), Some(1));

@@ -1,4 +1,4 @@
-//! As whom the program asks the API server: every form of a kubeconfig, what is replaced while it runs, and at what rate.
+//! Credentials for the API server: every form of a kubeconfig, changes while the program runs, and the rate of requests.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "../binaries/mod.rs"]

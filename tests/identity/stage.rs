@@ -1,4 +1,4 @@
-//! A control plane, and the program with a kubeconfig of the test's.
+//! A control plane, and the program with a kubeconfig of the test.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -21,7 +21,7 @@ pub(crate) struct Stage {
     pub(crate) authority: String,
     pub(crate) certificate: String,
     pub(crate) key: String,
-    /// The token of an account that may do everything.
+    /// The token of an account with all rights.
     pub(crate) token: String,
 }
 
@@ -69,7 +69,7 @@ impl Stage {
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) {
-        // As a whole: the program may read at any moment.
+        // Written at once, because the program may read at any moment.
         let unfinished = self.path("unfinished");
         fs::write(&unfinished, text).unwrap();
         fs::rename(unfinished, self.path(name)).unwrap();
@@ -97,7 +97,7 @@ impl Stage {
         json!({"certificate-authority": "ca.crt"})
     }
 
-    /// The program, which logs as much as it can.
+    /// Starts the program with its most detailed log.
     pub(crate) fn launch(&self, flags: &[&str]) -> Ccm {
         let mut args = vec![
             "--cloud-provider=acme".to_owned(),
@@ -115,7 +115,7 @@ impl Stage {
         .unwrap()
     }
 
-    /// What was logged so far counts no more.
+    /// Ignores all lines of the log so far.
     pub(crate) fn forget_log(&self) {
         let _ = fs::remove_file(self.path("log"));
     }
@@ -124,13 +124,13 @@ impl Stage {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Waits until the log holds the text.
+    /// Waits until the log contains the text.
     pub(crate) async fn logged(&self, text: &str) {
         let there = observe::eventually(LIMIT, async || self.log().contains(text).then_some(())).await;
         assert!(there.is_some(), "{text:?} is not in the log:\n{}", self.log());
     }
 
-    /// Tokens and keys are in no line of the log.
+    /// Checks that the log contains no tokens and keys.
     pub(crate) fn keeps_secrets(&self, more: &[&str]) {
         let log = self.log();
         let key = self.key.lines().nth(1).unwrap();

@@ -1,5 +1,5 @@
 // Command leaderelection contends for a Lease with client-go and posts to a URL as long as it leads.
-// It stands for every other program that our own replicas may have to share a Lease with.
+// It represents every other program with which the replicas of this program may share a Lease.
 package main
 
 import (
@@ -25,9 +25,9 @@ func main() {
 	name := flag.String("name", "cloud-controller-manager", "name of the Lease")
 	identity := flag.String("identity", "go", "name to contend under")
 	lease := flag.Duration("lease-duration", 15*time.Second, "how long others wait for a leader")
-	renew := flag.Duration("renew-deadline", 10*time.Second, "when a leader gives up")
-	retry := flag.Duration("retry-period", 2*time.Second, "time between two tries")
-	release := flag.Bool("release", true, "give the Lease up on SIGTERM")
+	renew := flag.Duration("renew-deadline", 10*time.Second, "when a leader stops leading")
+	retry := flag.Duration("retry-period", 2*time.Second, "time between two attempts")
+	release := flag.Bool("release", true, "release the Lease on SIGTERM")
 	url := flag.String("url", "", "where to post while leading")
 	pause := flag.Duration("pause", 20*time.Millisecond, "time between two posts")
 	flag.Parse()
@@ -61,7 +61,7 @@ func main() {
 	})
 	check(err)
 
-	// The Lease is given up only when the last post has returned, as a program must do that writes while it leads.
+	// The Lease is released only when the last post has returned, as every program must do that writes while it leads.
 	elect, end := context.WithCancel(context.Background())
 	go func() {
 		<-ctx.Done()

@@ -1,8 +1,8 @@
-//! A cloud-controller-manager whose cloud is a ledger: each question to the cloud is answered by a *write* to a URL, which
-//! passes the gate as every write does. So it writes all the time while it leads, and the ledger shows who did when. Questions
-//! about routes are written below the URL, under the name of their controller.
+//! A cloud-controller-manager whose cloud is a log of writes. Each request for an instance is a *write* to a URL, which passes
+//! the gate as every write does. So it writes continuously while it leads, and the log shows the writers in their order. Requests
+//! for routes are written below the URL, under the name of their controller.
 //!
-//! `CCM_REPLICA_LEDGER` is the URL, `CCM_REPLICA_ELECTION` the lease's name and the three durations in milliseconds,
+//! `CCM_REPLICA_URL` is the URL, `CCM_REPLICA_ELECTION` the lease's name and the three durations in milliseconds,
 //! separated by commas.
 
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
@@ -23,11 +23,11 @@ struct Write;
 
 impl Operation for Write {
     fn name(self) -> &'static str {
-        "ledger_write"
+        "replica_write"
     }
 
     fn bucket(self) -> &'static str {
-        "ledger"
+        "replica"
     }
 
     fn effect(self) -> Effect {
@@ -36,7 +36,7 @@ impl Operation for Write {
 }
 
 #[derive(Clone, Debug)]
-struct Ledger {
+struct WriteLog {
     gate: Gate,
     /// The same for routes.
     route_gate: Gate,
@@ -44,16 +44,16 @@ struct Ledger {
     url: String,
 }
 
-register_provider! { name: "ledger", summary: "A ledger of writes", build: Ledger::build }
+register_provider! { name: "replica", summary: "A log of writes", build: WriteLog::build }
 
-impl Ledger {
+impl WriteLog {
     async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
-        let url = env::var("CCM_REPLICA_LEDGER")
-            .map_err(|error| Error::new(ErrorKind::InvalidConfig, format!("CCM_REPLICA_LEDGER: {error}")))?;
+        let url = env::var("CCM_REPLICA_URL")
+            .map_err(|error| Error::new(ErrorKind::InvalidConfig, format!("CCM_REPLICA_URL: {error}")))?;
         let config = GateConfig {
             fence: context.fences.others,
             retry: RetryPolicy::never(),
-            ..GateConfig::new("ledger")
+            ..GateConfig::new("replica")
         };
         let http = reqwest::Client::builder().no_proxy().build();
         let gate = Gate::new(config, &context.metrics);
@@ -77,9 +77,9 @@ impl Ledger {
     }
 }
 
-impl Cloud for Ledger {
+impl Cloud for WriteLog {
     fn name(&self) -> &'static str {
-        "ledger"
+        "replica"
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
@@ -92,14 +92,14 @@ impl Cloud for Ledger {
 }
 
 #[async_trait]
-impl Instances for Ledger {
+impl Instances for WriteLog {
     async fn describe(
         &self,
         queries: &[InstanceQuery],
         _freshness: Freshness,
         _priority: Priority,
     ) -> Vec<Result<InstanceState>> {
-        // Like a batch of writes: it goes on when who waits for it is gone.
+        // Like a batch of writes, it continues when its caller no longer waits.
         let write = self.clone().write(self.gate.clone(), self.url.clone());
         let written = match tokio::spawn(write).await {
             Ok(written) => written,
@@ -108,7 +108,7 @@ impl Instances for Ledger {
         let answer = |query: &InstanceQuery| {
             written.clone().map(|()| {
                 InstanceState::Present(Instance {
-                    provider_id: format!("ledger://{}", query.node.name),
+                    provider_id: format!("replica://{}", query.node.name),
                     addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
                     ..Instance::default()
                 })
@@ -119,7 +119,7 @@ impl Instances for Ledger {
 }
 
 #[async_trait]
-impl Routes for Ledger {
+impl Routes for WriteLog {
     async fn missing(&self, _: Priority) -> Result<Option<String>> {
         Ok(None)
     }
@@ -140,7 +140,7 @@ impl Routes for Ledger {
     }
 }
 
-/// What stands in the environment in place of what the flags say.
+/// The election config of the environment, in place of that of the flags.
 fn election(flags: Option<ElectionConfig>) -> anyhow::Result<ElectionConfig> {
     let text = env::var("CCM_REPLICA_ELECTION").context("CCM_REPLICA_ELECTION")?;
     let parts: Vec<_> = text.split(',').collect();

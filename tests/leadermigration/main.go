@@ -1,6 +1,6 @@
-// Command leadermigration is a cloud-controller-manager made as those of other clouds are, on the app package of
-// k8s.io/cloud-provider, with its leader election and leader migration. Each of its controllers does nothing but post to a
-// URL as long as it runs: $CCM_MIGRATION_LEDGER, with the name of the controller at the end.
+// Command leadermigration is a cloud-controller-manager on the app package of k8s.io/cloud-provider, as those of other
+// clouds are, with its leader election and leader migration. Each of its controllers only posts to a
+// URL as long as it runs: $CCM_MIGRATION_URL, with the name of the controller at the end.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 const pause = 20 * time.Millisecond
 
 func main() {
-	cloudprovider.RegisterCloudProvider("ledger", func(io.Reader) (cloudprovider.Interface, error) { return cloud{}, nil })
+	cloudprovider.RegisterCloudProvider("writes", func(io.Reader) (cloudprovider.Interface, error) { return cloud{}, nil })
 	opts, err := options.NewCloudControllerManagerOptions()
 	if err != nil {
 		klog.Fatal(err)
@@ -46,10 +46,10 @@ func main() {
 	os.Exit(cli.Run(command))
 }
 
-// posts makes a controller of this name.
+// posts returns a controller with this name.
 func posts(name string) app.ControllerInitFuncConstructor {
 	run := func(ctx context.Context, _ genericcontrollermanager.ControllerContext) (controller.Interface, bool, error) {
-		go write(ctx, os.Getenv("CCM_MIGRATION_LEDGER")+"/"+name)
+		go write(ctx, os.Getenv("CCM_MIGRATION_URL")+"/"+name)
 		return nil, true, nil
 	}
 	return app.ControllerInitFuncConstructor{
@@ -76,7 +76,7 @@ func write(ctx context.Context, url string) {
 	}
 }
 
-// cloud has nothing; what is written is written by the controllers themselves.
+// cloud supports nothing. The controllers themselves write.
 type cloud struct{}
 
 func (cloud) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
@@ -86,5 +86,5 @@ func (cloud) InstancesV2() (cloudprovider.InstancesV2, bool)                    
 func (cloud) Zones() (cloudprovider.Zones, bool)                                { return nil, false }
 func (cloud) Clusters() (cloudprovider.Clusters, bool)                          { return nil, false }
 func (cloud) Routes() (cloudprovider.Routes, bool)                              { return nil, false }
-func (cloud) ProviderName() string                                              { return "ledger" }
+func (cloud) ProviderName() string                                              { return "writes" }
 func (cloud) HasClusterID() bool                                                { return true }

@@ -1,8 +1,7 @@
-//! The node lifecycle controller against a real API server, with a cloud in memory whose answers a test can hold back:
-//! which nodes go, and above all which do not.
+//! The node lifecycle controller against a real API server, with a cloud in memory whose answers a test can delay.
 //!
-//! That a node was *not* deleted is shown by what comes after: the cloud was asked about it again, or another node, whose
-//! machine vanished later, has gone.
+//! A later event proves that a node was *not* deleted: another request to the cloud for this node, or the deletion of another
+//! node whose machine vanished later.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod stage;
@@ -22,26 +21,26 @@ use crate::stage::{AUTOSCALER, SHUTDOWN, Stage, eventually, node, numbered};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_after_another() {
     let stage = Stage::start("one-by-one", |config| {
-        // So many go one after another here that they would come to be too many.
+        // The nodes that are deleted here one after another would reach the default share.
         config.lifecycle.deletion_share = 1.0;
     })
     .await;
     stage.healthy(&numbered("well", 20)).await;
-    a_node_whose_machine_is_gone_is_deleted(&stage).await;
-    a_machine_that_cannot_be_found_out_about_costs_no_node(&stage).await;
-    a_ready_node_is_not_even_asked_about(&stage).await;
+    a_node_whose_machine_was_deleted_is_deleted(&stage).await;
+    an_error_of_the_cloud_deletes_no_node(&stage).await;
+    a_ready_node_causes_no_request(&stage).await;
     a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(&stage).await;
-    nodes_of_nobody_and_of_others_are_left_alone(&stage).await;
+    nodes_without_a_cloud_and_of_other_clouds_stay_unchanged(&stage).await;
     a_node_that_is_ready_again_at_the_last_moment_stays(&stage).await;
-    a_node_made_anew_under_the_same_name_stays(&stage).await;
+    a_node_recreated_under_the_same_name_stays(&stage).await;
     a_provider_id_that_changes_at_the_last_moment_saves_the_node(&stage).await;
     let mut names = stage.names().await;
     names.retain(|name| name.starts_with("well"));
     assert_eq!(names.len(), 20);
 }
 
-async fn a_node_whose_machine_is_gone_is_deleted(stage: &Stage) {
-    for (name, status) in [("gone", "False"), ("gone-and-silent", "Unknown")] {
+async fn a_node_whose_machine_was_deleted_is_deleted(stage: &Stage) {
+    for (name, status) in [("deleted", "False"), ("deleted-and-unknown", "Unknown")] {
         stage.cloud.insert(name, Instance::default());
         stage.register(&[node(name, true)]).await;
         stage.cloud.remove(name);
@@ -52,8 +51,8 @@ async fn a_node_whose_machine_is_gone_is_deleted(stage: &Stage) {
             .patch_status(name, &PatchParams::default(), &patch)
             .await
             .unwrap();
-        stage.gone(name).await;
-        assert_eq!(stage.asked(name), 2, "two answers, no more");
+        stage.deleted(name).await;
+        assert_eq!(stage.lookups(name), 2, "exactly two answers");
         let event = stage.event(name, "DeletingNode").await;
         assert_eq!(event.type_.as_deref(), Some("Normal"));
         assert_eq!(
@@ -72,27 +71,27 @@ async fn a_node_whose_machine_is_gone_is_deleted(stage: &Stage) {
     }
 }
 
-async fn a_machine_that_cannot_be_found_out_about_costs_no_node(stage: &Stage) {
+async fn an_error_of_the_cloud_deletes_no_node(stage: &Stage) {
     let outage = Error::new(ErrorKind::Unavailable, "the cloud is down");
     stage.cloud.fail("unclear", &outage, 4);
     stage.register(&[node("unclear", false)]).await;
-    eventually("asked often", async || {
-        (stage.asked("unclear") >= 4).then_some(())
+    eventually("several requests", async || {
+        (stage.lookups("unclear") >= 4).then_some(())
     })
     .await;
     assert!(stage.exists("unclear").await);
-    // Once the cloud can say it, it goes.
-    stage.gone("unclear").await;
-    assert!(stage.asked("unclear") >= 6);
+    // The node is deleted once the cloud answers.
+    stage.deleted("unclear").await;
+    assert!(stage.lookups("unclear") >= 6);
 }
 
-async fn a_ready_node_is_not_even_asked_about(stage: &Stage) {
-    stage.register(&[node("ready-and-gone", true)]).await;
+async fn a_ready_node_causes_no_request(stage: &Stage) {
+    stage.register(&[node("ready-and-deleted", true)]).await;
     stage.a_pass_deletes("marker-1").await;
-    assert!(stage.exists("ready-and-gone").await);
-    // It may serve as a witness, which says nothing about itself; as long as others are found it is not deleted.
-    stage.set_ready("ready-and-gone", false).await;
-    stage.gone("ready-and-gone").await;
+    assert!(stage.exists("ready-and-deleted").await);
+    // A request for it as another present node does not delete it, as long as the cloud reports others.
+    stage.set_ready("ready-and-deleted", false).await;
+    stage.deleted("ready-and-deleted").await;
 }
 
 async fn a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(stage: &Stage) {
@@ -114,9 +113,9 @@ async fn a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(stage:
         (taint.effect.as_str(), taint.value.unwrap_or_default()),
         ("NoSchedule", String::new())
     );
-    // It runs again, but is not ready yet: the taint stays.
+    // The machine runs again, but the node is not ready yet, so the taint stays.
     stage.cloud.insert("sleeper", powered(Power::On));
-    stage.asked_again("sleeper", 2).await;
+    stage.more_lookups("sleeper", 2).await;
     assert!(taints(&stage.nodes.get("sleeper").await.unwrap()).contains(&SHUTDOWN));
     stage.set_ready("sleeper", true).await;
     let untainted = stage
@@ -125,10 +124,14 @@ async fn a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(stage:
         })
         .await;
     assert!(taints(&untainted).contains(&"foreign"));
-    assert_eq!(stage.requests("patch", "sleeper"), 2, "once there and once away");
+    assert_eq!(
+        stage.requests("patch", "sleeper"),
+        2,
+        "one patch adds the taint and one removes it"
+    );
 }
 
-async fn nodes_of_nobody_and_of_others_are_left_alone(stage: &Stage) {
+async fn nodes_without_a_cloud_and_of_other_clouds_stay_unchanged(stage: &Stage) {
     let bare = NodeSpec {
         provider_id: None,
         ..node("bare-metal", false)
@@ -137,23 +140,23 @@ async fn nodes_of_nobody_and_of_others_are_left_alone(stage: &Stage) {
         provider_id: Some("aws:///eu-1/i-1".to_owned()),
         ..node("foreign", false)
     };
-    // Edited by hand: this cloud's, but it can not be one.
+    // A manual edit: a provider ID of this cloud, but invalid.
     let malformed = NodeSpec {
         provider_id: Some("fake://".to_owned()),
         ..node("malformed", false)
     };
     stage.register(&[bare, foreign, malformed]).await;
     stage.a_pass_deletes("marker-2").await;
-    stage.asked_again("malformed", 1).await;
+    stage.more_lookups("malformed", 1).await;
     for name in ["bare-metal", "foreign", "malformed"] {
         assert!(stage.exists(name).await, "{name}");
         assert_eq!(stage.requests("patch", name), 0, "{name}");
     }
-    assert_eq!((stage.asked("bare-metal"), stage.asked("foreign")), (0, 0));
+    assert_eq!((stage.lookups("bare-metal"), stage.lookups("foreign")), (0, 0));
 }
 
 async fn a_node_that_is_ready_again_at_the_last_moment_stays(stage: &Stage) {
-    stage.hold_the_last_answer("comeback").await;
+    stage.delay_the_last_answer("comeback").await;
     stage.set_ready("comeback", true).await;
     stage.cloud.open();
     stage.a_pass_deletes("marker-3").await;
@@ -166,27 +169,27 @@ async fn a_node_that_is_ready_again_at_the_last_moment_stays(stage: &Stage) {
         .unwrap();
 }
 
-async fn a_node_made_anew_under_the_same_name_stays(stage: &Stage) {
-    stage.hold_the_last_answer("reborn").await;
+async fn a_node_recreated_under_the_same_name_stays(stage: &Stage) {
+    stage.delay_the_last_answer("recreated").await;
     stage
         .nodes
-        .delete("reborn", &DeleteParams::default())
+        .delete("recreated", &DeleteParams::default())
         .await
         .unwrap();
-    stage.cloud.insert("reborn-machine", Instance::default());
+    stage.cloud.insert("recreated-machine", Instance::default());
     let again = NodeSpec {
-        provider_id: Some("fake://reborn-machine".to_owned()),
-        ..node("reborn", false)
+        provider_id: Some("fake://recreated-machine".to_owned()),
+        ..node("recreated", false)
     };
     stage.register(&[again]).await;
     stage.cloud.open();
     stage.a_pass_deletes("marker-4").await;
-    assert!(stage.exists("reborn").await);
-    assert_eq!(stage.requests("delete", "reborn"), 0);
+    assert!(stage.exists("recreated").await);
+    assert_eq!(stage.requests("delete", "recreated"), 0);
 }
 
 async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &Stage) {
-    // It can be set once, and never be changed: so it is deleted and made anew, or set in between.
+    // A provider ID can be set once and never changed. So the node is deleted and created again, or the ID is set meanwhile.
     let waiting = NodeSpec {
         provider_id: None,
         uninitialized: true,
@@ -194,7 +197,10 @@ async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &St
     };
     stage.cloud.hold();
     stage.register(&[waiting]).await;
-    eventually("asked", async || (stage.asked("late-id") >= 1).then_some(())).await;
+    eventually("a request", async || {
+        (stage.lookups("late-id") >= 1).then_some(())
+    })
+    .await;
     stage.cloud.insert("late-machine", Instance::default());
     stage
         .merge("late-id", json!({"spec": {"providerID": "fake://late-machine"}}))
@@ -205,7 +211,7 @@ async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &St
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_no_id_is_found_from_the_start_nothing_is_deleted() {
+async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
     let stage = Stage::start("blind-from-the-start", |_| {}).await;
     stage
         .cloud
@@ -228,24 +234,24 @@ async fn where_no_id_is_found_from_the_start_nothing_is_deleted() {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
-    stage.asked_again("n-0", 3).await;
+    stage.more_lookups("n-0", 3).await;
     assert_eq!(stage.names().await, names);
     let held = stage.events("reason=DeletingNodeHeld").await;
-    assert_eq!(held.len(), names.len(), "told once");
+    assert_eq!(held.len(), names.len(), "reported once");
 
-    // The right credentials: the machines are there, and one that is not goes.
+    // With the right credentials the machines exist, and the node without a machine is deleted.
     stage.cloud.remove("n-1");
     stage.cloud.set_blind(false);
     stage
         .cloud
         .change_credentials("project \"right\" of https://keystone.example");
-    stage.gone("n-1").await;
+    stage.deleted("n-1").await;
     assert_eq!(stage.names().await, ["n-0", "n-2"]);
     assert_eq!(stage.events("reason=DeletingNode").await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_that_see_nothing_cost_nothing_at_a_hundred_nodes() {
+async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
     let stage = Stage::start("blinded-live", |_| {}).await;
     let names = numbered("n", 100);
     stage.healthy(&names).await;
@@ -253,14 +259,14 @@ async fn credentials_that_see_nothing_cost_nothing_at_a_hundred_nodes() {
     for name in silent {
         stage.set_ready(name, false).await;
     }
-    eventually("all asked about", async || {
-        silent.iter().all(|name| stage.asked(name) > 0).then_some(())
+    eventually("requests for all", async || {
+        silent.iter().all(|name| stage.lookups(name) > 0).then_some(())
     })
     .await;
-    // Swapped while it runs, for those of another project.
+    // The credentials change to those of another project while the program runs.
     stage.cloud.set_blind(true);
     stage.cloud.change_credentials("project two");
-    let held = eventually("nodes are held", async || {
+    let held = eventually("deletions are blocked", async || {
         let held = stage.events("reason=DeletingNodeHeld").await;
         (held.len() >= 20).then_some(held)
     })
@@ -269,15 +275,15 @@ async fn credentials_that_see_nothing_cost_nothing_at_a_hundred_nodes() {
         held.iter()
             .all(|event| event.message.as_ref().unwrap().contains("project two"))
     );
-    stage.asked_again("n-0", 3).await;
+    stage.more_lookups("n-0", 3).await;
     assert_eq!(stage.names().await.len(), 100);
-    // Ready nodes were asked about as witnesses, three at a time and not always the same.
-    let witnesses: Vec<_> = ready.iter().filter(|name| stage.asked(name) > 0).collect();
-    assert!(witnesses.len() > 3, "{witnesses:?}");
+    // The cloud received requests for ready nodes as other present nodes, three at a time and not always the same.
+    let others: Vec<_> = ready.iter().filter(|name| stage.lookups(name) > 0).collect();
+    assert!(others.len() > 3, "{others:?}");
 
     stage.cloud.set_blind(false);
     stage.cloud.change_credentials("project one");
-    stage.asked_again("n-0", 2).await;
+    stage.more_lookups("n-0", 2).await;
     stage.a_pass_deletes("marker").await;
     assert_eq!(stage.names().await.len(), 100);
     assert!(
@@ -290,7 +296,7 @@ async fn credentials_that_see_nothing_cost_nothing_at_a_hundred_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn alone_it_works_as_well_and_initialises_nothing() {
+async fn the_lifecycle_controller_alone_deletes_nodes_and_initializes_none() {
     let stage = Stage::start("alone", |config| {
         config.controllers.disabled.insert("cloud-node-controller");
     })
@@ -298,13 +304,13 @@ async fn alone_it_works_as_well_and_initialises_nothing() {
     stage.healthy(&numbered("well", 2)).await;
     stage.cloud.insert("fresh", Instance::default());
     stage.register(&[NodeSpec::new("fresh")]).await;
-    stage.a_pass_deletes("gone").await;
+    stage.a_pass_deletes("deleted").await;
     assert!(!is_initialized(&stage.nodes.get("fresh").await.unwrap()));
     assert!(stage.cloud.calls().iter().all(|call| !call.metadata));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn switched_off_it_asks_nothing() {
+async fn a_disabled_lifecycle_controller_makes_no_requests() {
     let stage = Stage::start("switched-off", |config| {
         config
             .controllers
@@ -312,7 +318,7 @@ async fn switched_off_it_asks_nothing() {
             .insert("cloud-node-lifecycle-controller");
     })
     .await;
-    stage.register(&[node("gone", false)]).await;
+    stage.register(&[node("deleted", false)]).await;
     // The other controller works meanwhile.
     stage.cloud.insert(
         "fresh",
@@ -323,26 +329,26 @@ async fn switched_off_it_asks_nothing() {
     );
     stage.register(&[NodeSpec::new("fresh")]).await;
     stage.node("fresh", "initialized", is_initialized).await;
-    assert!(stage.exists("gone").await);
-    assert_eq!(stage.asked("gone"), 0);
+    assert!(stage.exists("deleted").await);
+    assert_eq!(stage.lookups("deleted"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_young_node_is_given_time() {
+async fn a_young_node_is_not_deleted_before_the_grace_period() {
     let stage = Stage::start("young", |config| {
         config.lifecycle.deletion_grace = Duration::from_secs(6);
     })
     .await;
     stage.healthy(&numbered("well", 1)).await;
     stage.register(&[node("young", false)]).await;
-    // Everything else spoke for it: it was looked at, and kept.
-    eventually("looked at", async || {
+    // All other conditions for the deletion are met: the node was read, and kept.
+    eventually("a read of the node", async || {
         (stage.requests("get", "young") >= 1).then_some(())
     })
     .await;
     assert!(stage.exists("young").await);
     assert_eq!(stage.requests("delete", "young"), 0);
-    let made = stage
+    let created = stage
         .nodes
         .get("young")
         .await
@@ -351,40 +357,40 @@ async fn a_young_node_is_given_time() {
         .creation_timestamp
         .unwrap()
         .0;
-    stage.gone("young").await;
-    let age = made.duration_until(k8s_openapi::jiff::Timestamp::now());
+    stage.deleted("young").await;
+    let age = created.duration_until(k8s_openapi::jiff::Timestamp::now());
     // Both clocks count whole seconds.
     assert!(age.as_secs() >= 5, "{age:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once_go_slowly_unless_the_autoscaler_marked_them() {
+async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
     let stage = Stage::start("share", |_| {}).await;
     let names = numbered("n", 10);
     stage.healthy(&names).await;
-    // The autoscaler takes three of ten away, and one more has gone by itself.
+    // The autoscaler removes three of ten machines, and one more vanishes.
     for name in &names[..4] {
         if name != "n-3" {
-            let mark =
+            let taint =
                 json!({"spec": {"taints": [{"key": AUTOSCALER, "value": "1", "effect": "NoSchedule"}]}});
-            stage.merge(name, mark).await;
+            stage.merge(name, taint).await;
         }
         stage.cloud.remove(name);
         stage.set_ready(name, false).await;
     }
     for name in &names[..4] {
-        stage.gone(name).await;
+        stage.deleted(name).await;
     }
     assert!(stage.events("reason=DeletingNodeHeld").await.is_empty());
 
-    // Six are left, and four of them vanish without a word. With the one before, that is too much.
+    // Six nodes remain, and the machines of four vanish. With the former one, these exceed the share.
     stage.cloud.hold();
     for name in &names[6..] {
         stage.cloud.remove(name);
         stage.set_ready(name, false).await;
     }
     stage.cloud.open();
-    let held = eventually("the others are held", async || {
+    let held = eventually("the other deletions are blocked", async || {
         let held = stage.events("reason=DeletingNodeHeld").await;
         (held.len() >= 3).then_some(held)
     })
@@ -399,8 +405,8 @@ async fn many_at_once_go_slowly_unless_the_autoscaler_marked_them() {
     };
     let waiting = left().await;
     assert!((3..=4).contains(&waiting.len()), "{waiting:?}");
-    stage.asked_again(&waiting[0], 3).await;
-    assert!(left().await.len() >= 3, "no more than one a minute");
+    stage.more_lookups(&waiting[0], 3).await;
+    assert!(left().await.len() >= 3, "more than one a minute");
     for name in &names[4..6] {
         assert!(stage.exists(name).await);
     }

@@ -34,7 +34,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 register_provider! { name: "fake", summary: "A cloud in memory", build: build }
 
 pub(crate) struct Stage {
-    /// First, since it must have ended when another test gets the control plane.
+    /// Dropped first, so that the program has ended when another test gets the control plane.
     #[allow(dead_code)] // For the test of the end, which has a process of its own.
     pub(crate) program: Inside,
     pub(crate) control_plane: ControlPlane,
@@ -44,7 +44,7 @@ pub(crate) struct Stage {
     pub(crate) events: Api<Event>,
 }
 
-/// A node that was initialised long ago, with the id of the machine of its name.
+/// An initialised node with the provider ID of the machine of its name.
 pub(crate) fn node(name: &str, ready: bool) -> NodeSpec {
     NodeSpec {
         provider_id: Some(format!("fake://{name}")),
@@ -55,7 +55,7 @@ pub(crate) fn node(name: &str, ready: bool) -> NodeSpec {
 }
 
 impl Stage {
-    /// The program with short times; `change` has the last word on them.
+    /// Starts the program with short times, which `change` can override.
     pub(crate) async fn start(cluster: &str, change: impl FnOnce(&mut Config)) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
@@ -95,7 +95,7 @@ impl Stage {
         nodes::register(&self.client, specs).await.unwrap();
     }
 
-    /// Machines and their nodes, which are well.
+    /// Adds machines and their nodes, which are ready.
     pub(crate) async fn healthy(&self, names: &[String]) {
         for name in names {
             self.cloud.insert(name, Instance::default());
@@ -129,7 +129,7 @@ impl Stage {
             .collect()
     }
 
-    pub(crate) async fn gone(&self, name: &str) {
+    pub(crate) async fn deleted(&self, name: &str) {
         eventually(&format!("{name} is deleted"), async || {
             (!self.exists(name).await).then_some(())
         })
@@ -156,43 +156,43 @@ impl Stage {
         eventually(&fields, async || self.events(&fields).await.pop()).await
     }
 
-    /// How often the lifecycle controller has asked about the node.
-    pub(crate) fn asked(&self, name: &str) -> usize {
+    /// The number of requests of the lifecycle controller for the node.
+    pub(crate) fn lookups(&self, name: &str) -> usize {
         let calls = self.cloud.calls();
         let own = calls.iter().filter(|call| !call.metadata);
         own.filter(|call| call.nodes.iter().any(|node| node == name))
             .count()
     }
 
-    pub(crate) async fn asked_again(&self, name: &str, times: usize) {
-        let before = self.asked(name);
-        eventually(&format!("asked about {name} again"), async || {
-            (self.asked(name) >= before + times).then_some(())
+    pub(crate) async fn more_lookups(&self, name: &str, times: usize) {
+        let before = self.lookups(name);
+        eventually(&format!("more requests for {name}"), async || {
+            (self.lookups(name) >= before + times).then_some(())
         })
         .await;
     }
 
-    /// A node whose machine vanishes now is deleted: passes went by, and whatever else was to be deleted is.
+    /// Waits until a new node without a machine is deleted. All deletions that were due before have then happened.
     pub(crate) async fn a_pass_deletes(&self, name: &str) {
         self.register(&[node(name, false)]).await;
-        self.gone(name).await;
+        self.deleted(name).await;
     }
 
-    /// Holds the cloud's answer to the second question about the node back: the one after which it would be deleted.
-    pub(crate) async fn hold_the_last_answer(&self, name: &str) {
+    /// Delays the cloud's second answer about the node, after which the node would be deleted.
+    pub(crate) async fn delay_the_last_answer(&self, name: &str) {
         self.register(&[node(name, false)]).await;
-        let asked = async |times| {
-            eventually(&format!("asked about {name}"), async || {
-                (self.asked(name) >= times).then_some(())
+        let requested = async |times| {
+            eventually(&format!("a request for {name}"), async || {
+                (self.lookups(name) >= times).then_some(())
             })
             .await;
         };
-        asked(1).await;
+        requested(1).await;
         self.cloud.hold();
-        asked(2).await;
+        requested(2).await;
     }
 
-    /// What our program sent about nodes, as verb and name.
+    /// The number of the program's requests to the API server for a node.
     pub(crate) fn requests(&self, verb: &str, name: &str) -> usize {
         let log = self.control_plane.audit_log().unwrap();
         let ours = log.iter().filter(|entry| {

@@ -1,4 +1,4 @@
-//! The reference of metrics, the dashboard and the alerts name metrics that there are.
+//! The reference of metrics, the dashboard and the alerts name only existing metrics.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod promql;
@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What the reference says of a metric.
+/// The entry of a metric in the reference.
 #[derive(Debug)]
 struct Metric {
     kind: String,
@@ -43,7 +43,7 @@ fn reference() -> BTreeMap<String, Metric> {
             (row[1].to_owned(), metric)
         })
         .collect();
-    assert_eq!(metrics.len(), rows, "every row is well formed and there once");
+    assert_eq!(metrics.len(), rows, "a row is malformed or occurs twice");
     metrics
 }
 
@@ -58,7 +58,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The names under which metrics are registered in the sources, as they are there.
+/// The names under which metrics are registered, as in the sources.
 fn registered() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -94,16 +94,16 @@ fn registered() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_reference_has_every_metric_that_is_registered_and_no_other() {
-    let mut there = BTreeSet::new();
+fn the_reference_has_exactly_the_registered_metrics() {
+    let mut in_sources = BTreeSet::new();
     for name in registered() {
         match name.as_str() {
             // One for each kind of review.
             name if name.contains("{name}") => {
-                there.extend(["authn", "authz"].map(|kind| name.replace("{name}", kind)));
+                in_sources.extend(["authn", "authz"].map(|kind| name.replace("{name}", kind)));
             }
             _ => {
-                there.insert(name);
+                in_sources.insert(name);
             }
         }
     }
@@ -120,11 +120,11 @@ fn the_reference_has_every_metric_that_is_registered_and_no_other() {
             _ => name.clone(),
         })
         .collect();
-    let missing: Vec<_> = there.difference(&listed).collect();
-    let gone: Vec<_> = listed.difference(&there).collect();
+    let missing: Vec<_> = in_sources.difference(&listed).collect();
+    let unknown: Vec<_> = listed.difference(&in_sources).collect();
     assert!(
-        missing.is_empty() && gone.is_empty(),
-        "src/metrics.md lacks {missing:?} and has {gone:?}, which nobody registers"
+        missing.is_empty() && unknown.is_empty(),
+        "src/metrics.md lacks {missing:?} and has {unknown:?}, which are not registered"
     );
 }
 
@@ -137,7 +137,7 @@ fn the_document_is_the_reference() {
     );
 }
 
-/// What is wrong with the metrics and labels in an expression.
+/// The wrong metrics and labels in an expression.
 fn problems(expression: &str, metrics: &BTreeMap<String, Metric>) -> Vec<String> {
     let mut problems = Vec::new();
     for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
@@ -150,7 +150,7 @@ fn problems(expression: &str, metrics: &BTreeMap<String, Metric>) -> Vec<String>
     let series = Regex::new(r"\b([a-z]+_[a-z_]+)\b(?:\{([^}]*)\})?").unwrap();
     let label = Regex::new(r"([a-z_]+)\s*(?:=~|!~|!=|=)").unwrap();
     let grouping = Regex::new(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)").unwrap();
-    // What Prometheus and the program that asks it add.
+    // Labels of Prometheus, and variables of Grafana.
     let scrape = ["job", "instance", "namespace", "pod", "le"];
     let mut labels: BTreeSet<&str> = scrape.into();
     let words: Vec<_> = grouping
@@ -179,8 +179,8 @@ fn problems(expression: &str, metrics: &BTreeMap<String, Metric>) -> Vec<String>
             .filter(|metric| metric.kind == "histogram");
         let simple = metrics.get(name).filter(|metric| metric.kind != "histogram");
         let Some(metric) = histogram.or(simple) else {
-            // A label of a selector is looked at with its metric.
-            problems.push(format!("{name} is no series"));
+            // A label of a selector is checked with its metric.
+            problems.push(format!("{name} is not a series"));
             continue;
         };
         labels.extend(metric.labels.iter().map(String::as_str));
@@ -200,7 +200,7 @@ fn problems(expression: &str, metrics: &BTreeMap<String, Metric>) -> Vec<String>
 }
 
 #[test]
-fn a_wrong_expression_is_found() {
+fn a_wrong_expression_is_reported() {
     let metrics = reference();
     let wrong = |expression: &str| problems(expression, &metrics);
     let right = "sum by (op) (rate(ccm_cloud_calls_total{result=\"error\",job=~\"$job\"}[5m])) > 0";
@@ -210,11 +210,11 @@ fn a_wrong_expression_is_found() {
         Vec::<String>::new()
     );
     for (expression, problem) in [
-        ("ccm_cloud_calls", "ccm_cloud_calls is no series"),
-        ("ccm_cloud_calls_bucket", "ccm_cloud_calls_bucket is no series"),
+        ("ccm_cloud_calls", "ccm_cloud_calls is not a series"),
+        ("ccm_cloud_calls_bucket", "ccm_cloud_calls_bucket is not a series"),
         (
             "ccm_cloud_call_duration_seconds",
-            "ccm_cloud_call_duration_seconds is no series",
+            "ccm_cloud_call_duration_seconds is not a series",
         ),
         ("ccm_services{reason=\"x\"}", "ccm_services has no label reason"),
         (
@@ -243,7 +243,7 @@ fn strings<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn the_dashboard_shows_metrics_that_there_are() {
+fn the_dashboard_shows_existing_metrics() {
     let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/dashboard.json")).unwrap();
     let mut expressions = Vec::new();
     strings(&dashboard, "expr", &mut expressions);
@@ -262,7 +262,7 @@ fn the_dashboard_shows_metrics_that_there_are() {
         assert!(right <= 24, "{}: too far to the right", panel["title"]);
         assert!(
             panel["description"].is_string(),
-            "{}: says what it shows",
+            "{}: no description",
             panel["title"]
         );
     }
@@ -282,7 +282,7 @@ fn alerts() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The metrics that all components of Kubernetes have, of one that works or does not.
+/// The metrics of any component of Kubernetes, which works and leads or does not.
 fn component(works: bool, leads: bool) -> String {
     let (errors, stuck) = if works { (0, 0) } else { (900, 7000) };
     let leads = u8::from(leads);
@@ -297,9 +297,9 @@ fn component(works: bool, leads: bool) -> String {
 }
 
 #[test]
-fn alerts_are_about_this_program_alone() {
+fn alerts_fire_only_for_this_program() {
     let alerts = alerts();
-    // Discovery by annotations gives both the same job.
+    // Discovery by annotations assigns the same job to both.
     let firing = |program: &str, component: &str| -> BTreeSet<String> {
         let scraped = Scraped::default().with("pods", "10.0.0.1:10257", component).with(
             "pods",
@@ -326,7 +326,7 @@ fn alerts_are_about_this_program_alone() {
     assert_eq!(firing(&program(true, true), &well), none);
     assert_eq!(firing(&program(true, true), &component(false, false)), none);
     assert_eq!(firing("", &well), names(&["CcmDown"]));
-    // A busy component that works hides nothing.
+    // A busy and healthy component hides no alert.
     assert_eq!(
         firing(&program(false, false), &busy),
         names(&["CcmApiServerErrors", "CcmNoLeader", "CcmQueueStuck"])
@@ -343,7 +343,7 @@ fn alerts_are_about_this_program_alone() {
 }
 
 #[test]
-fn every_alert_is_on_metrics_that_there_are_and_has_a_runbook() {
+fn every_alert_uses_existing_metrics_and_has_a_runbook() {
     let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts.yaml")).unwrap();
     let (metrics, runbook) = (reference(), read("docs/operations.md"));
     let rules = rules["groups"].as_array().unwrap().iter();
@@ -354,14 +354,14 @@ fn every_alert_is_on_metrics_that_there_are_and_has_a_runbook() {
     let mut names = BTreeSet::new();
     for alert in alerts {
         let name = alert["alert"].as_str().unwrap();
-        assert!(names.insert(name), "{name} is there twice");
+        assert!(names.insert(name), "{name} occurs twice");
         let problems = problems(alert["expr"].as_str().unwrap(), &metrics);
         assert!(problems.is_empty(), "{name}: {problems:?}");
         assert!(
             runbook.contains(&format!("| `{name}` |")),
-            "docs/operations.md does not say what to do about {name}"
+            "docs/operations.md has no row for {name}"
         );
-        assert!(alert["for"].is_string(), "{name}: no alert at the first sample");
+        assert!(alert["for"].is_string(), "{name}: it fires at the first sample");
         assert!(
             matches!(alert["labels"]["severity"].as_str(), Some("warning" | "critical")),
             "{name}: a severity"
@@ -372,6 +372,6 @@ fn every_alert_is_on_metrics_that_there_are_and_has_a_runbook() {
     }
     let row = Regex::new(r"(?m)^\| `(Ccm[A-Za-z]+)` \|").unwrap();
     for row in row.captures_iter(&runbook) {
-        assert!(names.contains(&row[1]), "{} is no alert any more", &row[1]);
+        assert!(names.contains(&row[1]), "{} does not exist", &row[1]);
     }
 }

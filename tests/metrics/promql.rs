@@ -1,4 +1,4 @@
-//! What an expression of Prometheus comes to: as much of its language as the alerts use, over two scrapes.
+//! Evaluates expressions of Prometheus over two scrapes: the part of its language that the alerts use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ struct Series {
     now: f64,
 }
 
-/// What Prometheus has scraped.
+/// The series that Prometheus has scraped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scraped(Vec<Series>);
 
@@ -53,7 +53,7 @@ impl Scraped {
         self
     }
 
-    /// The series that the expression comes to. Panics if it is wrong, or in a part of the language that is not known here.
+    /// The resulting series of the expression. Panics if it is invalid, or uses an unsupported part of the language.
     pub(crate) fn query(&self, expression: &str) -> Vec<Labels> {
         let token =
             Regex::new(r#"\s*([A-Za-z_]\w*|\d+\w*(?:\.\d+)?|"[^"]*"|=~|!~|[=!<>]=|[-+*/(){}\[\],=<>])"#)
@@ -81,7 +81,7 @@ impl Scraped {
         );
         match value {
             Value::Vector(series) => series.into_iter().map(|(labels, _)| labels).collect(),
-            Value::Scalar(_) => panic!("{expression}: a scalar is no alert"),
+            Value::Scalar(_) => panic!("{expression}: a scalar is not an alert"),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Parser<'_> {
         left
     }
 
-    /// `a > 1`: what does not compare so is left out.
+    /// `a > 1`: series that do not fulfil it are left out.
     fn comparison(&mut self) -> Value {
         let left = self.product();
         let compare: fn(f64, f64) -> bool = match self.peek() {
@@ -258,17 +258,17 @@ impl Parser<'_> {
         series.retain(|series| series.labels["__name__"] == name);
         if self.take("{") {
             while !self.take("}") {
-                let (label, operator, wanted) = (self.word(), self.word(), self.word());
-                let wanted = wanted.trim_matches('"');
-                let pattern = Regex::new(&format!("^(?:{wanted})$")).unwrap();
+                let (label, operator, expected) = (self.word(), self.word(), self.word());
+                let expected = expected.trim_matches('"');
+                let pattern = Regex::new(&format!("^(?:{expected})$")).unwrap();
                 series.retain(|series| {
                     let value = series.labels.get(&label).map_or("", String::as_str);
                     match operator.as_str() {
-                        "=" => value == wanted,
-                        "!=" => value != wanted,
+                        "=" => value == expected,
+                        "!=" => value != expected,
                         "=~" => pattern.is_match(value),
                         "!~" => !pattern.is_match(value),
-                        other => panic!("{other} is no matcher"),
+                        other => panic!("{other} is not a matcher"),
                     }
                 });
                 self.take(",");
@@ -288,7 +288,7 @@ impl Value {
 }
 
 #[test]
-fn expressions_come_to_what_prometheus_says() {
+fn expressions_have_the_results_of_prometheus() {
     let scraped = Scraped::default()
         .with(
             "a",

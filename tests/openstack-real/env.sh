@@ -1,5 +1,5 @@
 # Shared settings; sourced by the other scripts. Override any of them in the environment.
-: "${OSREAL_CACHE:=${CCM_CACHE_DIR:-$HOME/.cache/ccm}/openstack-real}"  # the venvs: what --wipe keeps
+: "${OSREAL_CACHE:=${CCM_CACHE_DIR:-$HOME/.cache/ccm}/openstack-real}"  # the venvs, which --wipe keeps
 : "${OSREAL_DIR:=$OSREAL_CACHE/cloud}"   # state of one cloud: databases, configuration, logs, pids
 : "${OSREAL_PYTHON:=python3}"            # interpreter for the venv; 3.11 - 3.13
 : "${OSREAL_COMPUTES:=1}"                # number of fake nova-compute processes
@@ -37,7 +37,7 @@ if [ -n "${OSREAL_PORT_OFFSET:-}" ]; then set_ports; fi
 listens() { # listens PORT -> pids
   ss -Hltnp "sport = :$1" | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u
 }
-mine() { # mine NAME PORT: the listener is a process that start.sh started as NAME, and not somebody else's
+mine() { # mine NAME PORT: the listener is a process that start.sh started as NAME
   local want p; want=$(cat "$D/run/$1.pid" 2>/dev/null) || return 1
   for p in $(listens "$2"); do [ "$(ps -o sid= -p "$p" | tr -d ' ')" = "$want" ] && return 0; done
   return 1

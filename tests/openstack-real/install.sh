@@ -8,7 +8,7 @@ exec 9>"$OSREAL_CACHE/install.lock"; flock 9
 
 need=()
 for p in rabbitmq-server mariadb-server iproute2 procps curl openssl; do dpkg -s "$p" >/dev/null 2>&1 || need+=("$p"); done
-# Debian's python3 comes without what `python3 -m venv` needs; other builds of Python have it.
+# Debian's python3 lacks a package for `python3 -m venv`. Other builds of Python have it.
 "$OSREAL_PYTHON" -c 'import venv, ensurepip' 2>/dev/null || need+=(python3-venv)
 if [ ${#need[@]} -gt 0 ]; then
   # keep the packages from starting daemons of their own, also when apt fails

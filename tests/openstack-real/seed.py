@@ -1,4 +1,4 @@
-"""Tenant-side objects: what an operator would hand to a cluster. See seed.sh."""
+"""Tenant-side objects, as an operator provides them for a cluster. See seed.sh."""
 import os
 import sys
 import time
@@ -24,7 +24,7 @@ def add_cloud(name, auth, kind=""):
 
 
 def project_with_user(admin, name):
-    """A project and a user of that name who may use it; returns the project and an application credential."""
+    """A project, and a user of that name with access to it. Returns the project and an application credential."""
     ident, dom = admin.identity, "default"
     proj = ident.find_project(name, domain_id=dom) or ident.create_project(name=name, domain_id=dom)
     user = ident.find_user(name, domain_id=dom) or ident.create_user(name=name, password=f"{name}-password", domain_id=dom)

@@ -24,7 +24,7 @@ def parallel(fn, items):
 
 
 def poll(c, names, done, details=True):
-    """One list call for all servers, short if it can be: polling each would slow down the nova that is to do the work."""
+    """One list call for all servers, without details if possible. A poll for each server would slow down nova."""
     end = time.time() + LIMIT
     while True:
         now = {s.name: s.status for s in c.compute.servers(details=details) if s.name in names}
@@ -39,7 +39,7 @@ def wait(c, what, names, done, details=True):
         sys.exit(f"{what}: not done after {LIMIT} s: {now}; see log/nova*.log")
 
 
-def settled(c, names):
+def finished(c, names):
     return poll(c, names, lambda now: len(now) == len(names) and set(now.values()) <= {"ACTIVE", "ERROR"})
 
 
@@ -49,12 +49,12 @@ def create(c, names):
         parallel(lambda name: c.compute.create_server(
             name=name, image_id=env["IMAGE"], flavor_id=env["FLAVOR"], networks=[{"uuid": env["NET"]}], key_name="k8s",
             security_groups=[{"name": "k8s-nodes"}], metadata={"role": "node"}), names)
-        now = settled(c, names)
+        now = finished(c, names)
         names = [name for name in names if now.get(name) != "ACTIVE"]
         if not names:
             return
-        # On a busy machine a call between nova's own services runs into its time limit: ERROR, or BUILD for ever.
-        print(f"not created, will try again: {names}: {now}", file=sys.stderr)
+        # On a busy machine a call between nova's own services times out: ERROR, or BUILD forever.
+        print(f"not created, next attempt follows: {names}: {now}", file=sys.stderr)
         delete(c, [name for name in names if name in now])
     sys.exit(f"servers {names} could not be created in {ATTEMPTS} attempts; see log/nova*.log")
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Configure (first time) and start everything on 127.0.0.1. Idempotent: running services are left alone.
+# Configure (first time) and start everything on 127.0.0.1. Idempotent: running services continue.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 t0=$SECONDS; started=$(date +%s)
@@ -35,7 +35,7 @@ api() { # api NAME PORT MODULE ARGV [ENV=..]...
     --keep-alive 75 --timeout 120 --graceful-timeout 5 osreal_wsgi:application
 }
 
-# ---------------------------------------------------------------- ports: refuse to run beside a stranger on any of them
+# ---------------------------------------------------------------- ports: refuse to run if another process uses one of them
 clash=0
 for np in keystone:$P_KEYSTONE placement:$P_PLACEMENT glance:$P_GLANCE neutron:$P_NEUTRON nova:$P_NOVA octavia:$P_OCTAVIA rabbit:$P_RABBIT rabbit:$P_DIST epmd:$P_EPMD; do
   if [ -n "$(ss -Hltn "sport = :${np#*:}")" ] && ! mine "${np%:*}" "${np#*:}"; then
@@ -66,7 +66,7 @@ export RABBITMQ_NODENAME=osreal@localhost RABBITMQ_NODE_IP_ADDRESS=$HOST RABBITM
   RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1} +S 1:1 +sbwt none"
 mkdir -p "$D/log/rabbit" "$D/rabbit/mnesia" "$D/rabbit/home"; echo '[].' >"$D/rabbit/enabled_plugins"; : >"$D/rabbit/env.conf"; : >"$D/rabbit/rabbitmq.conf"
 alive epmd || run epmd env HOME="$D/rabbit/home" epmd -address "$HOST" -port "$P_EPMD"
-# In a folder of its own: a node that is ended early writes a dump of its tables there.
+# In a folder of its own, because a node that ends early writes a dump of its tables there.
 run rabbit env --chdir="$D/rabbit" HOME="$D/rabbit/home" /usr/lib/rabbitmq/bin/rabbitmq-server
 
 wait_for mariadb 60 sqlroot -e 'select 1'
@@ -124,8 +124,8 @@ expiration = 86400
 key_repository = $E/fernet-keys
 [credential]
 key_repository = $E/credential-keys
-# Without a cache a token check costs some 450 queries and half a second, and each service checks each new token. The
-# cache is that of the one process; what changes a token's worth clears it.
+# Without a cache a token check costs about 450 queries and half a second, and each service checks each new token. The
+# cache belongs to the one process, and changes of a token's validity clear it.
 [cache]
 enabled = True
 backend = dogpile.cache.memory

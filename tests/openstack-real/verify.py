@@ -52,15 +52,15 @@ def status(code, fn):
         fn()
     except (ex.HttpException, ksa.HttpError) as e:
         got = getattr(e, "status_code", None) or e.http_status
-        assert got == code, f"HTTP {got}, wanted {code}: {e}"
+        assert got == code, f"HTTP {got}, expected {code}: {e}"
         return
-    raise AssertionError(f"succeeded, wanted HTTP {code}")
+    raise AssertionError(f"succeeded, expected HTTP {code}")
 
 
 def active(lb):
     def f():
         s = L.get_load_balancer(lb).provisioning_status
-        assert s != "ERROR", "load balancer went to ERROR"
+        assert s != "ERROR", "load balancer is in ERROR"
         return s == "ACTIVE"
     return until("LB ACTIVE", f)
 
@@ -337,7 +337,7 @@ def _():
     until("LB 404", lambda: L.find_load_balancer(S["lb"].id) is None)
     assert N.find_port(S["lb"].vip_port_id) is None, "VIP port leaked"
     # octavia does not wait for nova to finish deleting, so neither LB 404 nor this is instantaneous
-    until("amphora server gone", lambda: svc.compute.find_server(amp.compute_id) is None, 30)
+    until("amphora server deleted", lambda: svc.compute.find_server(amp.compute_id) is None, 30)
     assert N.get_ip(f.id).port_id is None
     N.delete_ip(f)
 
@@ -359,7 +359,7 @@ def _():
 
 @step
 def _():
-    "octavia: LB on a port made by the tenant keeps that port; named VIP address"
+    "octavia: LB on a port created by the tenant keeps that port; named VIP address"
     p = N.create_port(network_id=env["NET"], name=tag + "-vip")
     lb = L.create_load_balancer(name=tag + "-port", vip_port_id=p.id)
     active(lb.id)
@@ -408,7 +408,7 @@ def _():
 
 @step
 def _():
-    "nova: delete -> 404, port gone"
+    "nova: delete -> 404, port deleted"
     C.delete_server(S["server"].id)
     until("server 404", lambda: C.find_server(S["server"].id) is None)
     assert N.find_port(S["port"].id) is None

@@ -50,7 +50,7 @@ async fn join(scene: &Scene, name: &str, number: usize) {
         .await;
 }
 
-/// What they were asked for, each kind once, with the user's last word.
+/// The writes, each kind once, with the last part of the user's name.
 fn writes(log: &[AuditEntry]) -> BTreeSet<String> {
     let read = ["get", "list", "watch"];
     log.iter()
@@ -92,7 +92,7 @@ async fn each_controller_writes_as_its_own_account_with_the_role_that_every_clus
     let denied: Vec<_> = ours.iter().filter(|entry| entry.code == 403).collect();
     assert!(denied.is_empty(), "{denied:?}");
     let expected: BTreeSet<_> = [
-        // The lease, the clients of the HTTPS server, and what the accounts need.
+        // The Lease, the clients of the HTTPS server, and the creation of accounts and tokens.
         "cloud-controller-manager: create events",
         "cloud-controller-manager: create leases",
         "cloud-controller-manager: create serviceaccounts",
@@ -111,7 +111,7 @@ async fn each_controller_writes_as_its_own_account_with_the_role_that_every_clus
     let found = writes(&ours);
     let found: BTreeSet<_> = found.iter().map(String::as_str).collect();
     assert_eq!(found, expected);
-    // Who reads is the program itself, and a name never comes with another account.
+    // The program itself reads, and each user agent belongs to one account.
     for entry in &ours {
         let name = entry.user_agent.rsplit('/').next().unwrap();
         let own = format!("system:serviceaccount:kube-system:{name}");
@@ -131,7 +131,7 @@ async fn each_controller_writes_as_its_own_account_with_the_role_that_every_clus
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_that_is_deleted_is_made_anew_and_its_controller_goes_on() {
+async fn a_deleted_account_is_recreated_and_its_controller_continues() {
     let scene = set().await;
     let mut ccm = scene.start(&FLAGS).await;
     join(&scene, "n-1", 1).await;
@@ -143,7 +143,7 @@ async fn an_account_that_is_deleted_is_made_anew_and_its_controller_goes_on() {
         .delete("node-controller", &DeleteParams::default())
         .await
         .unwrap();
-    // For a while the API server still takes the token: until it does not, nodes come and are initialised.
+    // The API server accepts the token for a while. Until it refuses the token, nodes join and are initialised.
     let mut number = 1;
     let refused = async |scene: &Scene| {
         let log = scene.stage.control_plane.audit_log().unwrap();
@@ -155,10 +155,7 @@ async fn an_account_that_is_deleted_is_made_anew_and_its_controller_goes_on() {
         let name = format!("n-{number}");
         join(&scene, &name, number).await;
         scene.initialized(&name).await;
-        assert!(
-            number < 250,
-            "the token of an account that is gone is still accepted"
-        );
+        assert!(number < 250, "the token of a deleted account is still accepted");
     }
     join(&scene, "last", 251).await;
     scene.initialized("last").await;
@@ -167,7 +164,7 @@ async fn an_account_that_is_deleted_is_made_anew_and_its_controller_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_rights_for_it_the_log_says_which() {
+async fn the_log_names_missing_rights() {
     let scene = Scene::set().await;
     let _ccm = scene.start(&["--use-service-account-credentials"]).await;
     scene.servers(&["n-1".to_owned()]);

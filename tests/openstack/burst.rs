@@ -11,7 +11,7 @@ const NODES: usize = 100;
 /// Calls that were sent before a refusal was read arrive within this time.
 const IN_FLIGHT: Duration = Duration::from_millis(250);
 
-/// Lets nodes join under these faults: every one of them gets its own machine, and nothing is said twice.
+/// Lets nodes join under these faults, and checks that each gets its own machine and that nothing is reported twice.
 async fn join_under(faults: Vec<Fault>) -> Scene {
     let scene = Scene::set().await;
     let nodes = names("burst", NODES);
@@ -25,13 +25,13 @@ async fn join_under(faults: Vec<Fault>) -> Scene {
     let ids: BTreeSet<_> = seen.iter().map(provider_id).collect();
     assert_eq!(ids.len(), NODES, "each node its own machine");
     assert_eq!(ccm.get("/healthz").await.unwrap().0, 200);
-    assert_said_once(&scene);
+    assert_reported_once(&scene);
     drop(ccm);
     scene
 }
 
-/// No two lines of the log say the same of the same node, and a failure of many nodes is one line.
-fn assert_said_once(scene: &Scene) {
+/// Checks that no line of the log is repeated for a node, and that a failure of many nodes is one line.
+fn assert_reported_once(scene: &Scene) {
     let log = scene.log();
     let mut seen = BTreeSet::new();
     for line in log
@@ -42,7 +42,7 @@ fn assert_said_once(scene: &Scene) {
             .split_once("WARN")
             .or_else(|| line.split_once("ERROR"))
             .map_or(line, |(_, text)| text);
-        assert!(seen.insert(text.to_owned()), "said twice: {text}\n{log}");
+        assert!(seen.insert(text.to_owned()), "reported twice: {text}\n{log}");
     }
     assert!(seen.len() <= 6, "{} warnings for one failure:\n{log}", seen.len());
 }
@@ -81,15 +81,15 @@ async fn a_storm_of_429() {
     let scene = join_under(vec![refuse("compute"), refuse("network")]).await;
     let calls = scene.cloud.calls();
     let refused: Vec<_> = calls.iter().filter(|call| call.status == Some(429)).collect();
-    assert_eq!(refused.len(), 8, "the quota was met");
+    assert_eq!(refused.len(), 8, "not all faults were used");
     for refused in refused {
-        // Nothing was sent to that service before the second was over that it had asked for.
+        // Nothing was sent to that service within the second that it had requested.
         let early = calls.iter().find(|call| {
             call.service == refused.service
                 && call.seq > refused.seq
                 && call.started < refused.started + Duration::from_millis(950)
-                // Calls that were under way when the refusal came could not know. On a busy machine they arrive late, but
-                // long before a retry that ignores the header would.
+                // Calls in progress at the refusal are excepted. On a busy machine they arrive late, but long before a retry that
+                // ignores the header would.
                 && call.started > refused.started + refused.duration + IN_FLIGHT
         });
         assert!(early.is_none(), "{early:?} came too soon after {refused:?}");
@@ -129,7 +129,7 @@ async fn connections_that_break() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_longer_than_every_deadline_is_told_on_the_nodes() {
+async fn an_outage_longer_than_every_deadline_is_reported_on_the_nodes() {
     let scene = Scene::set().await;
     let nodes = names("outage", 30);
     scene.servers(&nodes);
@@ -152,11 +152,11 @@ async fn an_outage_longer_than_every_deadline_is_told_on_the_nodes() {
         .map(|event| event.involved_object.name.clone())
         .collect();
     assert_eq!(about.len(), warnings.len(), "one event a node");
-    assert_said_once(&scene);
+    assert_reported_once(&scene);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_die_cost_one_login() {
+async fn revoked_tokens_cost_one_login() {
     let scene = Scene::set().await;
     let _ccm = scene.start(&[]).await;
     let logins = || {
@@ -178,11 +178,11 @@ async fn tokens_that_die_cost_one_login() {
         1,
         "one login, however many requests were refused"
     );
-    assert!(scene.warnings().await.is_empty(), "nobody had to know");
+    assert!(scene.warnings().await.is_empty(), "a warning was reported");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_renewed_before_they_end() {
+async fn tokens_are_renewed_before_they_expire() {
     let scene = Scene::set().await;
     scene.cloud.set_token_lifetime(Duration::from_secs(8));
     let _ccm = scene.start(&["--node-status-update-frequency=1s"]).await;
@@ -207,5 +207,5 @@ async fn tokens_are_renewed_before_they_end() {
         .iter()
         .filter(|call| call.status == Some(401))
         .count();
-    assert_eq!(refused, 0, "no request went out with a dead token");
+    assert_eq!(refused, 0, "a request used an expired token");
 }

@@ -1,4 +1,4 @@
-//! Everything around the program fails: at random, or by answering wrongly, or by not answering at all.
+//! Cloud and API server fail: at random, with wrong answers, or without an answer.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use kube::api::ListParams;
 
 use crate::scene::{Scene, names, program};
 
-/// Refreshes are frequent, so that a test sees some.
+/// Frequent refreshes, so that several run during a test.
 const FREQUENT: &str = "--node-status-update-frequency=500ms";
 
-/// Longest storm.
+/// The longest duration of a storm.
 const STORM: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,25 +34,25 @@ async fn addresses_change_in_a_storm() {
     report.verdict().unwrap();
 }
 
-/// How often the program has asked for servers.
+/// The number of the program's listings of servers.
 fn listings(scene: &Scene) -> usize {
     let calls = scene.cloud.calls();
     calls.iter().filter(|call| call.op == "server_list").count()
 }
 
-/// Waits until the program has asked for servers some more times: what it saw first has had its consequences.
+/// Waits for several more listings of servers, so that the first one has had its effect.
 async fn some_refreshes(scene: &Scene) {
-    let wanted = listings(scene) + 4;
+    let expected = listings(scene) + 4;
     scene
         .eventually("more listings", async || {
-            (listings(scene) >= wanted).then_some(())
+            (listings(scene) >= expected).then_some(())
         })
         .await;
 }
 
-/// Lets listings show only this share of everything to a program whose nodes are all initialised, and one more node
-/// joins, which they hide. Nothing is taken from any node, and when the lie ends the last one is initialised, too.
-async fn a_listing_lies(share: f64) {
+/// Reduces listings to this share while all nodes are initialised and one more node joins, whose server they hide. Checks that
+/// no node loses anything, and that the last one is initialised when listings are complete again.
+async fn incomplete_listings(share: f64) {
     let scene = Scene::set().await;
     let nodes = names("kept", 6);
     scene.servers(&nodes);
@@ -76,16 +76,16 @@ async fn a_listing_lies(share: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_listing_takes_nothing_from_any_node() {
-    a_listing_lies(0.0).await;
+async fn an_empty_listing_changes_no_node() {
+    incomplete_listings(0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_listing_takes_nothing_from_any_node() {
-    a_listing_lies(0.5).await;
+async fn half_a_listing_changes_no_node() {
+    incomplete_listings(0.5).await;
 }
 
-/// A program that reaches the API server through a proxy only.
+/// Starts the program with a proxy in front of the API server.
 async fn behind_a_proxy(scene: &Scene) -> (Proxy, Ccm) {
     let proxy = Proxy::start(scene.client.clone(), scene.stage.folder())
         .await
@@ -97,8 +97,8 @@ async fn behind_a_proxy(scene: &Scene) -> (Proxy, Ccm) {
     (proxy, ccm)
 }
 
-/// While the API server is out of reach a node joins, another goes and a third gets another address: afterwards all
-/// of it is seen.
+/// While the API server is unreachable, a node joins, another is deleted and a third gets another address. Afterwards the
+/// program handles all of these changes.
 async fn out_of_reach(begin: impl FnOnce(&Proxy) -> u64, is_try: impl Fn(&Request) -> bool, tries: usize) {
     let scene = Scene::set().await;
     let nodes = names("known", 3);
@@ -126,7 +126,7 @@ async fn out_of_reach(begin: impl FnOnce(&Proxy) -> u64, is_try: impl Fn(&Reques
         .await;
     assert!(
         proxy.writes().iter().all(|write| write.status.is_none()),
-        "nothing came through"
+        "a request got through"
     );
     assert!(ccm.exit_status().unwrap().is_none(), "{}", scene.log());
     proxy.remove(outage);
@@ -142,14 +142,14 @@ async fn out_of_reach(begin: impl FnOnce(&Proxy) -> u64, is_try: impl Fn(&Reques
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_refuses_connections_for_a_while_costs_nothing() {
-    // The nodes are listed again and again with growing pauses, so that this takes ten seconds or so.
+async fn a_refusing_api_server_loses_no_change() {
+    // The pauses between listings of nodes grow, so that this takes about ten seconds.
     out_of_reach(|proxy| proxy.refuse(|_| true), |request| !request.is_write(), 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_silent_for_a_while_costs_nothing() {
-    // The write of the new address is all that is tried: the watch is believed to be alive.
+async fn a_silent_api_server_loses_no_change() {
+    // The only attempt is the write of the new address, because the watch seems to be alive.
     out_of_reach(
         |proxy| proxy.add(Rule::new(Action::Silence)),
         Request::is_write,
@@ -159,7 +159,7 @@ async fn an_api_server_that_is_silent_for_a_while_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_breaks_again_and_again_loses_no_node() {
+async fn a_watch_that_breaks_repeatedly_loses_no_node() {
     let scene = Scene::set().await;
     let nodes = names("seen", 10);
     scene.servers(&nodes);

@@ -28,7 +28,7 @@ const API_SERVER: &str = "kubernetes.default.svc";
 /// The name of Keystone, from the name server.
 const KEYSTONE: &str = "keystone.cloud.example";
 
-/// The files of the image in a folder, with its user. `None`, with a line why, where none was built.
+/// The files of the image in a folder. Returns `None` and prints the reason if no image was built.
 fn unpacked() -> Option<TempDir> {
     let Some(archive) = env::var_os("CCM_TEST_IMAGE") else {
         say(
@@ -89,7 +89,8 @@ fn run(files: &TempDir, user: &str, arguments: &[&str]) -> Output {
     chroot.env_clear().env("PATH", "/bin:/usr/sbin").output().unwrap()
 }
 
-/// Answers for [`KEYSTONE`] with 127.0.0.1, and for no other name. Returns its address: resolv.conf knows no other port than 53.
+/// Starts a name server that knows only [`KEYSTONE`] as 127.0.0.1. Returns its address. The port is 53, because resolv.conf
+/// cannot name another one.
 fn name_server() -> String {
     let port = free_port().unwrap();
     let address = format!("127.53.{}.{}", port >> 8, (port & 0xff).clamp(1, 254));
@@ -153,7 +154,7 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
         mknod.arg("--mode=666").arg(files.path().join("dev").join(name));
         assert!(mknod.args(["c", "1", minor]).status().unwrap().success());
     }
-    // The files are root's: no user of the program can write anywhere.
+    // The files belong to root, so that the program's user can write nowhere.
     for (user, node) in [(USER, "image"), ("4711:0", "elsewhere")] {
         let mut launch = Launch {
             program: "chroot".into(),
@@ -170,7 +171,7 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
         let ready = ccm.wait_healthy("/readyz", LIMIT).await;
         assert!(ready.is_ok(), "{ready:?}: {}", ccm.log().unwrap());
         let metrics = ccm.get("/metrics").await.unwrap().1;
-        assert!(!metrics.contains("commit=\"\""), "an image knows its commit");
+        assert!(!metrics.contains("commit=\"\""), "the image has no commit");
         let nodes = names(node, 1);
         scene.servers(&nodes);
         scene.register(&nodes).await;
@@ -180,7 +181,7 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
 }
 
 #[test]
-fn an_image_without_usable_arguments_says_what_to_write() {
+fn an_image_without_usable_arguments_reports_a_fix() {
     let Some(files) = unpacked() else { return };
     let cases: [(&[&str], &str); 3] = [
         (&[], "no OpenStack cloud provider config file given"),
@@ -195,9 +196,9 @@ fn an_image_without_usable_arguments_says_what_to_write() {
     ];
     for (arguments, text) in cases {
         let output = run(&files, USER, arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains(text), "{arguments:?}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains(text), "{arguments:?}: {errors}");
     }
     let listed = run(&files, USER, &["--list-providers"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains("openstack"));

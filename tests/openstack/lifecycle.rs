@@ -1,4 +1,4 @@
-//! Nodes whose servers are gone, switched off, or cannot be seen.
+//! Nodes whose servers are deleted, switched off, or not visible.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> Inside {
     Inside::start(cloud_controller_manager::run(*config)).unwrap()
 }
 
-/// Servers and their nodes, which were initialised before. Returns the servers' ids.
+/// Adds servers and their initialised nodes. Returns the servers' IDs.
 async fn initialized_nodes(scene: &Scene, names: &[String]) -> Vec<String> {
     let ids: Vec<_> = names
         .iter()
@@ -69,7 +69,7 @@ async fn silence(scene: &Scene, names: &[String]) {
     }
 }
 
-async fn gone(scene: &Scene, name: &str) {
+async fn deleted(scene: &Scene, name: &str) {
     let check = async || scene.nodes.get_opt(name).await.ok()?.is_none().then_some(());
     scene.eventually(&format!("{name} is deleted"), check).await;
 }
@@ -84,8 +84,8 @@ async fn count(scene: &Scene) -> usize {
         .len()
 }
 
-/// Waits until Nova has been asked this often.
-async fn asked(scene: &Scene, times: usize) {
+/// Waits for so many requests to Nova.
+async fn requests(scene: &Scene, times: usize) {
     let before = scene.cloud.calls().len();
     scene
         .cloud
@@ -94,7 +94,7 @@ async fn asked(scene: &Scene, times: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_server_takes_its_node_with_it_and_a_stopped_one_taints_it() {
+async fn the_node_of_a_deleted_server_is_deleted_and_that_of_a_stopped_one_is_tainted() {
     let scene = Scene::set().await;
     let nodes = names("node", 6);
     let ids = initialized_nodes(&scene, &nodes).await;
@@ -102,7 +102,7 @@ async fn a_deleted_server_takes_its_node_with_it_and_a_stopped_one_taints_it() {
     scene.cloud.delete_server(&ids[0]).unwrap();
     scene.cloud.set_status(&ids[1], "SHUTOFF").unwrap();
     silence(&scene, &nodes[..3]).await;
-    gone(&scene, &nodes[0]).await;
+    deleted(&scene, &nodes[0]).await;
     scene
         .node(&nodes[1], "tainted", |node| taints(node).contains(&SHUTDOWN))
         .await;
@@ -138,7 +138,7 @@ async fn a_node_that_is_not_ready_costs_one_read_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn listings_that_leave_servers_out_cost_no_node() {
+async fn listings_without_some_servers_delete_no_node() {
     for all in [true, false] {
         let scene = Scene::set().await;
         let nodes = names("node", 40);
@@ -146,7 +146,7 @@ async fn listings_that_leave_servers_out_cost_no_node() {
         if all {
             initialized_nodes(&scene, &nodes).await;
         }
-        // From here on every listing shows the cloud as it is now: empty, or half of it.
+        // From now on, every listing is empty or has half of the servers.
         else {
             initialized_nodes(&scene, half).await;
         }
@@ -175,7 +175,7 @@ async fn listings_that_leave_servers_out_cost_no_node() {
             .cloud
             .wait_for_calls(|calls| calls.iter().filter(|call| call.op == "server_get").count() >= 40)
             .await;
-        asked(&scene, 20).await;
+        requests(&scene, 20).await;
         assert_eq!(count(&scene).await, 40);
         assert!(scene.warnings().await.is_empty());
     }
@@ -202,16 +202,16 @@ async fn nodes_of_a_down_cell_stay() {
     scene.cloud.set_cell_up("cell2", false);
     let _ccm = run(&scene.stage, |_| {});
     silence(&scene, &nodes).await;
-    asked(&scene, 12).await;
-    // One that is really gone goes meanwhile.
+    requests(&scene, 12).await;
+    // A node whose server is deleted is deleted meanwhile.
     scene.cloud.delete_server(&lit[0]).unwrap();
     silence(&scene, &others[..1]).await;
-    gone(&scene, &others[0]).await;
+    deleted(&scene, &others[0]).await;
     assert_eq!(count(&scene).await, 12);
 }
 
-/// Nothing is deleted although every id is unknown, and events say where was asked.
-async fn all_are_held(scene: &Scene, nodes: &[String], ids_known: usize) {
+/// Checks that no node is deleted although every ID is unknown, and that Events name the cloud and the project.
+async fn all_deletions_are_blocked(scene: &Scene, nodes: &[String], ids_known: usize) {
     let _ccm = run(&scene.stage, |_| {});
     silence(scene, &nodes[..ids_known]).await;
     for name in &nodes[..ids_known] {
@@ -225,14 +225,14 @@ async fn all_are_held(scene: &Scene, nodes: &[String], ids_known: usize) {
             "{message}"
         );
     }
-    asked(scene, 10).await;
+    requests(scene, 10).await;
     assert_eq!(count(scene).await, nodes.len());
     let events = ListParams::default().fields("reason=DeletingNode");
     assert!(scene.events.list(&events).await.unwrap().items.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_credentials_of_another_project_cost_no_node() {
+async fn the_credentials_of_another_project_delete_no_node() {
     let scene = Scene::set().await;
     let nodes = names("node", 8);
     initialized_nodes(&scene, &nodes).await;
@@ -250,11 +250,11 @@ async fn the_credentials_of_another_project_cost_no_node() {
         scene.cloud.region()
     );
     scene.stage.write_cloud_config(&config).unwrap();
-    all_are_held(&scene, &nodes, 5).await;
+    all_deletions_are_blocked(&scene, &nodes, 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_region_costs_no_node() {
+async fn another_region_deletes_no_node() {
     let scene = Scene::set().await;
     let nodes = names("node", 3);
     initialized_nodes(&scene, &nodes).await;
@@ -264,10 +264,10 @@ async fn another_region_costs_no_node() {
         .cloud_conf()
         .replace(&scene.cloud.region(), "RegionTwo");
     scene.stage.write_cloud_config(&config).unwrap();
-    all_are_held(&scene, &nodes, 3).await;
+    all_deletions_are_blocked(&scene, &nodes, 3).await;
 }
 
-/// A role of an account that may do these things to nodes.
+/// A role with these verbs for nodes.
 fn role(verbs: &[&str]) -> ClusterRole {
     serde_json::from_value(json!({
         "metadata": {"name": "ccm"},
@@ -303,7 +303,7 @@ async fn without_deletion(scene: &Scene) -> PathBuf {
         .unwrap()
 }
 
-/// It may do so from now on.
+/// Grants this right to the account.
 async fn grant_deletion(scene: &Scene) {
     let roles: Api<ClusterRole> = Api::all(scene.client.clone());
     let with = json!({"rules": role(&["get", "list", "watch", "patch", "delete"]).rules});
@@ -318,7 +318,7 @@ async fn grant_deletion(scene: &Scene) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
+async fn a_missing_right_is_reported_and_the_node_is_deleted_once_it_is_granted() {
     let scene = Scene::set().await;
     let nodes = names("node", 6);
     let ids = initialized_nodes(&scene, &nodes).await;
@@ -339,11 +339,11 @@ async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
         "{message}"
     );
     grant_deletion(&scene).await;
-    gone(&scene, &nodes[0]).await;
+    deleted(&scene, &nodes[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_right_many_nodes_cost_one_try_at_a_time_and_one_warning() {
+async fn without_the_right_many_nodes_cost_one_attempt_at_a_time_and_one_warning() {
     let scene = Scene::set().await;
     let nodes = names("node", 12);
     let ids = initialized_nodes(&scene, &nodes).await;
@@ -368,11 +368,11 @@ async fn without_a_right_many_nodes_cost_one_try_at_a_time_and_one_warning() {
         })
         .await;
     scene
-        .eventually("tried again", async || {
+        .eventually("another attempt", async || {
             (tries().len() > first.len()).then_some(())
         })
         .await;
-    // As many as the brake lets go at once, and then one.
+    // As many as the brake allows at once, and then one.
     assert!(tries().len() <= 4, "{:?}", tries());
     let failed = ListParams::default().fields("reason=DeletingNodeFailed");
     assert_eq!(scene.events.list(&failed).await.unwrap().items.len(), 1);

@@ -1,5 +1,5 @@
-//! The whole program against a real kube-apiserver and a simulated OpenStack; and, where it is allowed to be started,
-//! against OpenStack itself.
+//! The whole program against a real kube-apiserver and a simulated OpenStack, and against a real OpenStack where its start is
+//! allowed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod accounts;
@@ -11,8 +11,8 @@ mod nodes;
 mod observe;
 mod plan;
 mod plan_routes;
+mod plan_scene;
 mod real;
-mod rehearsal;
 mod reload;
 mod restart;
 mod rights;

@@ -1,4 +1,4 @@
-//! What becomes of single nodes.
+//! Initialisation and refresh of single nodes.
 
 use ccm_sim::openstack::{NetworkSpec, PortSpec, ServerPatch, ServerSpec};
 use ccm_testbed::{
@@ -10,12 +10,12 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::{
-    rehearsal::Rehearsal,
+    plan_scene::PlanScene,
     scene::{LIMIT, Scene, names},
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_gets_everything_the_cloud_knows() {
+async fn a_node_gets_all_data_of_the_cloud() {
     let scene = Scene::set().await;
     let id = scene
         .cloud
@@ -76,7 +76,7 @@ async fn a_name_of_two_servers_is_refused_until_it_is_unique() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_is_no_pattern() {
+async fn a_name_is_not_a_pattern() {
     let scene = Scene::set().await;
     scene.servers(&["node-xy-1".to_owned()]);
     let _ccm = scene.start(&[]).await;
@@ -90,7 +90,7 @@ async fn a_name_is_no_pattern() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_ip_that_the_server_does_not_have_holds_it_back() {
+async fn a_node_with_a_foreign_node_ip_waits() {
     let scene = Scene::set().await;
     scene.servers(&names("ip", 1));
     let id = scene.cloud.create_server(&ServerSpec::named("late")).unwrap();
@@ -104,7 +104,7 @@ async fn a_node_ip_that_the_server_does_not_have_holds_it_back() {
         .await;
     let message = scene.event("late", "InvalidNodeIP").await.message.unwrap();
     assert!(message.contains("10.99.0.9"), "{message}");
-    // The others do not wait for it.
+    // Other nodes do not wait for this one.
     scene.register(&names("ip", 1)).await;
     scene.initialized("ip-1").await;
     let network = NetworkSpec {
@@ -130,7 +130,7 @@ async fn a_node_ip_that_the_server_does_not_have_holds_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn provider_ids_of_other_clouds_and_regions_are_left_alone() {
+async fn nodes_of_other_clouds_and_regions_stay_unchanged() {
     let scene = Scene::set().await;
     let id = scene.cloud.create_server(&ServerSpec::named("mine")).unwrap();
     let _ccm = scene.start(&[]).await;
@@ -200,7 +200,7 @@ async fn a_refresh_follows_the_cloud() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets_it() {
-    let stage = Rehearsal::set().await;
+    let stage = PlanScene::set().await;
     let scene = &stage.scene;
     let ports = Some(vec![PortSpec::default(), PortSpec::default()]);
     let id = scene
@@ -217,7 +217,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
 
-    // Another program wrote them the other way round.
+    // Another program wrote the addresses in reverse order.
     let internal = |node: &Node| -> Vec<String> {
         let all = addresses(node).into_iter();
         let internal = all.filter(|(kind, _)| *kind == "InternalIP");
@@ -237,7 +237,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
     let planned = stage.plan(&["--controllers=cloud-node"]).await.assert_code(0);
     assert!(!planned.text.contains("taken-over"), "{}", planned.text);
 
-    // Something else changes: what the node shows keeps its order, and the first address stays the first.
+    // After another change, the existing addresses keep their order, and the first one stays first.
     let port = scene.cloud.server_ports(&id)[0].clone();
     scene
         .cloud
@@ -263,7 +263,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
 
-    // The config names the other one first.
+    // The config sets the other order.
     let conf = scene.cloud.cloud_conf();
     let conf = format!("{conf}\n[Networking]\naddress-sort-order = {}/32\n", before[1]);
     scene.stage.write_cloud_config(&conf).unwrap();
@@ -277,7 +277,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_of_a_down_cell_are_no_reason_to_touch_their_nodes() {
+async fn servers_of_a_down_cell_change_no_node() {
     let scene = Scene::set().await;
     let in_cell = |name: &str, cell: &str| ServerSpec {
         cell: Some(cell.to_owned()),

@@ -1,4 +1,4 @@
-//! What a running program shows of itself: metrics as its reference has them, and a log that can be followed.
+//! Observability of a running program: metrics as in their reference, and a log that traces calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ async fn metrics_are_those_of_the_reference() {
         assert_eq!(listed.0, kind, "{name}");
         assert!(
             kinds.insert(name.clone(), kind.to_owned()).is_none(),
-            "{name} is there twice"
+            "{name} occurs twice"
         );
     }
     for line in page.lines().filter(|line| !line.starts_with('#')) {
@@ -78,7 +78,7 @@ async fn metrics_are_those_of_the_reference() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_can_be_followed_to_the_request_ids_of_the_cloud() {
+async fn the_log_links_a_call_to_the_request_ids_of_the_cloud() {
     let scene = Scene::set().await;
     let nodes = names("n", 1);
     scene.servers(&nodes);
@@ -88,20 +88,20 @@ async fn a_call_can_be_followed_to_the_request_ids_of_the_cloud() {
     let ccm = scene.start(&["--logging-format=json", "-v=6"]).await;
     scene.all_initialized(1).await;
     let log = ccm.log().unwrap();
-    // The last one may be half written.
+    // The last line may be incomplete.
     let (whole, _) = log.rsplit_once('\n').unwrap();
     let lines: Vec<Value> = whole
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect();
     let with = |message: &'static str| lines.iter().filter(move |line| line["message"] == message);
-    let asked: Vec<_> = with("The cloud answered").collect();
-    assert!(!asked.is_empty(), "{log}");
-    // A refusal names the cloud's id of the request, and its call is the one that is sent again.
+    let calls: Vec<_> = with("The cloud answered").collect();
+    assert!(!calls.is_empty(), "{log}");
+    // A refusal has the cloud's request ID, and the number of the call that is retried.
     let refused = with("Will retry a cloud call")
         .next()
         .unwrap_or_else(|| panic!("{log}"));
-    let same: Vec<_> = asked
+    let same: Vec<_> = calls
         .iter()
         .filter(|line| line["span"]["call"] == refused["span"]["call"])
         .collect();
@@ -112,7 +112,7 @@ async fn a_call_can_be_followed_to_the_request_ids_of_the_cloud() {
     assert!(refused["error"].as_str().unwrap().contains(id), "{refused}");
     assert_eq!((&first["status"], &again["status"]), (&503.into(), &200.into()));
     assert_ne!(again["request_id"], id);
-    for line in asked {
+    for line in calls {
         assert!(
             line["span"]["call"].as_u64().is_some_and(|call| call > 0),
             "{line}"

@@ -1,4 +1,4 @@
-//! `plan` and `--dry-run`: what they say, and that they do nothing.
+//! `plan` and `--dry-run`: their output, and that they write nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,13 +8,13 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::{
-    rehearsal::{Rehearsal, redact},
+    plan_scene::{PlanScene, redact},
     scene::{LIMIT, names},
 };
 
 const FLAVOR: &str = "loadbalancer.openstack.org/flavor-id";
 
-/// What a step's operation is called in the cloud's log of calls.
+/// The operation of a step in the cloud's log of calls.
 fn operation(step: &Value) -> Option<&'static str> {
     let what = step["what"].as_str().unwrap();
     let table = [
@@ -48,8 +48,8 @@ fn changes(plan: &Value) -> Vec<&Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_writes_nothing_and_is_what_is_done_then() {
-    let stage = Rehearsal::set().await;
+async fn a_plan_writes_nothing_and_matches_the_later_changes() {
+    let stage = PlanScene::set().await;
     let scene = &stage.scene;
     let nodes = names("node", 2);
     scene.servers(&nodes);
@@ -69,7 +69,11 @@ async fn a_plan_writes_nothing_and_is_what_is_done_then() {
     insta::assert_snapshot!("plan_text", redact(&planned.text));
     let json = stage.plan(&["-o", "json"]).await.assert_code(2);
     insta::assert_snapshot!("plan_json", redact(&json.text));
-    assert_eq!(stage.plan(&["-o=json"]).await.text, json.text, "the same again");
+    assert_eq!(
+        stage.plan(&["-o=json"]).await.text,
+        json.text,
+        "a second plan differs"
+    );
     let one = stage.plan(&["--service=default/hidden"]).await.assert_code(2);
     insta::assert_snapshot!("plan_of_one_service", redact(&one.text));
     for (service, message) in [
@@ -88,7 +92,7 @@ async fn a_plan_writes_nothing_and_is_what_is_done_then() {
         );
     }
 
-    // In the middle of it.
+    // A kill during the plan.
     scene.cloud.set_latency(
         Scope::all(),
         Some(Latency::Fixed {
@@ -103,7 +107,7 @@ async fn a_plan_writes_nothing_and_is_what_is_done_then() {
     stage.assert_untouched().await;
 
     scene.cloud.clear_calls();
-    // Nodes first, so that nothing depends on who is faster.
+    // Nodes first, so that the result does not depend on the order of the controllers.
     let mut ccm = scene.start(&["--controllers=cloud-node"]).await;
     scene.all_initialized(2).await;
     ccm.terminate().unwrap();
@@ -124,15 +128,15 @@ async fn a_plan_writes_nothing_and_is_what_is_done_then() {
         *planned.entry(operation.to_owned()).or_default() += 1;
     }
     let mut writes = stage.writes();
-    // A plan sees both Services at once; done, the ports may have to be changed when either of them comes to it.
+    // A plan changes each port once for both Services. The running program may change it once for each Service.
     let (once, done) = (planned.remove("port_update"), writes.remove("port_update"));
     assert!(once == Some(2) && (2..=4).contains(&done.unwrap()), "{done:?}");
     assert_eq!(writes, planned);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
-    let stage = Rehearsal::set().await;
+async fn blocked_and_unreadable_state_have_their_own_exit_codes() {
+    let stage = PlanScene::set().await;
     let scene = &stage.scene;
     let nodes = names("node", 1);
     scene.servers(&nodes);
@@ -163,7 +167,7 @@ async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
     assert_eq!(document["verdict"], "blocked");
     assert_eq!(document["services"][0]["blocked"][0]["want"], json!(flavor));
 
-    // Listeners of all load balancers at once.
+    // One request reads the listeners of all load balancers.
     let broken = scene
         .cloud
         .add_fault(Fault::on("loadbalancer_listener_list", Action::status(403)));
@@ -180,7 +184,7 @@ async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
     );
     scene.cloud.remove_fault(broken);
 
-    // One that goes while nobody looks leaves an orphan: a warning, and no reason for another exit code.
+    // A Service that is deleted while the program does not run leaves an orphan. It is a warning, and the exit code stays.
     let kept = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let params = PatchParams::default();
     stage.services().patch("other", &params, &kept).await.unwrap();
@@ -190,9 +194,9 @@ async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
         .await
         .unwrap();
     let left = stage.plan(&[]).await.assert_code(3);
-    insta::assert_snapshot!("plan_of_leftovers", redact(&left.text));
+    insta::assert_snapshot!("plan_of_orphans", redact(&left.text));
 
-    // Everything wrong with the config at once, before anybody is asked.
+    // All problems of the config are reported at once, before any request.
     let conf = "[Global]\nauth-url = nonsense\nregion = \n[LoadBalancer]\nmax-shared-lb = many\n";
     scene.stage.write_cloud_config(conf).unwrap();
     let refused = stage.plan(&["--kubeconfig=/does/not/exist"]).await.assert_code(1);
@@ -203,8 +207,8 @@ async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_says_what_would_become_of_nodes() {
-    let stage = Rehearsal::set().await;
+async fn a_plan_shows_changes_of_nodes() {
+    let stage = PlanScene::set().await;
     let scene = &stage.scene;
     let nodes = names("node", 9);
     let ids: Vec<_> = nodes
@@ -276,7 +280,7 @@ async fn a_plan_says_what_would_become_of_nodes() {
         "{}",
         young.text
     );
-    // Only one controller.
+    // Only one controller is enabled.
     let few = stage
         .plan(&["--controllers=cloud-node-lifecycle", grace])
         .await
@@ -287,7 +291,7 @@ async fn a_plan_says_what_would_become_of_nodes() {
         few.text
     );
 
-    // The credentials of another project: nobody is found.
+    // With the credentials of another project, the cloud reports no machine.
     for id in &ids[1..] {
         scene.cloud.delete_server(id).unwrap();
     }
@@ -302,8 +306,8 @@ async fn a_plan_says_what_would_become_of_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_says_what_it_would_do_whenever_that_changes_and_does_nothing() {
-    let stage = Rehearsal::set().await;
+async fn a_dry_run_logs_changes_of_its_plan_and_writes_nothing() {
+    let stage = PlanScene::set().await;
     let scene = &stage.scene;
     let nodes = names("node", 1);
     scene.servers(&nodes);
@@ -343,7 +347,7 @@ async fn a_dry_run_says_what_it_would_do_whenever_that_changes_and_does_nothing(
         .logged("No longer so about=\"Service default/web\" what=\"create load balancer")
         .await;
 
-    // The config is taken over while it runs, too; and no Event tells of it.
+    // A changed config is applied while the dry run runs, without an Event.
     let conf = std::fs::read_to_string(scene.stage.cloud_config()).unwrap();
     scene
         .stage
@@ -353,19 +357,19 @@ async fn a_dry_run_says_what_it_would_do_whenever_that_changes_and_does_nothing(
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
-    let said: Vec<_> = scene
+    let lines: Vec<_> = scene
         .log()
         .lines()
         .filter(|line| line.contains("Would do about=\"node node-1\""))
         .map(str::to_owned)
         .collect();
-    assert_eq!(said.len(), 1, "once: {said:?}");
+    assert_eq!(lines.len(), 1, "once: {lines:?}");
     stage.assert_untouched().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requested_tags_are_planned_and_applied_and_a_missing_health_monitor_is_warned_of_once() {
-    let stage = Rehearsal::set().await;
+async fn requested_tags_are_planned_and_applied_and_a_missing_health_monitor_causes_one_warning() {
+    let stage = PlanScene::set().await;
     let scene = &stage.scene;
     let nodes = names("node", 2);
     scene.servers(&nodes);

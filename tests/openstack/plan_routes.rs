@@ -10,27 +10,27 @@ use ccm_testbed::nodes::NodeSpec;
 use serde_json::Value;
 
 use crate::{
-    rehearsal::{Rehearsal, redact},
+    plan_scene::{PlanScene, redact},
     routes::{is_available, is_unavailable},
     scene::LIMIT,
 };
 
 const CIDR: &str = "--cluster-cidr=10.244.0.0/16";
 
-/// A rehearsal with a router.
-struct Roads {
-    stage: Rehearsal,
+/// A scene for plans, with a router.
+struct PlannedRoutes {
+    stage: PlanScene,
     router: String,
 }
 
-impl Roads {
+impl PlannedRoutes {
     async fn set() -> Self {
-        let stage = Rehearsal::set().await;
+        let stage = PlanScene::set().await;
         let router = stage.scene.router(vec!["private".to_owned()]);
         Self { stage, router }
     }
 
-    /// A server with the address `10.0.0.<i>`, and its node. Returns the server's port.
+    /// Creates a server with the address `10.0.0.<i>`, and its node. Returns the server's port.
     async fn join(&self, name: &str, i: u8, pod_cidr: &str, uninitialized: bool) -> String {
         let scene = &self.stage.scene;
         let spec = ServerSpec {
@@ -45,7 +45,11 @@ impl Roads {
             pod_cidrs: vec![pod_cidr.to_owned()],
             provider_id: (!uninitialized).then(|| format!("openstack:///{id}")),
             uninitialized,
-            labels: if uninitialized { BTreeMap::new() } else { place() },
+            labels: if uninitialized {
+                BTreeMap::new()
+            } else {
+                topology_labels()
+            },
             ..NodeSpec::new(name)
         };
         scene.register_one(node).await;
@@ -68,8 +72,8 @@ impl Roads {
     }
 }
 
-/// The labels of a node that is initialised, so that nothing is to be said of them.
-fn place() -> BTreeMap<String, String> {
+/// The labels of an initialised node, so that the plan does not change them.
+fn topology_labels() -> BTreeMap<String, String> {
     let labels = [
         ("topology.kubernetes.io/region", "RegionOne"),
         ("failure-domain.beta.kubernetes.io/region", "RegionOne"),
@@ -99,25 +103,25 @@ fn applied(mut table: BTreeMap<String, String>, plan: &Value) -> BTreeMap<String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_names_the_routes_that_come_move_and_go_and_that_is_what_is_done() {
-    let roads = Roads::set().await;
-    let (stage, scene) = (&roads.stage, &roads.stage.scene);
-    let port = roads.join("node-1", 11, "10.244.1.0/24", false).await;
+async fn a_plan_lists_created_changed_and_deleted_routes_and_matches_the_later_changes() {
+    let routes = PlannedRoutes::set().await;
+    let (stage, scene) = (&routes.stage, &routes.stage.scene);
+    let port = routes.join("node-1", 11, "10.244.1.0/24", false).await;
     scene.cloud.set_address_pairs(&port, &["10.244.1.0/24"]).unwrap();
-    roads.join("node-2", 12, "10.244.2.0/24", false).await;
-    roads.join("node-3", 13, "10.244.3.0/24", false).await;
-    roads.join("node-4", 14, "10.244.4.0/24", true).await;
-    roads.join("twin", 15, "10.244.1.0/24", true).await;
+    routes.join("node-2", 12, "10.244.2.0/24", false).await;
+    routes.join("node-3", 13, "10.244.3.0/24", false).await;
+    routes.join("node-4", 14, "10.244.4.0/24", true).await;
+    routes.join("twin", 15, "10.244.1.0/24", true).await;
     let foreign = ("192.168.7.0/24", "10.0.0.99");
-    roads.write_table(&[
+    routes.write_table(&[
         ("10.244.1.0/24", "10.0.0.11"),
-        // Its port lacks the pair.
+        // The port of this node lacks the address pair.
         ("10.244.2.0/24", "10.0.0.12"),
         ("10.244.3.0/24", "10.0.0.98"),
         ("10.244.9.0/24", "10.0.0.99"),
         foreign,
     ]);
-    let before = roads.table();
+    let before = routes.table();
     scene.cloud.clear_calls();
 
     let planned = stage.plan(&[CIDR]).await.assert_code(2);
@@ -129,23 +133,23 @@ async fn a_plan_names_the_routes_that_come_move_and_go_and_that_is_what_is_done(
         serde_json::to_string_pretty(&plan["routes"]).unwrap()
     );
 
-    // As often as anybody looks: said once, and only read.
+    // A dry run logs each difference once, and only reads.
     let flags = ["--dry-run", "--authentication-skip-lookup", CIDR];
     let mut ccm = scene.stage.launch_as("openstack", &stage.reader, &flags).unwrap();
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-    for said in [
+    for line in [
         "Would do about=\"route 10.244.4.0/24 (node node-4)\" what=\"create route 10.244.4.0/24 via 10.0.0.14",
         "Would do about=\"node node-4\" what=\"set condition NetworkUnavailable to False",
         "Would leave unchanged about=\"route 10.244.1.0/24 (node twin)\"",
     ] {
-        scene.logged(said).await;
+        scene.logged(line).await;
     }
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
-    assert_eq!(roads.table(), before);
+    assert_eq!(routes.table(), before);
     stage.assert_untouched().await;
 
-    // Now in earnest.
+    // The running program applies the plan.
     let mut ccm = scene.start(&["--leader-elect=false", CIDR]).await;
     for i in 1..=4 {
         scene
@@ -156,7 +160,7 @@ async fn a_plan_names_the_routes_that_come_move_and_go_and_that_is_what_is_done(
     let after = applied(before, &plan);
     scene
         .eventually("the table is as planned", async || {
-            (roads.table() == after).then_some(())
+            (routes.table() == after).then_some(())
         })
         .await;
     assert_eq!(after.get(foreign.0).map(String::as_str), Some(foreign.1));
@@ -189,10 +193,10 @@ async fn a_plan_names_the_routes_that_come_move_and_go_and_that_is_what_is_done(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_that_can_not_be_planned_are_a_problem_and_those_that_are_not_wanted_are_none() {
-    let roads = Roads::set().await;
-    let (stage, scene) = (&roads.stage, &roads.stage.scene);
-    roads.join("node-1", 11, "10.244.1.0/24", true).await;
+async fn routes_that_cannot_be_planned_are_a_problem_unless_they_are_disabled() {
+    let routes = PlannedRoutes::set().await;
+    let (stage, scene) = (&routes.stage, &routes.stage.scene);
+    routes.join("node-1", 11, "10.244.1.0/24", true).await;
     for (flag, wrong) in [
         ("--cluster-cidr=", "? routes: --cluster-cidr is empty"),
         (
@@ -223,9 +227,9 @@ async fn routes_that_can_not_be_planned_are_a_problem_and_those_that_are_not_wan
     assert!(!planned.text.contains("Routes:"), "{}", planned.text);
     scene.cloud.remove_fault(broken);
 
-    // Nobody wants anything: nothing goes.
+    // No node has a podCIDR: nothing is deleted.
     scene.nodes.delete("node-1", &Default::default()).await.unwrap();
-    roads.write_table(&[("10.244.9.0/24", "10.0.0.99")]);
+    routes.write_table(&[("10.244.9.0/24", "10.0.0.99")]);
     let held = stage.plan(&[CIDR]).await.assert_code(3);
     assert!(
         held.text
@@ -236,16 +240,16 @@ async fn routes_that_can_not_be_planned_are_a_problem_and_those_that_are_not_wan
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_knows_how_many_routes_there_is_room_for() {
-    let roads = Roads::set().await;
-    let (stage, scene) = (&roads.stage, &roads.stage.scene);
+async fn a_plan_respects_the_quota_of_routes() {
+    let routes = PlannedRoutes::set().await;
+    let (stage, scene) = (&routes.stage, &routes.stage.scene);
     for i in 1..=3 {
-        roads
+        routes
             .join(&format!("node-{i}"), 10 + i, &format!("10.244.{i}.0/24"), false)
             .await;
     }
-    // Somebody else's.
-    roads.write_table(&[("192.168.7.0/24", "10.0.0.99")]);
+    // A foreign route.
+    routes.write_table(&[("192.168.7.0/24", "10.0.0.99")]);
     scene.cloud.configure(|settings| {
         settings.resource_quotas.insert("router_route".to_owned(), 3);
     });
@@ -259,7 +263,7 @@ async fn a_plan_knows_how_many_routes_there_is_room_for() {
     ] {
         assert!(planned.contains(line), "{line}: {planned}");
     }
-    // Who may not look does not know it, and plans all.
+    // Without the right to read the quota, the plan contains all routes.
     let secret = scene.cloud.add_fault(Fault::on("quota_get", Action::status(403)));
     let planned = stage.plan(&[CIDR]).await.assert_code(2).text;
     assert!(planned.contains("+ create route 10.244.3.0/24"), "{planned}");

@@ -1,5 +1,5 @@
-//! The same against OpenStack itself. Only where `CCM_TEST_OPENSTACK_REAL` is set, as `cargo xtask test` does: it
-//! installs packages and starts a dozen services.
+//! The same against a real OpenStack. It needs `CCM_TEST_OPENSTACK_REAL`, which `cargo xtask test` sets, because it installs
+//! packages and starts a dozen services.
 
 use std::env;
 
@@ -93,7 +93,7 @@ async fn servers_of_a_real_cloud_are_deleted_stopped_and_hidden() {
         return;
     }
     let cloud = OpenStack::start(SERVERS).await.unwrap();
-    let names = ["life-gone", "life-off", "life-well"];
+    let names = ["life-deleted", "life-off", "life-well"];
     let mut servers = cloud.create_servers(&names).await.unwrap();
     servers.retain(|server| names.contains(&server.name.as_str()));
     let specs: Vec<_> = servers
@@ -117,25 +117,28 @@ async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
     nodes::register(&client, specs).await.unwrap();
     let api: Api<Node> = Api::all(client.clone());
     let _ccm = lifecycle::run(&stage, |_| {});
-    // While its server runs, a node that is not ready stays as it is.
-    nodes::set_ready(&client, "life-gone", false).await.unwrap();
+    // While its server runs, a node that is not ready stays unchanged.
+    nodes::set_ready(&client, "life-deleted", false).await.unwrap();
     cloud.stop_servers(&["life-off"]).await.unwrap();
     nodes::set_ready(&client, "life-off", false).await.unwrap();
-    let tainted = async |wanted: bool| {
+    let tainted = async |expected: bool| {
         let check = async || {
             let node = api.get("life-off").await.ok()?;
-            (taints(&node).contains(&lifecycle::SHUTDOWN) == wanted).then_some(())
+            (taints(&node).contains(&lifecycle::SHUTDOWN) == expected).then_some(())
         };
-        assert!(eventually(LIMIT, check).await.is_some(), "tainted: {wanted}");
+        assert!(eventually(LIMIT, check).await.is_some(), "tainted: {expected}");
     };
     tainted(true).await;
-    assert!(api.get_opt("life-gone").await.unwrap().is_some());
+    assert!(api.get_opt("life-deleted").await.unwrap().is_some());
     cloud.start_servers(&["life-off"]).await.unwrap();
     nodes::set_ready(&client, "life-off", true).await.unwrap();
     tainted(false).await;
-    cloud.delete_servers(&["life-gone"]).await.unwrap();
-    let gone = async || api.get_opt("life-gone").await.ok()?.is_none().then_some(());
-    assert!(eventually(LIMIT, gone).await.is_some(), "the node is still there");
+    cloud.delete_servers(&["life-deleted"]).await.unwrap();
+    let deleted = async || api.get_opt("life-deleted").await.ok()?.is_none().then_some(());
+    assert!(
+        eventually(LIMIT, deleted).await.is_some(),
+        "the node was not deleted"
+    );
     assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), 2);
 }
 
@@ -156,7 +159,7 @@ async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
         let held = events.list(&held).await.ok()?.items.len();
         (held == specs.len()).then_some(())
     };
-    assert!(eventually(LIMIT, held).await.is_some(), "nothing was said");
+    assert!(eventually(LIMIT, held).await.is_some(), "no Event was reported");
     let api: Api<Node> = Api::all(client);
     assert_eq!(
         api.list(&ListParams::default()).await.unwrap().items.len(),

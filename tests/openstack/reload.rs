@@ -12,16 +12,16 @@ use ccm_testbed::binary::Ccm;
 
 use crate::scene::{Scene, names};
 
-/// What events of the process are about where no manifest names the Pod.
+/// The object of Events about the process if no manifest names the Pod.
 const LEASE: &str = "cloud-controller-manager";
 
-/// The scene with its cloud config as the kubelet mounts a Secret: two links, of which the second is replaced.
-struct Mounted {
+/// A scene whose cloud config is mounted as the kubelet mounts a Secret: with two links, of which the second is replaced.
+struct MountedConfig {
     scene: Scene,
     version: AtomicU64,
 }
 
-impl Mounted {
+impl MountedConfig {
     async fn with(conf: impl FnOnce(&Scene) -> String) -> Self {
         let scene = Scene::set().await;
         let mounted = Self {
@@ -47,7 +47,7 @@ impl Mounted {
         }
     }
 
-    /// Makes servers and their nodes, and waits until all nodes so far are initialised.
+    /// Creates servers and their nodes, and waits until all nodes so far are initialised.
     async fn join(&self, prefix: &str, count: usize, in_all: usize) {
         let nodes = names(prefix, count);
         self.scene.servers(&nodes);
@@ -55,8 +55,8 @@ impl Mounted {
         self.scene.all_initialized(in_all).await;
     }
 
-    /// Waits until this many changes were taken over.
-    async fn taken_over(&self, ccm: &Ccm, count: usize) {
+    /// Waits until this many changes were applied.
+    async fn applied(&self, ccm: &Ccm, count: usize) {
         let line = format!("ccm_config_reloads_total{{result=\"applied\"}} {count}");
         let check = async || {
             ccm.get("/metrics")
@@ -75,7 +75,7 @@ impl Mounted {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_join_through_rotations_and_none_fails() {
-    let mounted = Mounted::with(|scene| scene.cloud.cloud_conf()).await;
+    let mounted = MountedConfig::with(|scene| scene.cloud.cloud_conf()).await;
     let cloud = &mounted.scene.cloud;
     let ccm = mounted.scene.start(&["--node-status-update-frequency=1s"]).await;
     mounted.join("start", 10, 10).await;
@@ -93,7 +93,7 @@ async fn nodes_join_through_rotations_and_none_fails() {
         let conf = start
             .replace("\"ccm\"", &format!("\"{user}\""))
             .replace("correct-horse", &password);
-        // Nodes keep coming before, during and after the change.
+        // Nodes join before, during and after the change.
         let nodes = names(&format!("round-{round}"), 60);
         mounted.scene.servers(&nodes);
         let (first, rest) = nodes.split_at(20);
@@ -101,9 +101,9 @@ async fn nodes_join_through_rotations_and_none_fails() {
         mounted.update(&conf);
         let (second, last) = rest.split_at(20);
         mounted.scene.register(second).await;
-        mounted.taken_over(&ccm, round).await;
-        // From here on the old user can do nothing, its tokens are worth nothing.
-        cloud.set_password(Some(&old), "changed by somebody").unwrap();
+        mounted.applied(&ccm, round).await;
+        // From now on, password and tokens of the old user are invalid.
+        cloud.set_password(Some(&old), "changed").unwrap();
         mounted.scene.register(last).await;
         mounted.scene.all_initialized(10 + 60 * round).await;
         old = user;
@@ -121,8 +121,8 @@ async fn nodes_join_through_rotations_and_none_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_config_is_told_and_what_was_in_force_goes_on() {
-    let mounted = Mounted::with(|scene| scene.cloud.cloud_conf()).await;
+async fn a_bad_config_is_reported_and_the_former_one_stays_in_force() {
+    let mounted = MountedConfig::with(|scene| scene.cloud.cloud_conf()).await;
     let good = mounted.scene.cloud.cloud_conf();
     let ccm = mounted.scene.start(&[]).await;
     mounted.update(&format!(
@@ -153,7 +153,7 @@ async fn a_bad_config_is_told_and_what_was_in_force_goes_on() {
         "{metrics}"
     );
 
-    // The probe does not mind, and a good file ends it.
+    // The probe stays healthy, and a valid file ends the failure.
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     mounted.update(&format!("{good}[Quota]\ncompute-burst=60\n"));
     let event = mounted.scene.event(LEASE, "CloudConfigReloaded").await;
@@ -165,17 +165,17 @@ async fn a_bad_config_is_told_and_what_was_in_force_goes_on() {
     );
     mounted.join("good", 3, 9).await;
     let warnings = mounted.scene.warnings().await;
-    assert_eq!(warnings.len(), 2, "each once: {warnings:?}");
+    assert_eq!(warnings.len(), 2, "more than one for each: {warnings:?}");
     let all = format!("{warnings:?}{}", mounted.scene.log());
     assert!(
         !all.contains("hunter2") && !all.contains("correct-horse"),
-        "a password is shown"
+        "a password is in the output"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_needs_a_restart_is_named_and_changes_nothing() {
-    let mounted = Mounted::with(|scene| scene.cloud.cloud_conf()).await;
+async fn keys_that_need_a_restart_are_named_and_change_nothing() {
+    let mounted = MountedConfig::with(|scene| scene.cloud.cloud_conf()).await;
     let good = mounted.scene.cloud.cloud_conf();
     let _ccm = mounted.scene.start(&[]).await;
     let conf = good.replace("RegionOne", "RegionTwo");
@@ -191,8 +191,8 @@ async fn what_needs_a_restart_is_named_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_expire_or_are_revoked_in_the_middle_cost_no_node() {
-    let mounted = Mounted::with(|scene| scene.cloud.cloud_conf()).await;
+async fn tokens_that_expire_or_are_revoked_meanwhile_fail_no_node() {
+    let mounted = MountedConfig::with(|scene| scene.cloud.cloud_conf()).await;
     let cloud = &mounted.scene.cloud;
     let _ccm = mounted.scene.start(&["--node-status-update-frequency=1s"]).await;
     mounted.join("before", 10, 10).await;
@@ -218,7 +218,7 @@ async fn tokens_that_expire_or_are_revoked_in_the_middle_cost_no_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_application_credential_heals_with_the_file_and_without_a_restart() {
+async fn a_new_file_replaces_a_revoked_application_credential_without_a_restart() {
     let make = |scene: &Scene, name: &str| {
         let spec = AppCredentialSpec {
             name: name.to_owned(),
@@ -226,7 +226,7 @@ async fn a_revoked_application_credential_heals_with_the_file_and_without_a_rest
         };
         scene.cloud.create_app_credential(&spec).unwrap()
     };
-    let mounted = Mounted::with(|scene| scene.cloud.cloud_conf_for(&make(scene, "first"))).await;
+    let mounted = MountedConfig::with(|scene| scene.cloud.cloud_conf_for(&make(scene, "first"))).await;
     let scene = &mounted.scene;
     let mut ccm = scene.start(&[]).await;
     mounted.join("before", 5, 5).await;

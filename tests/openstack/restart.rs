@@ -1,4 +1,4 @@
-//! The program, or the API server, ends in the middle.
+//! The program, or the API server, ends during a burst of nodes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,8 +10,8 @@ use crate::scene::{LIMIT, Scene, names};
 
 const NODES: usize = 300;
 
-/// A burst of nodes that is under way: some are initialised, some are not.
-async fn in_the_middle(flags: &[&str]) -> (Scene, ccm_testbed::binary::Ccm) {
+/// Starts a burst of nodes, and returns when some are initialised and some are not.
+async fn during_a_burst(flags: &[&str]) -> (Scene, ccm_testbed::binary::Ccm) {
     let scene = Scene::set().await;
     scene.cloud.set_latency(
         Scope::all(),
@@ -21,7 +21,7 @@ async fn in_the_middle(flags: &[&str]) -> (Scene, ccm_testbed::binary::Ccm) {
     );
     let nodes = names("mid", NODES);
     scene.servers(&nodes);
-    // One node is written at a time, so that the middle lasts.
+    // One node is written at a time, so that the burst lasts.
     let mut all = vec!["--concurrent-node-syncs=1"];
     all.extend_from_slice(flags);
     scene.register(&nodes).await;
@@ -36,14 +36,14 @@ async fn initialized(scene: &Scene) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_in_the_middle_it_finishes_after_its_restart() {
-    let (scene, mut ccm) = in_the_middle(&[]).await;
+async fn a_killed_program_finishes_after_its_restart() {
+    let (scene, mut ccm) = during_a_burst(&[]).await;
     ccm.kill().unwrap();
     let done = initialized(&scene).await;
-    assert!(done < NODES, "there was no middle");
+    assert!(done < NODES, "the burst ended too early");
     let _again = scene.launch(&[]);
     scene.all_initialized(NODES).await;
-    // What was done before was not done again: the node that was being written at most.
+    // Nodes were not written twice, except for the one in progress.
     let mut writes = BTreeMap::<_, usize>::new();
     for entry in scene.stage.control_plane.audit_log().unwrap() {
         let ours = entry.user_agent.starts_with("cloud-controller-manager");
@@ -56,14 +56,14 @@ async fn killed_in_the_middle_it_finishes_after_its_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asked_to_end_in_the_middle_it_ends_in_order() {
-    let (scene, mut ccm) = in_the_middle(&[]).await;
+async fn sigterm_ends_the_program_in_order() {
+    let (scene, mut ccm) = during_a_burst(&[]).await;
     ccm.terminate().unwrap();
     let status = ccm.wait(LIMIT).await.unwrap();
     assert!(status.success(), "{status}: {}", scene.log());
     let done = initialized(&scene).await;
-    assert!(done < NODES, "there was no middle");
-    // Every node that was finished has its event: nothing was cut off.
+    assert!(done < NODES, "the burst ended too early");
+    // Every initialised node has its Event, so nothing was cut off.
     let synced = ListParams::default().fields("reason=Synced");
     assert_eq!(scene.events.list(&synced).await.unwrap().items.len(), done);
     let _again = scene.launch(&[]);
@@ -71,20 +71,20 @@ async fn asked_to_end_in_the_middle_it_ends_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_restarts_in_the_middle_loses_no_node() {
-    // How long it takes to be back is up to the machine: not so long that the lease is lost.
+async fn a_restart_of_the_api_server_loses_no_node() {
+    // Long times, so that the Lease is not lost however long the restart takes.
     let patience = [
         "--leader-elect-lease-duration=200s",
         "--leader-elect-renew-deadline=150s",
     ];
-    let (mut scene, mut ccm) = in_the_middle(&patience).await;
+    let (mut scene, mut ccm) = during_a_burst(&patience).await;
     scene.stage.control_plane.kill().unwrap();
     scene.stage.control_plane.restart().await.unwrap();
-    assert!(initialized(&scene).await < NODES, "there was no middle");
+    assert!(initialized(&scene).await < NODES, "the burst ended too early");
     scene.all_initialized(NODES).await;
     assert!(
         ccm.exit_status().unwrap().is_none(),
-        "it did not survive: {}",
+        "the program ended: {}",
         scene.log()
     );
     assert_eq!(ccm.get("/healthz").await.unwrap().0, 200);

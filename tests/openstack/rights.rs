@@ -13,7 +13,7 @@ use crate::{
     scene::{LIMIT, Scene},
 };
 
-/// Gives an account a ClusterRole.
+/// Binds a ClusterRole to an account.
 async fn bind(scene: &Scene, role: &str, namespace: &str, account: &str) {
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": {"name": format!("{account}-{}", role.replace(':', "-"))},
@@ -51,7 +51,7 @@ async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_n
         .await
         .unwrap();
 
-    // The second one can not be routed to, which an Event says.
+    // The second node is unreachable for the router, and an Event reports it.
     for (name, address) in [("least", "10.0.0.11"), ("elsewhere", "192.0.2.1")] {
         scene
             .register_one(NodeSpec {
@@ -79,7 +79,7 @@ async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_n
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     scene.event("elsewhere", "FailedToCreateRoute").await;
     scene
-        .eventually("the route is there", async || {
+        .eventually("the route exists", async || {
             (scene.cloud.router_routes(&router).len() == 1).then_some(())
         })
         .await;

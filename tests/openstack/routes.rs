@@ -26,7 +26,7 @@ use crate::{
 const CIDR: &str = "10.244.0.0/16";
 
 /// A control plane, a cloud and a router for the Pods.
-struct Ground {
+struct RouteScene {
     scene: Scene,
     router: String,
 }
@@ -51,13 +51,13 @@ pub(crate) fn is_unavailable(node: &Node) -> bool {
     network(node).is_some_and(|(status, reason)| status == "True" && reason == "NoRouteCreated")
 }
 
-impl Ground {
-    async fn lay() -> Self {
-        Self::lay_with(&[]).await
+impl RouteScene {
+    async fn set() -> Self {
+        Self::set_with(&[]).await
     }
 
-    /// With further networks that the router connects.
-    async fn lay_with(networks: &[NetworkSpec]) -> Self {
+    /// The same with further networks that the router connects.
+    async fn set_with(networks: &[NetworkSpec]) -> Self {
         let scene = Scene::set().await;
         let mut connected = vec!["private".to_owned()];
         for network in networks {
@@ -79,13 +79,13 @@ impl Ground {
         })
     }
 
-    /// A server and its node; the node gets the podCIDR `10.244.<i>.0/24`.
+    /// Creates a server and its node with the podCIDR `10.244.<i>.0/24`.
     async fn join(&self, name: &str, i: usize) {
         self.server(name, "private");
         self.register(name, &[&format!("10.244.{i}.0/24")]).await;
     }
 
-    /// Returns its id.
+    /// Creates a server and returns its ID.
     fn server(&self, name: &str, network: &str) -> String {
         let spec = ServerSpec {
             ports: Some(vec![PortSpec::on(network)]),
@@ -133,12 +133,12 @@ impl Ground {
         self.scene.cloud.call_counts().get(op).copied().unwrap_or(0)
     }
 
-    /// Waits until so many more passes have read the router.
+    /// Waits until `more` further passes have read the router.
     async fn passes(&self, more: u64) {
-        let wanted = self.count("router_get") + more;
+        let expected = self.count("router_get") + more;
         self.scene
             .eventually("further passes", async || {
-                (self.count("router_get") >= wanted).then_some(())
+                (self.count("router_get") >= expected).then_some(())
             })
             .await;
     }
@@ -157,24 +157,24 @@ impl Ground {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_routed_from_a_nodes_first_to_its_last_hour() {
-    let ground = Ground::lay().await;
-    let (scene, nodes) = (&ground.scene, names("node", 5));
+async fn pods_are_routed_from_the_creation_to_the_deletion_of_a_node() {
+    let routes = RouteScene::set().await;
+    let (scene, nodes) = (&routes.scene, names("node", 5));
     for (i, name) in nodes.iter().enumerate() {
-        ground.join(name, i + 1).await;
+        routes.join(name, i + 1).await;
     }
-    let ccm = ground.run();
+    let ccm = routes.run();
     for (i, name) in nodes.iter().enumerate() {
-        let node = ground.available(name).await;
+        let node = routes.available(name).await;
         let id = provider_id(&node).trim_start_matches("openstack:///").to_owned();
         let port = &scene.cloud.server_ports(&id)[0];
         let cidr = format!("10.244.{}.0/24", i + 1);
         assert_eq!(scene.cloud.address_pairs(port), std::slice::from_ref(&cidr));
-        let hop = ground.next_hop(&cidr).unwrap().to_string();
+        let hop = routes.next_hop(&cidr).unwrap().to_string();
         assert!(addresses(&node).contains(&("InternalIP", hop.as_str())));
     }
     // The server gets another address.
-    let moved = ground.available("node-2").await;
+    let moved = routes.available("node-2").await;
     let id = provider_id(&moved).trim_start_matches("openstack:///").to_owned();
     let patch = PortPatch {
         addresses: Some(vec!["10.9.9.9".parse().unwrap()]),
@@ -190,25 +190,25 @@ async fn pods_are_routed_from_a_nodes_first_to_its_last_hour() {
         .unwrap();
     scene
         .eventually("the route follows", async || {
-            (ground.next_hop("10.244.2.0/24") == "10.9.9.9".parse().ok()).then_some(())
+            (routes.next_hop("10.244.2.0/24") == "10.9.9.9".parse().ok()).then_some(())
         })
         .await;
-    assert_eq!(ground.destinations().len(), 5, "and the old one is gone");
-    // A node goes while a new one comes.
+    assert_eq!(routes.destinations().len(), 5, "the old route still exists");
+    // One node is deleted while a new one joins.
     scene.nodes.delete("node-3", &Default::default()).await.unwrap();
-    ground.join("node-6", 6).await;
-    ground.available("node-6").await;
+    routes.join("node-6", 6).await;
+    routes.available("node-6").await;
     scene
-        .eventually("the route of the node that went is gone", async || {
-            (ground.next_hop("10.244.3.0/24").is_none()).then_some(())
+        .eventually("the route of the deleted node is deleted", async || {
+            (routes.next_hop("10.244.3.0/24").is_none()).then_some(())
         })
         .await;
-    assert_eq!(ground.destinations().len(), 5);
-    assert!(ground.failures().await.is_empty());
+    assert_eq!(routes.destinations().len(), 5);
+    assert!(routes.failures().await.is_empty());
 
-    // Another process finds nothing to do.
+    // Another process has nothing to do.
     drop(ccm);
-    let before = ground.writes();
+    let before = routes.writes();
     let flags = [
         "--controllers=route",
         "--cluster-cidr=10.244.0.0/16",
@@ -216,37 +216,37 @@ async fn pods_are_routed_from_a_nodes_first_to_its_last_hour() {
         "--leader-elect=false",
     ];
     let _ccm = scene.start(&flags).await;
-    ground.passes(4).await;
-    assert_eq!(ground.writes(), before);
+    routes.passes(4).await;
+    assert_eq!(routes.writes(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_beyond_the_quota_wait_for_room_and_one_event_says_so() {
-    let ground = Ground::lay().await;
-    let scene = &ground.scene;
+async fn nodes_beyond_the_quota_wait_and_one_event_reports_it() {
+    let routes = RouteScene::set().await;
+    let scene = &routes.scene;
     let quota = |routes| {
         scene.cloud.configure(|settings| {
             settings.resource_quotas.insert("router_route".to_owned(), routes);
         });
     };
     quota(3);
-    let _ccm = ground.run();
+    let _ccm = routes.run();
     for i in 1..=3 {
-        ground.join(&format!("old-{i}"), i).await;
+        routes.join(&format!("old-{i}"), i).await;
     }
     for i in 1..=3 {
-        ground.available(&format!("old-{i}")).await;
+        routes.available(&format!("old-{i}")).await;
     }
     for i in 4..=6 {
-        ground.join(&format!("new-{i}"), i).await;
+        routes.join(&format!("new-{i}"), i).await;
     }
     for i in 4..=6 {
-        ground.unavailable(&format!("new-{i}")).await;
+        routes.unavailable(&format!("new-{i}")).await;
     }
-    assert_eq!(ground.destinations().len(), 3);
+    assert_eq!(routes.destinations().len(), 3);
     let events = scene
         .eventually("an event", async || {
-            Some(ground.failures().await).filter(|events| !events.is_empty())
+            Some(routes.failures().await).filter(|events| !events.is_empty())
         })
         .await;
     assert_eq!(events.len(), 1, "{events:?}");
@@ -259,21 +259,21 @@ async fn nodes_beyond_the_quota_wait_for_room_and_one_event_says_so() {
         events[0].source.as_ref().unwrap().component.as_deref(),
         Some("route_controller")
     );
-    // A route that goes makes room at once.
+    // A deleted route frees its quota at once.
     scene.nodes.delete("old-1", &Default::default()).await.unwrap();
     let available = async || {
         let nodes = scene.nodes.list(&ListParams::default()).await.ok()?.items;
         (nodes.iter().filter(|node| is_available(node)).count() == 3).then_some(())
     };
     scene.eventually("three nodes have their routes", available).await;
-    assert_eq!(ground.destinations().len(), 3);
-    assert!(!ground.destinations().contains("10.244.1.0/24"));
+    assert_eq!(routes.destinations().len(), 3);
+    assert!(!routes.destinations().contains("10.244.1.0/24"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_cannot_be_routed_to_does_not_hold_up_others() {
-    let ground = Ground::lay().await;
-    let scene = &ground.scene;
+async fn an_unroutable_node_delays_no_other() {
+    let routes = RouteScene::set().await;
+    let scene = &routes.scene;
     scene
         .cloud
         .create_network(&NetworkSpec {
@@ -282,18 +282,18 @@ async fn a_node_that_cannot_be_routed_to_does_not_hold_up_others() {
             ..Default::default()
         })
         .unwrap();
-    ground.server("elsewhere", "elsewhere");
-    ground.register("elsewhere", &["10.244.100.0/24"]).await;
+    routes.server("elsewhere", "elsewhere");
+    routes.register("elsewhere", &["10.244.100.0/24"]).await;
     for i in 1..=4 {
-        ground.join(&format!("node-{i}"), i).await;
+        routes.join(&format!("node-{i}"), i).await;
     }
-    // The same podCIDR as an older node, and none of the cluster's.
-    ground.join("twin", 4).await;
-    ground.server("outside", "private");
-    ground.register("outside", &["10.99.1.0/24"]).await;
-    // No podCIDR: its condition is somebody else's, here as anywhere.
-    ground.server("overlay", "private");
-    ground.register("overlay", &[]).await;
+    // One node has the podCIDR of an older node, and one has a podCIDR outside of the cluster's.
+    routes.join("twin", 4).await;
+    routes.server("outside", "private");
+    routes.register("outside", &["10.99.1.0/24"]).await;
+    // Without a podCIDR, the condition belongs to another program.
+    routes.server("overlay", "private");
+    routes.register("overlay", &[]).await;
     for name in ["overlay", "node-1"] {
         let calico = json!({"status": {"conditions": [{
             "type": "NetworkUnavailable", "status": "False", "reason": "CalicoIsUp", "message": "up",
@@ -303,40 +303,40 @@ async fn a_node_that_cannot_be_routed_to_does_not_hold_up_others() {
         let params = PatchParams::default();
         scene.nodes.patch_status(name, &params, &patch).await.unwrap();
     }
-    let _ccm = ground.run();
+    let _ccm = routes.run();
     for i in 1..=4 {
-        ground.available(&format!("node-{i}")).await;
+        routes.available(&format!("node-{i}")).await;
     }
     for (name, why) in [
         ("elsewhere", "not connected with router"),
         ("twin", "the older node node-4 has the same podCIDR"),
         ("outside", "outside --cluster-cidr"),
     ] {
-        ground.unavailable(name).await;
+        routes.unavailable(name).await;
         let event = scene.event(name, "FailedToCreateRoute").await;
         let message = event.message.unwrap();
         assert!(message.contains(why), "{name}: {message}");
     }
     let overlay = scene.initialized("overlay").await;
     assert_eq!(network(&overlay).unwrap().1, "CalicoIsUp");
-    assert_eq!(ground.destinations().len(), 4);
+    assert_eq!(routes.destinations().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_costs_no_route_and_no_condition() {
-    let ground = Ground::lay().await;
-    let scene = &ground.scene;
+async fn a_failed_read_changes_no_route_and_no_condition() {
+    let routes = RouteScene::set().await;
+    let scene = &routes.scene;
     for i in 1..=3 {
-        ground.join(&format!("node-{i}"), i).await;
+        routes.join(&format!("node-{i}"), i).await;
     }
-    let _ccm = ground.run_with(|config| config.route.period = Some(std::time::Duration::from_millis(200)));
+    let _ccm = routes.run_with(|config| config.route.period = Some(std::time::Duration::from_millis(200)));
     for i in 1..=3 {
-        ground.available(&format!("node-{i}")).await;
+        routes.available(&format!("node-{i}")).await;
     }
-    let before = ground.writes();
+    let before = routes.writes();
     for lie in [Action::EmptyJson, Action::status(404), Action::status(403)] {
         let fault = scene.cloud.add_fault(Fault::on("router_get", lie.clone()));
-        ground.passes(2).await;
+        routes.passes(2).await;
         for i in 1..=3 {
             assert!(
                 is_available(&scene.nodes.get(&format!("node-{i}")).await.unwrap()),
@@ -344,16 +344,16 @@ async fn what_cannot_be_read_costs_no_route_and_no_condition() {
             );
         }
         assert!(scene.cloud.remove_fault(fault));
-        // It waits longer after each failure; a good pass ends that.
-        ground.passes(2).await;
+        // The wait grows after each failure, and a successful pass resets it.
+        routes.passes(2).await;
     }
-    assert_eq!(ground.writes(), before);
-    assert_eq!(ground.destinations().len(), 3);
+    assert_eq!(routes.writes(), before);
+    assert_eq!(routes.destinations().len(), 3);
 
-    // The router is deleted: nobody says any more than before of nodes that had routes; a new one is known to have none.
-    scene.cloud.delete_router(&ground.router).unwrap();
-    ground.join("late", 9).await;
-    ground.unavailable("late").await;
+    // The router is deleted. Conditions of nodes with routes stay, and a new node is reported to have no route.
+    scene.cloud.delete_router(&routes.router).unwrap();
+    routes.join("late", 9).await;
+    routes.unavailable("late").await;
     for i in 1..=3 {
         assert!(is_available(
             &scene.nodes.get(&format!("node-{i}")).await.unwrap()
@@ -363,17 +363,17 @@ async fn what_cannot_be_read_costs_no_route_and_no_condition() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_usable_cluster_cidr_the_other_controllers_work() {
-    for (flag, said) in [
+    for (flag, line) in [
         ("--cluster-cidr=", "--cluster-cidr is empty"),
         ("--cluster-cidr=10.0.0.0/8,11.0.0.0/8", "same family"),
     ] {
-        let ground = Ground::lay().await;
-        let mut ccm = ground.scene.start(&[flag]).await;
-        ground.join("node-1", 1).await;
-        ground.scene.initialized("node-1").await;
-        ground.scene.logged(said).await;
-        assert!(ground.scene.log().contains("Controller not started"));
-        assert!(ground.destinations().is_empty());
+        let routes = RouteScene::set().await;
+        let mut ccm = routes.scene.start(&[flag]).await;
+        routes.join("node-1", 1).await;
+        routes.scene.initialized("node-1").await;
+        routes.scene.logged(line).await;
+        assert!(routes.scene.log().contains("Controller not started"));
+        assert!(routes.destinations().is_empty());
         let metrics = ccm.get("/metrics").await.unwrap().1;
         assert!(metrics.contains("ccm_route_controller_running 0"), "{metrics}");
         assert!(ccm.exit_status().unwrap().is_none());
@@ -383,26 +383,26 @@ async fn without_a_usable_cluster_cidr_the_other_controllers_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_of_nodes_costs_a_call() {
-    let ground = Ground::lay().await;
-    ground
+async fn a_burst_of_nodes_costs_one_call() {
+    let routes = RouteScene::set().await;
+    routes
         .scene
         .cloud
         .configure(|settings| settings.resource_quotas.clear());
-    let _ccm = ground.run();
+    let _ccm = routes.run();
     let nodes = names("burst", 60);
     for (i, name) in nodes.iter().enumerate() {
-        ground.join(name, i + 1).await;
+        routes.join(name, i + 1).await;
     }
     for name in &nodes {
-        ground.available(name).await;
+        routes.available(name).await;
     }
-    assert_eq!(ground.destinations().len(), 60);
+    assert_eq!(routes.destinations().len(), 60);
     assert!(
-        ground.count("router_add_extraroutes") <= 6,
+        routes.count("router_add_extraroutes") <= 6,
         "{:?}",
-        ground.scene.cloud.call_counts()
+        routes.scene.cloud.call_counts()
     );
-    let metrics = ground.count("router_remove_extraroutes") + ground.count("router_update");
+    let metrics = routes.count("router_remove_extraroutes") + routes.count("router_update");
     assert_eq!(metrics, 0);
 }

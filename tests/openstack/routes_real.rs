@@ -1,4 +1,4 @@
-//! Routes on a router of OpenStack itself. Only where `CCM_TEST_OPENSTACK_REAL` is set.
+//! Routes on a router of a real OpenStack. It needs `CCM_TEST_OPENSTACK_REAL`.
 
 use std::env;
 
@@ -17,17 +17,17 @@ use crate::{
     scene::{LIMIT, program, read},
 };
 
-/// Of this test alone, whatever else runs on the router.
+/// Only this test uses this network on the router.
 const CIDR: &str = "10.251.0.0/16";
 
-struct Ground {
+struct RealRoutes {
     cloud: OpenStack,
     stage: Stage,
     nodes: Api<Node>,
     client: kube::Client,
 }
 
-impl Ground {
+impl RealRoutes {
     fn run(&self) -> Ccm {
         let cidr = format!("--cluster-cidr={CIDR}");
         let flags = [
@@ -48,7 +48,7 @@ impl Ground {
         assert!(found.is_some(), "{name}: not {what}");
     }
 
-    /// The program's changes of routers and ports since then, as method, last part of the path and status.
+    /// The program's changes of routers and ports since `mark`, as method, last part of the path and status.
     fn writes(&self, mark: &Mark) -> Vec<(String, String, u16)> {
         let calls = self.cloud.calls_since(mark).unwrap();
         calls
@@ -65,18 +65,18 @@ impl Ground {
             .collect()
     }
 
-    /// Waits until there were so many; a service writes its log after it has answered.
-    async fn counted(&self, mark: &Mark, what: &str, wanted: usize) {
-        let enough = async || (self.count(mark, what, true) >= wanted).then_some(());
+    /// Waits for so many changes. A service writes its log after it has answered.
+    async fn counted(&self, mark: &Mark, what: &str, expected: usize) {
+        let enough = async || (self.count(mark, what, true) >= expected).then_some(());
         eventually(LIMIT, enough).await;
         let writes = self.writes(mark);
-        assert_eq!(self.count(mark, what, true), wanted, "{what}: {writes:?}");
+        assert_eq!(self.count(mark, what, true), expected, "{what}: {writes:?}");
     }
 
-    fn count(&self, mark: &Mark, what: &str, well: bool) -> usize {
+    fn count(&self, mark: &Mark, what: &str, accepted: bool) -> usize {
         let writes = self.writes(mark);
-        let wanted = |write: &&(String, String, u16)| write.1 == what && (write.2 < 300) == well;
-        writes.iter().filter(wanted).count()
+        let matches = |write: &&(String, String, u16)| write.1 == what && (write.2 < 300) == accepted;
+        writes.iter().filter(matches).count()
     }
 }
 
@@ -94,7 +94,7 @@ async fn pods_of_a_real_cloud_are_routed() {
     let stage = Stage::set(program(), false).await.unwrap();
     stage.write_cloud_config(&read(&cloud.cloud_conf())).unwrap();
     let client = stage.control_plane.client().await.unwrap();
-    let ground = Ground {
+    let routes = RealRoutes {
         nodes: Api::all(client.clone()),
         client,
         cloud,
@@ -104,61 +104,61 @@ async fn pods_of_a_real_cloud_are_routed() {
         pod_cidrs: vec![format!("10.251.{i}.0/24")],
         ..NodeSpec::new(name)
     };
-    // It never gets an address: while it is there, everything else may go.
-    ground.register(spec("nowhere", 250)).await;
-    let mark = ground.cloud.mark().unwrap();
+    // This node never gets an address. While it exists, all other nodes may be deleted.
+    routes.register(spec("nowhere", 250)).await;
+    let mark = routes.cloud.mark().unwrap();
     for (i, name) in names.iter().enumerate().take(3) {
-        ground.register(spec(name, i + 1)).await;
+        routes.register(spec(name, i + 1)).await;
     }
-    // A node that is in none of the router's subnets.
-    ground
+    // A node outside of the router's subnets.
+    routes
         .register(NodeSpec {
             uninitialized: false,
             node_ip: "192.0.2.77".parse().ok(),
             ..spec("stranger", 9)
         })
         .await;
-    let ccm = ground.run();
+    let ccm = routes.run();
     for name in &names[..3] {
-        ground.until(name, "network available", is_available).await;
+        routes.until(name, "network available", is_available).await;
     }
-    ground
+    routes
         .until("stranger", "network unavailable", is_unavailable)
         .await;
-    let events: Api<Event> = Api::all(ground.client.clone());
+    let events: Api<Event> = Api::all(routes.client.clone());
     let params = ListParams::default().fields("involvedObject.name=stranger,reason=FailedToCreateRoute");
     let event = eventually(LIMIT, async || events.list(&params).await.ok()?.items.pop()).await;
     let message = event.unwrap().message.unwrap();
     assert!(message.contains("not connected with router"), "{message}");
-    ground.counted(&mark, "port", 3).await;
-    assert!(ground.count(&mark, "add_extraroutes", true) <= 3);
+    routes.counted(&mark, "port", 3).await;
+    assert!(routes.count(&mark, "add_extraroutes", true) <= 3);
 
-    // Another process finds everything as it should be, and writes nothing that is accepted.
+    // Another process has nothing to do, and the cloud accepts no write of it.
     drop(ccm);
-    let mark = ground.cloud.mark().unwrap();
-    let ccm = ground.run();
-    ground.register(spec(names[3], 4)).await;
-    ground.until(names[3], "network available", is_available).await;
-    ground.counted(&mark, "port", 1).await;
-    ground.counted(&mark, "add_extraroutes", 1).await;
+    let mark = routes.cloud.mark().unwrap();
+    let ccm = routes.run();
+    routes.register(spec(names[3], 4)).await;
+    routes.until(names[3], "network available", is_available).await;
+    routes.counted(&mark, "port", 1).await;
+    routes.counted(&mark, "add_extraroutes", 1).await;
 
-    // All go: nodes first, then their servers.
-    let mark = ground.cloud.mark().unwrap();
+    // All nodes are deleted, then their servers.
+    let mark = routes.cloud.mark().unwrap();
     for name in names.iter().chain(&["stranger"]) {
-        ground.nodes.delete(name, &Default::default()).await.unwrap();
+        routes.nodes.delete(name, &Default::default()).await.unwrap();
     }
-    ground.counted(&mark, "port", 4).await;
-    let gone = async || (ground.count(&mark, "remove_extraroutes", true) >= 1).then_some(());
-    eventually(LIMIT, gone).await.unwrap();
-    // One comes back: its port is as if it had never been routed to.
+    routes.counted(&mark, "port", 4).await;
+    let deleted = async || (routes.count(&mark, "remove_extraroutes", true) >= 1).then_some(());
+    eventually(LIMIT, deleted).await.unwrap();
+    // One node joins again. Its port has no trace of the former route.
     drop(ccm);
-    let _ccm = ground.run();
-    let mark = ground.cloud.mark().unwrap();
-    ground.register(spec(names[0], 1)).await;
-    ground.until(names[0], "network available", is_available).await;
-    ground.counted(&mark, "port", 1).await;
-    let mark = ground.cloud.mark().unwrap();
-    ground.nodes.delete(names[0], &Default::default()).await.unwrap();
-    ground.counted(&mark, "remove_extraroutes", 1).await;
-    ground.cloud.delete_servers(&names).await.unwrap();
+    let _ccm = routes.run();
+    let mark = routes.cloud.mark().unwrap();
+    routes.register(spec(names[0], 1)).await;
+    routes.until(names[0], "network available", is_available).await;
+    routes.counted(&mark, "port", 1).await;
+    let mark = routes.cloud.mark().unwrap();
+    routes.nodes.delete(names[0], &Default::default()).await.unwrap();
+    routes.counted(&mark, "remove_extraroutes", 1).await;
+    routes.cloud.delete_servers(&names).await.unwrap();
 }

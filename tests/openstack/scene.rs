@@ -1,4 +1,4 @@
-//! Control plane, simulated cloud and program, and how a test looks at them.
+//! Control plane, simulated cloud and program, with the reads and waits of the tests.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use kube::{
 };
 use serde_json::json;
 
-/// Nothing here takes this long unless it is broken.
+/// Time limit of each wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The program under test.
@@ -30,7 +30,7 @@ pub(crate) fn program() -> PathBuf {
 
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
-    /// The kubeconfig of the account with the rights of `deploy/`, no more.
+    /// The kubeconfig of the account with exactly the rights of `deploy/`.
     pub(crate) account: PathBuf,
     pub(crate) cloud: OpenStack,
     pub(crate) client: kube::Client,
@@ -39,7 +39,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A control plane and a cloud, and a config that fits. The program is not started.
+    /// Starts a control plane and a cloud, and writes a config for them. The program is not started.
     pub(crate) async fn set() -> Self {
         Self::set_for(&manifests::shipped("base/rbac.yaml")).await
     }
@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// Starts the program as it is deployed: under its ServiceAccount.
+    /// Starts the program under its ServiceAccount, as in a deployment.
     pub(crate) fn launch(&self, flags: &[&str]) -> Ccm {
         self.stage.launch_as("openstack", &self.account, flags).unwrap()
     }
@@ -72,14 +72,14 @@ impl Scene {
         ccm
     }
 
-    /// Makes servers with these names.
+    /// Creates servers with these names.
     pub(crate) fn servers(&self, names: &[String]) {
         for name in names {
             self.cloud.create_server(&ServerSpec::named(name)).unwrap();
         }
     }
 
-    /// Makes a router for the routes of Pods on these networks, which the config names from now on.
+    /// Creates a router for the routes of Pods on these networks, and adds it to the config.
     pub(crate) fn router(&self, networks: Vec<String>) -> String {
         let spec = RouterSpec {
             name: "pods".to_owned(),
@@ -92,7 +92,7 @@ impl Scene {
         router
     }
 
-    /// The node's server goes, and the kubelet says no more.
+    /// Deletes the node's server and sets the node to not ready.
     pub(crate) async fn lose_server(&self, name: &str) {
         let id = self
             .nodes
@@ -107,22 +107,22 @@ impl Scene {
         nodes::set_ready(&self.client, name, false).await.unwrap();
     }
 
-    /// The node's server goes, and the node with it.
+    /// Deletes the node's server and waits until the node is deleted.
     pub(crate) async fn lose(&self, name: &str) {
         self.lose_server(name).await;
-        self.node_gone(name).await;
+        self.node_deleted(name).await;
     }
 
-    pub(crate) async fn node_gone(&self, name: &str) {
-        let gone = async || self.nodes.get_opt(name).await.ok()?.is_none().then_some(());
-        self.eventually(&format!("{name} is gone"), gone).await;
+    pub(crate) async fn node_deleted(&self, name: &str) {
+        let deleted = async || self.nodes.get_opt(name).await.ok()?.is_none().then_some(());
+        self.eventually(&format!("{name} is deleted"), deleted).await;
     }
 
     pub(crate) fn services(&self) -> Api<Service> {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// A Service of type LoadBalancer with port 80; waits until it has an address.
+    /// Creates a Service of type LoadBalancer with port 80 and waits until it has an address.
     pub(crate) async fn serve(&self, name: &str) {
         let service = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
@@ -186,7 +186,7 @@ impl Scene {
         read(&self.stage.log())
     }
 
-    /// Waits until the log holds the text.
+    /// Waits until the log contains the text.
     pub(crate) async fn logged(&self, text: &str) -> String {
         let check = async || Some(self.log()).filter(|log| log.contains(text));
         self.eventually(&format!("{text:?} in the log"), check).await

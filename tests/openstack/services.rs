@@ -21,15 +21,15 @@ const FLAGS: [&str; 1] = ["--leader-elect=false"];
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
 
-struct Play {
+struct ServiceScene {
     scene: Scene,
     services: Api<Service>,
     ccm: Ccm,
 }
 
-impl Play {
-    /// A cluster of three initialised nodes, and the program.
-    async fn begin() -> Self {
+impl ServiceScene {
+    /// Starts a cluster of three initialised nodes, and the program.
+    async fn start() -> Self {
         let scene = Scene::set().await;
         let conf = format!("{}{CONFIG}", scene.cloud.cloud_conf());
         scene.stage.write_cloud_config(&conf).unwrap();
@@ -86,22 +86,24 @@ impl Play {
             .await
     }
 
-    async fn gone(&self, name: &str) {
-        let gone = async || matches!(self.services.get_opt(name).await, Ok(None)).then_some(());
-        self.scene.eventually(&format!("{name} is gone"), gone).await;
+    async fn deleted(&self, name: &str) {
+        let deleted = async || matches!(self.services.get_opt(name).await, Ok(None)).then_some(());
+        self.scene
+            .eventually(&format!("{name} is deleted"), deleted)
+            .await;
     }
 
     fn picture(&self) -> Picture {
         Picture::of(&self.scene.cloud, &[])
     }
 
-    /// Nothing is left in the cloud.
+    /// Waits until the cloud has no objects of Services.
     async fn empty(&self) {
         let empty = async || self.picture().is_empty().then_some(());
-        self.scene.eventually("nothing is left in the cloud", empty).await;
+        self.scene.eventually("the cloud is empty", empty).await;
     }
 
-    /// Members of all pools together.
+    /// The number of the members of all pools.
     fn members(&self) -> usize {
         let balancers = self.scene.cloud.load_balancers();
         balancers.iter().map(|one| one.members.len()).sum()
@@ -126,110 +128,114 @@ fn has_finalizer(service: &Service) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_goes_while_it_comes_leaves_nothing_behind() {
-    let play = Play::begin().await;
-    play.scene
+async fn a_service_that_is_deleted_during_its_creation_leaks_nothing() {
+    let cluster = ServiceScene::start().await;
+    cluster
+        .scene
         .cloud
         .configure(|settings| settings.load_balancing.create_time = Duration::from_secs(3));
-    play.create("early", 80, |_| {}).await;
+    cluster.create("early", 80, |_| {}).await;
     let begun = async || {
-        let balancers = play.scene.cloud.load_balancers();
+        let balancers = cluster.scene.cloud.load_balancers();
         let balancer = &balancers.first()?.loadbalancer;
         (balancer.provisioning_status == "PENDING_CREATE").then_some(())
     };
-    play.scene
-        .eventually("its load balancer is being made", begun)
+    cluster
+        .scene
+        .eventually("its load balancer is being created", begun)
         .await;
-    play.delete("early").await;
-    play.gone("early").await;
-    play.empty().await;
-    // The same for one that becomes another type.
-    play.create("early", 80, |_| {}).await;
-    play.scene
-        .eventually("its load balancer is being made", begun)
+    cluster.delete("early").await;
+    cluster.deleted("early").await;
+    cluster.empty().await;
+    // The same for a Service that changes its type.
+    cluster.create("early", 80, |_| {}).await;
+    cluster
+        .scene
+        .eventually("its load balancer is being created", begun)
         .await;
-    play.merge("early", json!({"spec": {"type": "ClusterIP"}})).await;
-    play.service("early", "let go", |service| !has_finalizer(service))
+    cluster
+        .merge("early", json!({"spec": {"type": "ClusterIP"}}))
         .await;
-    play.empty().await;
+    cluster
+        .service("early", "has no finalizer", |service| !has_finalizer(service))
+        .await;
+    cluster.empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_becomes_another_type_gives_everything_back() {
-    let play = Play::begin().await;
-    play.create("web", 80, |_| {}).await;
-    play.served("web").await;
-    play.merge("web", json!({"spec": {"type": "ClusterIP"}})).await;
-    let service = play
-        .service("web", "let go", |service| !has_finalizer(service))
+async fn a_service_that_changes_its_type_leaks_nothing() {
+    let cluster = ServiceScene::start().await;
+    cluster.create("web", 80, |_| {}).await;
+    cluster.served("web").await;
+    cluster.merge("web", json!({"spec": {"type": "ClusterIP"}})).await;
+    let service = cluster
+        .service("web", "has no finalizer", |service| !has_finalizer(service))
         .await;
     assert_eq!(address(&service), None);
     assert!(service.metadata.annotations.unwrap_or_default().is_empty());
-    assert!(play.picture().is_empty(), "{:?}", play.picture());
+    assert!(cluster.picture().is_empty(), "{:?}", cluster.picture());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_stay_while_no_node_is_ready_or_eligible() {
-    let play = Play::begin().await;
-    play.create("web", 80, |_| {}).await;
-    play.served("web").await;
-    assert_eq!(play.members(), 3);
-    let before = play.picture();
-    let client = &play.scene.client;
+    let cluster = ServiceScene::start().await;
+    cluster.create("web", 80, |_| {}).await;
+    cluster.served("web").await;
+    assert_eq!(cluster.members(), 3);
+    let before = cluster.picture();
+    let client = &cluster.scene.client;
     for name in names("n", 3) {
         nodes::set_ready(client, &name, false).await.unwrap();
     }
-    // Another Service is made after that, on the same nodes.
-    play.create("late", 81, |_| {}).await;
-    play.served("late").await;
-    assert_eq!(
-        play.members(),
-        6,
-        "a node that is not ready is a member all the same"
-    );
-    play.delete("late").await;
-    play.gone("late").await;
+    // Another Service is created afterwards, on the same nodes.
+    cluster.create("late", 81, |_| {}).await;
+    cluster.served("late").await;
+    assert_eq!(cluster.members(), 6, "a node that is not ready is a member, too");
+    cluster.delete("late").await;
+    cluster.deleted("late").await;
     for name in names("n", 3) {
         nodes::set_ready(client, &name, true).await.unwrap();
         let label = json!({"node.kubernetes.io/exclude-from-external-load-balancers": "true"});
         let patch = Patch::Merge(json!({"metadata": {"labels": label}}));
         let params = PatchParams::default();
-        play.scene.nodes.patch(&name, &params, &patch).await.unwrap();
+        cluster.scene.nodes.patch(&name, &params, &patch).await.unwrap();
     }
-    // A port that changes shows that all of that was seen.
-    play.merge(
-        "web",
-        json!({"metadata": {"annotations": {"loadbalancer.openstack.org/connection-limit": "5"}}}),
-    )
-    .await;
+    // A changed limit proves that all former changes were handled.
+    cluster
+        .merge(
+            "web",
+            json!({"metadata": {"annotations": {"loadbalancer.openstack.org/connection-limit": "5"}}}),
+        )
+        .await;
     let changed = async || {
-        let balancers = play.scene.cloud.load_balancers();
+        let balancers = cluster.scene.cloud.load_balancers();
         (balancers.first()?.listeners.first()?.attributes["connection_limit"] == 5).then_some(())
     };
-    play.scene.eventually("the limit is there", changed).await;
-    // Those that went while another could still serve may be gone, but the last ones stay.
-    let members = play.members();
+    cluster.scene.eventually("the limit is set", changed).await;
+    // Members may be removed while another node is eligible, but the last ones stay.
+    let members = cluster.members();
     assert!(
         (1..=3).contains(&members),
         "{:?}",
-        play.picture().differs(&before)
+        cluster.picture().differs(&before)
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_label_alone_makes_a_node_a_member_of_the_services_that_ask_for_it() {
-    let play = Play::begin().await;
+async fn a_label_makes_a_node_a_member_of_the_services_that_select_it() {
+    let cluster = ServiceScene::start().await;
     let selector = json!({"loadbalancer.openstack.org/node-selector": "pool=edge"});
-    play.create("edge", 80, |service| {
-        service["metadata"]["annotations"] = selector;
-    })
-    .await;
-    play.create("all", 81, |_| {}).await;
+    cluster
+        .create("edge", 80, |service| {
+            service["metadata"]["annotations"] = selector;
+        })
+        .await;
+    cluster.create("all", 81, |_| {}).await;
     for name in ["edge", "all"] {
-        play.served(name).await;
+        cluster.served(name).await;
     }
     let members = |service: &str| -> Vec<String> {
-        let balancers = play.scene.cloud.load_balancers();
+        let balancers = cluster.scene.cloud.load_balancers();
         let own = |one: &&BalancerState| one.loadbalancer.name.ends_with(&format!("_{service}"));
         let found = balancers.iter().find(own).unwrap();
         let mut names: Vec<_> = found.members.iter().map(|member| member.name.clone()).collect();
@@ -238,7 +244,7 @@ async fn a_label_alone_makes_a_node_a_member_of_the_services_that_ask_for_it() {
     };
     let nodes = names("n", 3);
     assert_eq!((members("edge"), members("all")), (Vec::new(), nodes.clone()));
-    play.scene.cloud.clear_calls();
+    cluster.scene.cloud.clear_calls();
     for (value, expected) in [
         (json!("edge"), &nodes[1..2]),
         (json!("core"), &nodes[..0]),
@@ -247,14 +253,20 @@ async fn a_label_alone_makes_a_node_a_member_of_the_services_that_ask_for_it() {
     ] {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"pool": value}}}));
         let params = PatchParams::default();
-        play.scene.nodes.patch(&nodes[1], &params, &patch).await.unwrap();
+        cluster
+            .scene
+            .nodes
+            .patch(&nodes[1], &params, &patch)
+            .await
+            .unwrap();
         let follows = async || (members("edge") == expected).then_some(());
-        play.scene
+        cluster
+            .scene
             .eventually(&format!("members follow the label {value}"), follows)
             .await;
     }
     assert_eq!(members("all"), nodes);
-    let counts = play.scene.cloud.call_counts();
+    let counts = cluster.scene.cloud.call_counts();
     let members = counts
         .iter()
         .filter(|(op, _)| op.starts_with("loadbalancer_member") && !op.ends_with("_list"));
@@ -262,16 +274,16 @@ async fn a_label_alone_makes_a_node_a_member_of_the_services_that_ask_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_of_another_project_end_no_service() {
-    let mut play = Play::begin().await;
-    for (name, port) in [("web", 80), ("going", 81)] {
-        play.create(name, port, |_| {}).await;
-        play.served(name).await;
+async fn credentials_of_another_project_change_no_service() {
+    let mut cluster = ServiceScene::start().await;
+    for (name, port) in [("web", 80), ("deleted", 81)] {
+        cluster.create(name, port, |_| {}).await;
+        cluster.served(name).await;
     }
-    play.ccm.kill().unwrap();
-    play.delete("going").await;
-    let right = format!("{}{CONFIG}", play.scene.cloud.cloud_conf());
-    let cloud = &play.scene.cloud;
+    cluster.ccm.kill().unwrap();
+    cluster.delete("deleted").await;
+    let right = format!("{}{CONFIG}", cluster.scene.cloud.cloud_conf());
+    let cloud = &cluster.scene.cloud;
     let project = cloud.create_project("other");
     cloud.add_member(None, &project).unwrap();
     let spec = AppCredentialSpec {
@@ -281,115 +293,126 @@ async fn credentials_of_another_project_end_no_service() {
     };
     let credential = cloud.create_app_credential(&spec).unwrap();
     let wrong = format!("{}{CONFIG}", cloud.cloud_conf_for(&credential));
-    let before = play.picture();
-    play.scene.stage.write_cloud_config(&wrong).unwrap();
-    play.scene.cloud.clear_calls();
-    play.ccm = play.scene.start(&FLAGS).await;
+    let before = cluster.picture();
+    cluster.scene.stage.write_cloud_config(&wrong).unwrap();
+    cluster.scene.cloud.clear_calls();
+    cluster.ccm = cluster.scene.start(&FLAGS).await;
     for (name, reason) in [
-        ("going", "SyncLoadBalancerFailed"),
+        ("deleted", "SyncLoadBalancerFailed"),
         ("web", "SyncLoadBalancerFailed"),
     ] {
-        play.scene
+        cluster
+            .scene
             .eventually(&format!("{name}: {reason}"), async || {
-                (!play.messages(name, reason).await.is_empty()).then_some(())
+                (!cluster.messages(name, reason).await.is_empty()).then_some(())
             })
             .await;
-        let service = play.services.get(name).await.unwrap();
+        let service = cluster.services.get(name).await.unwrap();
         assert!(has_finalizer(&service) && address(&service).is_some(), "{name}");
     }
-    let writes = play.scene.cloud.calls();
+    let writes = cluster.scene.cloud.calls();
     let writes: Vec<_> = writes
         .iter()
         .filter(|call| call.service != "identity" && call.method != "GET")
         .collect();
     assert!(writes.is_empty(), "{writes:?}");
-    assert_eq!(play.picture().differs(&before), None);
-    // A restart with the right ones, and all goes on.
-    play.ccm.kill().unwrap();
-    play.scene.stage.write_cloud_config(&right).unwrap();
-    play.ccm = play.scene.start(&FLAGS).await;
-    play.gone("going").await;
-    assert_eq!(play.scene.cloud.load_balancers().len(), 1);
+    assert_eq!(cluster.picture().differs(&before), None);
+    // A restart with the right credentials continues.
+    cluster.ccm.kill().unwrap();
+    cluster.scene.stage.write_cloud_config(&right).unwrap();
+    cluster.ccm = cluster.scene.start(&FLAGS).await;
+    cluster.deleted("deleted").await;
+    assert_eq!(cluster.scene.cloud.load_balancers().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_race_for_a_load_balancer_and_the_owner_leaves_first() {
-    let play = Play::begin().await;
-    play.create("web", 80, |_| {}).await;
-    let web = play.served("web").await;
+    let cluster = ServiceScene::start().await;
+    cluster.create("web", 80, |_| {}).await;
+    let web = cluster.served("web").await;
     let id = web.metadata.annotations.unwrap()[ID].clone();
     let named = |service: &mut Value| service["metadata"]["annotations"] = json!({ID: id});
-    // Two may share it, so that one of these has to wait.
-    tokio::join!(play.create("one", 81, named), play.create("two", 82, named));
+    // Two Services may share the load balancer, so that one of these has to wait.
+    tokio::join!(cluster.create("one", 81, named), cluster.create("two", 82, named));
     let settled = async || {
         let mut served = Vec::new();
         for name in ["one", "two"] {
-            let service = play.services.get(name).await.ok()?;
+            let service = cluster.services.get(name).await.ok()?;
             served.extend(address(&service).map(|_| name));
         }
         let [winner] = served.as_slice() else { return None };
         let loser = if *winner == "one" { "two" } else { "one" };
-        let told = play.messages(loser, "LoadBalancerChangeBlocked").await;
-        (!told.is_empty()).then_some((*winner, loser, told))
+        let reported = cluster.messages(loser, "LoadBalancerChangeBlocked").await;
+        (!reported.is_empty()).then_some((*winner, loser, reported))
     };
-    let (winner, loser, told) = play.scene.eventually("one is served, one told", settled).await;
-    assert!(told.len() == 1 && told[0].contains("max-shared-lb"), "{told:?}");
-    // The owner goes: the load balancer stays, and there is room for the other one.
-    play.delete("web").await;
-    play.gone("web").await;
-    play.served(loser).await;
-    let balancers = play.scene.cloud.load_balancers();
+    let (winner, loser, reported) = cluster
+        .scene
+        .eventually("one is served, and one gets an Event", settled)
+        .await;
+    assert!(
+        reported.len() == 1 && reported[0].contains("max-shared-lb"),
+        "{reported:?}"
+    );
+    // The owner is deleted. The load balancer stays, and the other Service may use it.
+    cluster.delete("web").await;
+    cluster.deleted("web").await;
+    cluster.served(loser).await;
+    let balancers = cluster.scene.cloud.load_balancers();
     assert_eq!(balancers.len(), 1);
     assert_eq!(balancers[0].loadbalancer.id, id);
     assert_eq!(balancers[0].listeners.len(), 2);
-    // One leaves while the other is updated.
+    // One Service is deleted while the other is updated.
     tokio::join!(
-        play.delete(winner),
-        play.merge(loser, json!({"spec": {"ports": [{"port": 90}]}}))
+        cluster.delete(winner),
+        cluster.merge(loser, json!({"spec": {"ports": [{"port": 90}]}}))
     );
-    play.gone(winner).await;
-    let followed = async || {
-        let balancers = play.scene.cloud.load_balancers();
+    cluster.deleted(winner).await;
+    let follows = async || {
+        let balancers = cluster.scene.cloud.load_balancers();
         let [only] = balancers.first()?.listeners.as_slice() else {
             return None;
         };
         (only.attributes["protocol_port"] == 90).then_some(())
     };
-    play.scene.eventually("its port is followed", followed).await;
-    play.delete(loser).await;
-    play.gone(loser).await;
-    play.empty().await;
+    cluster
+        .scene
+        .eventually("the listener has the new port", follows)
+        .await;
+    cluster.delete(loser).await;
+    cluster.deleted(loser).await;
+    cluster.empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_value_is_told_once_and_nodes_and_deletion_go_on() {
-    let play = Play::begin().await;
-    play.create("web", 80, |_| {}).await;
-    play.served("web").await;
+async fn a_refused_value_is_reported_once_and_blocks_neither_nodes_nor_deletion() {
+    let cluster = ServiceScene::start().await;
+    cluster.create("web", 80, |_| {}).await;
+    cluster.served("web").await;
     let key = "loadbalancer.openstack.org/health-monitor-max-retries";
-    play.merge("web", json!({"metadata": {"annotations": {key: "11"}}}))
+    cluster
+        .merge("web", json!({"metadata": {"annotations": {key: "11"}}}))
         .await;
-    let told = async || {
-        let told = play.messages("web", "SyncLoadBalancerFailed").await;
-        told.first().cloned()
+    let reported = async || {
+        let messages = cluster.messages("web", "SyncLoadBalancerFailed").await;
+        messages.first().cloned()
     };
-    let message = play.scene.eventually("it is told", told).await;
+    let message = cluster.scene.eventually("an Event", reported).await;
     assert!(message.contains("not between 1 and 10"), "{message}");
     let more = names("more", 1);
-    play.scene.servers(&more);
-    play.scene.register(&more).await;
-    let followed = async || (play.members() == 4).then_some(());
-    play.scene.eventually("the node is a member", followed).await;
-    let told = play.messages("web", "SyncLoadBalancerFailed").await;
-    assert_eq!(told.len(), 1, "{told:?}");
-    play.delete("web").await;
-    play.gone("web").await;
-    play.empty().await;
+    cluster.scene.servers(&more);
+    cluster.scene.register(&more).await;
+    let follows = async || (cluster.members() == 4).then_some(());
+    cluster.scene.eventually("the node is a member", follows).await;
+    let messages = cluster.messages("web", "SyncLoadBalancerFailed").await;
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    cluster.delete("web").await;
+    cluster.deleted("web").await;
+    cluster.empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cloud_that_fails_for_a_while_is_waited_for() {
-    let play = Play::begin().await;
+async fn the_program_waits_for_a_failing_cloud() {
+    let cluster = ServiceScene::start().await;
     let busy = json!({
         "faultcode": "Client", "faultstring": "Load Balancer x is immutable and cannot be updated.",
         "debuginfo": null,
@@ -411,21 +434,21 @@ async fn a_cloud_that_fails_for_a_while_is_waited_for() {
             count: Some(2),
             ..Fault::new(action.clone())
         };
-        let fault = play.scene.cloud.add_fault(fault);
-        play.create("web", 80, |_| {}).await;
-        play.served("web").await;
-        assert_eq!(play.scene.cloud.load_balancers().len(), 1, "{action:?}");
-        play.scene.cloud.remove_fault(fault);
+        let fault = cluster.scene.cloud.add_fault(fault);
+        cluster.create("web", 80, |_| {}).await;
+        cluster.served("web").await;
+        assert_eq!(cluster.scene.cloud.load_balancers().len(), 1, "{action:?}");
+        cluster.scene.cloud.remove_fault(fault);
         let fault = Fault {
             service: Some("load-balancer".to_owned()),
             method: Some("DELETE".to_owned()),
             count: Some(2),
             ..Fault::new(action)
         };
-        let fault = play.scene.cloud.add_fault(fault);
-        play.delete("web").await;
-        play.gone("web").await;
-        play.empty().await;
-        play.scene.cloud.remove_fault(fault);
+        let fault = cluster.scene.cloud.add_fault(fault);
+        cluster.delete("web").await;
+        cluster.deleted("web").await;
+        cluster.empty().await;
+        cluster.scene.cloud.remove_fault(fault);
     }
 }

@@ -1,4 +1,4 @@
-//! A Service on a real OpenStack, and a program that dies after a change was made there and before it learns of it.
+//! A Service on a real OpenStack, and a program that is killed after a change was made and before it reads the answer.
 
 use std::{
     collections::BTreeMap,
@@ -26,33 +26,33 @@ use serde_json::{Value, json};
 
 use crate::scene::{program, read};
 
-/// Tests on the same cloud keep apart by names.
+/// The cluster's name, so that tests on the same cloud use different names.
 const CLUSTER: &str = "cut";
-/// On a busy machine everything takes its time there.
+/// Time limit of each wait. The real cloud is slow on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(400);
 const FLAGS: [&str; 2] = ["--leader-elect=false", "--cluster-name=cut"];
 const CONFIG: &str = "\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
-/// How many deaths of each kind are played unless all are asked for.
+/// The number of kills of each kind, unless all are requested.
 const SOME: usize = 4;
 
-/// The Service and, with a number, its servers; another run's may be left behind.
+/// The name of the Service and, with a number, of its servers. It is unique, because another run may have left objects.
 fn name() -> String {
     format!("cut-{}", process::id())
 }
 
-/// Looks at the cloud past program and proxy.
-struct Eyes {
+/// Reads the cloud without program and proxy.
+struct CloudReader {
     http: reqwest::Client,
     token: String,
     endpoints: BTreeMap<String, String>,
 }
 
-impl Eyes {
-    async fn open(cloud: &OpenStack) -> Self {
+impl CloudReader {
+    async fn log_in(cloud: &OpenStack) -> Self {
         let conf = read(&cloud.cloud_conf());
-        let key = |wanted: &str| {
+        let key = |name: &str| {
             let mut lines = conf.lines().filter_map(|line| line.split_once('='));
-            let found = lines.find(|(key, _)| key.trim() == wanted);
+            let found = lines.find(|(key, _)| key.trim() == name);
             found.unwrap().1.trim().trim_matches('"').to_owned()
         };
         let credential = json!({
@@ -93,8 +93,8 @@ impl Eyes {
 
     async fn get(&self, service: &str, path: &str) -> Value {
         let url = format!("{}/{path}", self.endpoints[service]);
-        let asked = self.http.get(url).header("X-Auth-Token", &self.token);
-        asked.send().await.unwrap().json().await.unwrap()
+        let request = self.http.get(url).header("X-Auth-Token", &self.token);
+        request.send().await.unwrap().json().await.unwrap()
     }
 
     async fn list(&self, service: &str, path: &str, key: &str, ours: impl Fn(&Value) -> bool) -> Vec<Value> {
@@ -103,7 +103,7 @@ impl Eyes {
         found
     }
 
-    /// All that Services of this test have in the cloud, without ids.
+    /// All objects of this test's Services in the cloud, without IDs.
     async fn picture(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let prefix = format!("kube_service_{CLUSTER}_");
@@ -113,7 +113,7 @@ impl Eyes {
         for balancer in self.list("load-balancer", path, "loadbalancers", ours).await {
             let id = balancer["id"].as_str().unwrap();
             let mut tree = self.get("load-balancer", &format!("{path}/{id}/status")).await;
-            plain(&mut tree);
+            normalize(&mut tree);
             lines.push(format!(
                 "{} {} {} {tree}",
                 balancer["name"], balancer["description"], balancer["tags"]
@@ -158,24 +158,24 @@ impl Eyes {
     }
 }
 
-/// Without ids, and without what monitors have found out.
-fn plain(value: &mut Value) {
+/// Removes IDs and the results of monitors.
+fn normalize(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.remove("id");
             fields.remove("operating_status");
-            fields.values_mut().for_each(plain);
+            fields.values_mut().for_each(normalize);
         }
         Value::Array(items) => {
-            items.iter_mut().for_each(plain);
+            items.iter_mut().for_each(normalize);
             items.sort_by_key(ToString::to_string);
         }
         _ => {}
     }
 }
 
-struct Act {
-    eyes: Eyes,
+struct RealService {
+    reader: CloudReader,
     proxy: CloudProxy<OpenStackDialect>,
     stage: Stage,
     services: Api<Service>,
@@ -183,7 +183,7 @@ struct Act {
     served: Option<Vec<String>>,
 }
 
-impl Act {
+impl RealService {
     fn start(&self) -> Ccm {
         self.stage.launch("openstack", &FLAGS).unwrap()
     }
@@ -219,12 +219,12 @@ impl Act {
             return false;
         }
         match &self.served {
-            Some(served) => self.eyes.picture().await == *served,
+            Some(served) => self.reader.picture().await == *served,
             None => true,
         }
     }
 
-    /// How long Octavia itself takes for the load balancer: from the request until it is `ACTIVE`.
+    /// The time that Octavia itself takes for the load balancer, from the request until it is `ACTIVE`.
     async fn creation_time(&self) -> Option<Duration> {
         let is_creation =
             |request: &Request| request.method == "POST" && request.path.ends_with("/loadbalancers");
@@ -237,7 +237,7 @@ impl Act {
         let is_active = async || {
             let path = "v2/lbaas/loadbalancers";
             let balancers = self
-                .eyes
+                .reader
                 .list("load-balancer", path, "loadbalancers", is_ours)
                 .await;
             let balancer = balancers.first()?;
@@ -246,27 +246,27 @@ impl Act {
         eventually(PATIENCE, is_active).await
     }
 
-    async fn is_gone(&self) -> bool {
-        matches!(self.services.get_opt(&name()).await, Ok(None)) && self.eyes.picture().await.is_empty()
+    async fn is_deleted(&self) -> bool {
+        matches!(self.services.get_opt(&name()).await, Ok(None)) && self.reader.picture().await.is_empty()
     }
 
-    async fn wait(&self, coming: bool) -> Option<()> {
+    async fn wait(&self, created: bool) -> Option<()> {
         let done = async || {
-            let done = if coming {
+            let done = if created {
                 self.is_served().await
             } else {
-                self.is_gone().await
+                self.is_deleted().await
             };
             done.then_some(())
         };
         eventually(PATIENCE, done).await
     }
 
-    /// Lets the Service come or go and kills the program at this write, if there is one. Returns how many there were.
-    async fn play(&self, ccm: &mut Ccm, coming: bool, kill_at: Option<u64>) -> usize {
+    /// Creates or deletes the Service, and kills the program at this write, if one is named. Returns the number of writes.
+    async fn play(&self, ccm: &mut Ccm, created: bool, kill_at: Option<u64>) -> usize {
         self.proxy.forget();
         let reached = kill_at.map(|nth| self.proxy.stop_at(nth, Moment::AfterCommit));
-        if coming {
+        if created {
             self.create().await;
         } else {
             self.delete().await;
@@ -275,16 +275,16 @@ impl Act {
         if let Some(reached) = reached {
             tokio::select! {
                 Some(call) = reached => place = call,
-                _ = self.wait(coming) => {}
+                _ = self.wait(created) => {}
             }
             ccm.kill().unwrap();
             self.proxy.clear();
             *ccm = self.start();
         }
-        if self.wait(coming).await.is_none() {
+        if self.wait(created).await.is_none() {
             panic!(
                 "killed at write {kill_at:?} ({place}), it did not finish: {:#?} instead of {:#?}; {}",
-                self.eyes.picture().await,
+                self.reader.picture().await,
                 self.served,
                 read(&self.stage.log())
             );
@@ -294,9 +294,9 @@ impl Act {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud() {
+async fn a_program_killed_before_an_answer_finishes_on_a_real_cloud() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
-        say("left out, since CCM_TEST_OPENSTACK_REAL is not set: deaths on a real OpenStack");
+        say("left out, since CCM_TEST_OPENSTACK_REAL is not set: kills on a real OpenStack");
         return;
     }
     let cloud = OpenStack::start(1).await.unwrap();
@@ -313,16 +313,20 @@ async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud
     let specs: Vec<_> = servers.into_iter().map(NodeSpec::new).collect();
     ccm_testbed::nodes::register(&client, &specs).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
-    let mut act = Act {
-        eyes: Eyes::open(&cloud).await,
+    let mut scene = RealService {
+        reader: CloudReader::log_in(&cloud).await,
         services: Api::default_namespaced(client),
         proxy,
         stage,
         served: None,
     };
-    assert_eq!(act.eyes.picture().await, [""; 0], "of another run");
+    assert_eq!(
+        scene.reader.picture().await,
+        [""; 0],
+        "objects of another run exist"
+    );
 
-    let mut ccm = act.start();
+    let mut ccm = scene.start();
     let initialized = async || {
         let nodes = nodes.list(&ListParams::default()).await.ok()?.items;
         nodes.iter().all(is_initialized).then_some(())
@@ -332,28 +336,28 @@ async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud
         .expect("initialized nodes");
     let began = Instant::now();
     let play = async {
-        let comes = act.play(&mut ccm, true, None).await;
-        (comes, began.elapsed())
+        let creating = scene.play(&mut ccm, true, None).await;
+        (creating, began.elapsed())
     };
-    let ((comes, took), own) = tokio::join!(play, act.creation_time());
+    let ((creating, took), own) = tokio::join!(play, scene.creation_time());
     say(format!(
         "served after {took:.1?} on a real OpenStack, whose load balancer took {:.1?}",
         own.expect("an active load balancer")
     ));
-    act.served = Some(act.eyes.picture().await);
-    let goes = act.play(&mut ccm, false, None).await;
-    assert!(comes >= 9 && goes >= 5, "{comes} and {goes} writes");
-    // A death while the Service comes, and one while it goes, in each turn.
-    let turns = comes.max(goes);
+    scene.served = Some(scene.reader.picture().await);
+    let deleting = scene.play(&mut ccm, false, None).await;
+    assert!(creating >= 9 && deleting >= 5, "{creating} and {deleting} writes");
+    // Each turn has a kill during the creation of the Service, and one during its deletion.
+    let turns = creating.max(deleting);
     let all = env::var_os("CCM_TEST_FULL").is_some();
     let step = if all { 1 } else { turns.div_ceil(SOME) };
     for turn in (1..=turns).step_by(step) {
         let at = |most: usize| (turn <= most).then_some(turn as u64);
-        act.play(&mut ccm, true, at(comes)).await;
-        act.play(&mut ccm, false, at(goes)).await;
+        scene.play(&mut ccm, true, at(creating)).await;
+        scene.play(&mut ccm, false, at(deleting)).await;
     }
     say(format!(
-        "{comes} writes while a Service comes and {goes} while it goes on a real OpenStack; every {step}. death was played"
+        "{creating} writes to create a Service and {deleting} to delete it on a real OpenStack; killed at one of {step}"
     ));
     cloud.delete_servers(&servers).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What a user sees who starts the program with something wrong.
+//! Output of the program if flags, config or credentials are wrong at its start.
 
 use std::process::{Command, Output};
 
@@ -40,8 +40,8 @@ fn a_missing_or_unreadable_config_is_named() {
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(1));
-        let said = stderr(&output).to_lowercase();
-        assert!(said.contains(text), "{said}");
+        let errors = stderr(&output).to_lowercase();
+        assert!(errors.contains(text), "{errors}");
     }
     let output = Command::new(program())
         .args(["--cloud-provider=openstack", "--secure-port=0"])
@@ -56,7 +56,7 @@ fn a_missing_or_unreadable_config_is_named() {
 }
 
 #[test]
-fn everything_wrong_in_the_config_is_said_at_once_and_no_secret() {
+fn all_problems_of_the_config_are_reported_at_once_and_no_secret() {
     let config = format!(
         "[Global]\n\
          auth-url = http://127.0.0.1:1/v3\n\
@@ -74,7 +74,7 @@ fn everything_wrong_in_the_config_is_said_at_once_and_no_secret() {
     );
     let (output, folder) = run(&config, &[]);
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
+    let errors = stderr(&output);
     for text in [
         "cloud.conf:7:",
         "cloud.conf:10:",
@@ -82,10 +82,10 @@ fn everything_wrong_in_the_config_is_said_at_once_and_no_secret() {
         "cloud.conf:12:",
         "cloud.conf:13:",
     ] {
-        assert!(said.contains(text), "{text} is missing:\n{said}");
+        assert!(errors.contains(text), "{text} is missing:\n{errors}");
     }
-    assert!(said.contains("write 5s"), "{said}");
-    assert!(!said.contains(SECRET), "{said}");
+    assert!(errors.contains("write 5s"), "{errors}");
+    assert!(!errors.contains(SECRET), "{errors}");
     drop(folder);
 }
 
@@ -101,15 +101,15 @@ fn credentials_that_contradict_each_other_are_refused() {
     );
     let (output, _folder) = run(&config, &[]);
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
+    let errors = stderr(&output);
     assert!(
-        said.contains("both a password and an application credential"),
-        "{said}"
+        errors.contains("both a password and an application credential"),
+        "{errors}"
     );
-    assert!(!said.contains(SECRET), "{said}");
+    assert!(!errors.contains(SECRET), "{errors}");
 }
 
-/// Whether the probe of the cloud is red while the process is healthy.
+/// Waits until the probe of the cloud fails while the process is healthy.
 async fn waits_for_the_cloud(ccm: &Ccm) {
     assert_eq!(ccm.get("/healthz").await.unwrap().0, 200);
     assert_eq!(ccm.get("/livez").await.unwrap().0, 200);
@@ -117,7 +117,7 @@ async fn waits_for_the_cloud(ccm: &Ccm) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_credentials_are_told_and_heal_without_a_restart() {
+async fn wrong_credentials_are_reported_and_need_no_restart_after_the_fix() {
     let scene = Scene::set().await;
     let right = scene.cloud.cloud_conf();
     let wrong = right.replace("correct-horse", SECRET);
@@ -129,7 +129,7 @@ async fn wrong_credentials_are_told_and_heal_without_a_restart() {
     assert!(log.contains("ccm"), "the user's name: {log}");
     assert!(!log.contains(SECRET) && !log.contains("correct-horse"), "{log}");
     waits_for_the_cloud(&ccm).await;
-    // Said once, however often it is tried.
+    // The failure is reported once for all attempts.
     scene.logged("Still not connected to the cloud").await;
     assert_eq!(
         scene.log().matches("Not connected to the cloud").count(),
@@ -148,7 +148,7 @@ async fn wrong_credentials_are_told_and_heal_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_region_lists_those_there_are() {
+async fn a_wrong_region_lists_the_available_ones() {
     let scene = Scene::set().await;
     let config = scene.cloud.cloud_conf().replace("RegionOne", "RegionNone");
     scene.stage.write_cloud_config(&config).unwrap();
@@ -162,7 +162,7 @@ async fn a_wrong_region_lists_those_there_are() {
 async fn an_auth_url_that_leads_nowhere_or_elsewhere_is_named() {
     let scene = Scene::set().await;
     let auth_url = scene.cloud.auth_url();
-    // A port where nobody listens; and a server that is not OpenStack, but speaks HTTP and JSON.
+    // A port without a listener, and a server that is not OpenStack, but answers with HTTP and JSON.
     let free = ccm_testbed::binary::free_port().unwrap();
     let elsewhere = scene.cloud.control_url();
     for url in [format!("http://127.0.0.1:{free}/v3"), format!("{elsewhere}/v3")] {
@@ -178,7 +178,7 @@ async fn an_auth_url_that_leads_nowhere_or_elsewhere_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unknown_keys_are_warned_of_and_do_no_harm() {
+async fn unknown_keys_cause_warnings_and_no_errors() {
     let scene = Scene::set().await;
     let config = format!(
         "{}\n[LoadBalancer]\nmax-shared-lbs = 4\n[Router]\nrouter-id = x\n",
@@ -195,7 +195,7 @@ async fn unknown_keys_are_warned_of_and_do_no_harm() {
     assert_eq!(log.matches("max-shared-lbs").count(), 1, "{log}");
 }
 
-/// The container of the Go program's manifest, as far as it decides how the program starts.
+/// The parts of the container in the Go program's manifest that affect the start.
 const UPSTREAM: &str = "
 args:
   - /bin/openstack-cloud-controller-manager
@@ -225,10 +225,10 @@ pub(crate) fn upstream_arguments(config: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_arguments_of_upstreams_manifest_start_it() {
+async fn the_arguments_of_upstreams_manifest_start_the_program() {
     let scene = Scene::set().await;
     let mut launch = scene.stage.command("openstack", &scene.account, &[]);
-    // There is no Pod: neither its Secret nor its account.
+    // The test has no Pod, so neither its Secret nor its account exists.
     launch.args = upstream_arguments(scene.stage.cloud_config().to_str().unwrap());
     launch
         .args

@@ -1,15 +1,15 @@
-//! The program is killed at every call that it makes of the cloud, and at every write to the API server: scenarios that
-//! only OpenStack has, and one with many nodes. Those of every cloud are in `tests/every_cloud`.
+//! The program is killed at every call to the cloud and every write to the API server, in scenarios that only OpenStack has,
+//! and in one with many nodes. Scenarios of every cloud are in `tests/every_cloud`.
 
 use ccm_testbed::scenarios::Kind;
 use ccm_testbed::sweep::{Selection, Sweep};
 
 use crate::scene::program;
 
-/// Plays a scenario with this many nodes, at these points.
+/// Runs a scenario with this many nodes, and kills the program at these points.
 async fn sweep(kind: Kind, nodes: usize, selection: Selection) {
     let Some(scenario) = kind.set(&program(), nodes).await.unwrap() else {
-        ccm_testbed::cache::say(format!("{kind:?} is left out: the program cannot do it yet"));
+        ccm_testbed::cache::say(format!("{kind:?} is left out: the program does not support it"));
         return;
     };
     let sweep = Sweep {
@@ -22,12 +22,12 @@ async fn sweep(kind: Kind, nodes: usize, selection: Selection) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_many_nodes_join_it_finishes_after_its_restart() {
-    // All of its points: `cargo xtask sweep --full`.
+async fn many_nodes_that_join_finish_after_a_kill() {
+    // `cargo xtask sweep --full` covers all of its points.
     sweep(Kind::Join, 100, Selection::Every(200)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_addresses_change_it_finishes_after_its_restart() {
+async fn changed_addresses_finish_after_a_kill_at_any_call() {
     sweep(Kind::Readdress, 3, Selection::All).await;
 }

@@ -1,4 +1,4 @@
-//! `validate`: what it finds wrong, where, and that it changes nothing and tells no secrets.
+//! `validate`: its findings with their places, and that it changes nothing and prints no secrets.
 
 use std::process::Stdio;
 
@@ -9,28 +9,29 @@ use ccm_sim::{
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::{rehearsal::redact, scene::program};
+use crate::{plan_scene::redact, scene::program};
 
 const EXTERNAL: &str = "11111111-1111-4111-8111-111111111111";
 const INSIDE: &str = "22222222-2222-4222-8222-222222222222";
 const SUBNET: &str = "33333333-3333-4333-8333-333333333333";
 const NOWHERE: &str = "99999999-9999-4999-8999-999999999999";
-/// What may stand in no output.
+/// Secrets, which no output may contain.
 const SECRETS: [&str; 3] = ["correct-horse", "wrong-horse", "hidden-in-a-manifest"];
 
 /// A cloud, and files for the program.
-struct Bench {
+struct ValidateScene {
     cloud: OpenStack,
     folder: tempfile::TempDir,
 }
 
-struct Validated {
+/// The result of `validate`.
+struct ValidateOutput {
     code: i32,
     text: String,
     log: String,
 }
 
-impl Validated {
+impl ValidateOutput {
     #[track_caller]
     fn assert_code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}\n{}", self.text, self.log);
@@ -51,7 +52,7 @@ impl Validated {
     }
 }
 
-impl Bench {
+impl ValidateScene {
     async fn set() -> Self {
         let cloud = OpenStack::start(Config::default()).await.unwrap();
         let network = |name: &str, id: &str, external, subnet: &str| NetworkSpec {
@@ -91,7 +92,7 @@ impl Bench {
     }
 
     /// Runs the program in the folder of the files, with this config.
-    async fn validate(&self, conf: &str, words: &[&str], stdin: Option<&str>) -> Validated {
+    async fn validate(&self, conf: &str, words: &[&str], stdin: Option<&str>) -> ValidateOutput {
         self.write("cloud.conf", conf);
         let mut child = Command::new(program())
             .current_dir(self.folder.path())
@@ -101,7 +102,7 @@ impl Bench {
                 "--cloud-config=cloud.conf",
             ])
             .args(words)
-            // There is no cluster to be found.
+            // No cluster is reachable.
             .env_remove("KUBERNETES_SERVICE_HOST")
             .env_remove("KUBECONFIG")
             .stdin(Stdio::piped())
@@ -112,18 +113,18 @@ impl Bench {
             .unwrap();
         let mut input = child.stdin.take().unwrap();
         let given = stdin.unwrap_or_default().to_owned();
-        // It may end without reading it.
+        // The program may end without reading its input.
         let writing = tokio::spawn(async move { drop(input.write_all(given.as_bytes()).await) });
         let output = child.wait_with_output().await.unwrap();
         writing.await.unwrap();
-        let validated = Validated {
+        let validated = ValidateOutput {
             code: output.status.code().unwrap(),
             text: String::from_utf8(output.stdout).unwrap(),
             log: String::from_utf8(output.stderr).unwrap(),
         };
         for secret in SECRETS {
-            for said in [&validated.text, &validated.log] {
-                assert!(!said.contains(secret), "{secret} stands in\n{said}");
+            for output in [&validated.text, &validated.log] {
+                assert!(!output.contains(secret), "{secret} is in\n{output}");
             }
         }
         for call in self.cloud.calls() {
@@ -134,7 +135,7 @@ impl Bench {
         validated
     }
 
-    /// Without what changes from run to run.
+    /// Replaces values that differ in each run.
     fn redact(&self, text: &str) -> String {
         redact(text)
             .replace(&self.cloud.auth_url(), "<auth-url>")
@@ -195,8 +196,8 @@ kind: [
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_right_is_said_to_be_and_nothing_is_written() {
-    let bench = Bench::set().await;
+async fn a_correct_config_passes_and_nothing_is_written() {
+    let bench = ValidateScene::set().await;
     let flavor = bench.cloud.create_balancer_flavor("fast", true).unwrap();
     bench.cloud.create_balancer_zone("az1", true).unwrap();
     bench.cloud.configure(|settings| {
@@ -250,8 +251,8 @@ spec:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tags_that_are_none_and_a_local_service_without_health_monitors_are_warned_of() {
-    let bench = Bench::set().await;
+async fn invalid_tags_and_a_local_service_without_health_monitors_cause_warnings() {
+    let bench = ValidateScene::set().await;
     bench.write("doubtful.yaml", DOUBTFUL);
     let found = bench
         .validate(&bench.conf(""), &["--services=doubtful.yaml"], None)
@@ -266,8 +267,8 @@ async fn tags_that_are_none_and_a_local_service_without_health_monitors_are_warn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_that_do_not_let_in_are_said_with_their_line() {
-    let bench = Bench::set().await;
+async fn refused_credentials_are_reported_with_their_line() {
+    let bench = ValidateScene::set().await;
     bench.write("bad.yaml", BAD);
     let wrong = bench.conf("").replace("correct-horse", "wrong-horse");
     let refused = bench
@@ -281,10 +282,10 @@ async fn credentials_that_do_not_let_in_are_said_with_their_line() {
         "bad.yaml:20:7: error: Service shop/refused: loadbalancer.openstack.org/class: ",
         "The cloud: no requests are possible without a token.",
     ]);
-    let nobody = bench
+    let unreachable = bench
         .conf("")
         .replace(&bench.cloud.auth_url(), "http://127.0.0.1:1/v3");
-    let unknown = bench.validate(&nobody, &[], None).await.assert_code(1);
+    let unknown = bench.validate(&unreachable, &[], None).await.assert_code(1);
     unknown.assert_says(&["cloud.conf:2:10: not known: [Global] auth-url: ", "1 not known."]);
     let conf = bench.conf("").replace("RegionOne", "Elsewhere");
     bench
@@ -296,7 +297,7 @@ async fn credentials_that_do_not_let_in_are_said_with_their_line() {
             "[Global] region: Neutron not found: ",
             "available regions: RegionOne",
         ]);
-    // A config that can not be read is no reason to ask anybody.
+    // No request is sent for an unreadable config.
     bench.cloud.clear_calls();
     let conf = bench.conf("[LoadBalancer]\nmax-shared-lb = many\nlb-version = v1\n");
     let broken = bench
@@ -321,8 +322,8 @@ async fn credentials_that_do_not_let_in_are_said_with_their_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_that_lead_nowhere_are_said_with_their_line_and_what_there_is() {
-    let bench = Bench::set().await;
+async fn unknown_ids_are_reported_with_their_line_and_the_existing_objects() {
+    let bench = ValidateScene::set().await;
     let disabled = bench.cloud.create_balancer_flavor("old", false).unwrap();
     let conf = bench.conf(&format!(
         "[Networking]\ninternal-network-name = elsewhere\n[Route]\nrouter-id = {NOWHERE}\n[LoadBalancer]\n\
@@ -339,7 +340,7 @@ async fn ids_that_lead_nowhere_are_said_with_their_line_and_what_there_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_rights_and_used_up_quotas_are_named() {
-    let bench = Bench::set().await;
+    let bench = ValidateScene::set().await;
     let conf = bench.conf("[LoadBalancer]\nmanage-security-groups = true\n");
     let denied: Vec<_> = ["server_list", "loadbalancer_listener_list", "security_group_list"]
         .into_iter()
@@ -370,7 +371,7 @@ async fn missing_rights_and_used_up_quotas_are_named() {
         .add_fault(Fault::on("loadbalancer_quota_get", Action::status(403)));
     bench.cloud.configure(|settings| {
         settings.resource_quotas.insert("floatingip".to_owned(), 0);
-        // The default one is there.
+        // The default security group exists.
         settings.resource_quotas.insert("security_group".to_owned(), 100);
     });
     let short = bench.validate(&conf, &[], None).await.assert_code(0);
@@ -389,8 +390,8 @@ async fn missing_rights_and_used_up_quotas_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_are_held_against_config_and_cloud_with_the_lines_of_their_annotations() {
-    let bench = Bench::set().await;
+async fn services_are_checked_against_config_and_cloud_with_the_lines_of_their_annotations() {
+    let bench = ValidateScene::set().await;
     bench.write("bad.yaml", BAD);
     bench.write("good.yaml", GOOD);
     let words = ["--services=good.yaml", "--services=bad.yaml"];
@@ -401,7 +402,7 @@ async fn services_are_held_against_config_and_cloud_with_the_lines_of_their_anno
     let wrong = bench.validate(&bench.conf(""), &words, None).await.assert_code(2);
     insta::assert_snapshot!("validate_services_json", bench.redact(&wrong.text));
 
-    // What this Octavia can not, as it was found out.
+    // Features that this Octavia does not support.
     bench
         .cloud
         .configure(|settings| settings.load_balancing.max_minor = 10);

@@ -1,4 +1,4 @@
-//! An account of AWS on moto, as the recorder makes it.
+//! An account of AWS on moto, as the recorder creates it.
 
 mod upstream;
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     cases,
     play::CLUSTER,
-    site::{Call, Host, Names, Now, Site},
+    site::{Call, Host, Names, PresentNames, Site},
 };
 
 /// Texts whose values differ between accounts, as in `normal` of the recorder.
@@ -61,7 +61,7 @@ impl AwsSite {
                     .split_once(':')
                     .is_some_and(|(_, action)| action == request.name)
             };
-            // Everybody may ask who they are.
+            // Every identity may call GetCallerIdentity.
             !["", "sts"].contains(&request.resource.as_str()) && !rights.iter().any(action)
         };
         let denied = Action::status(403);
@@ -135,10 +135,10 @@ impl Site for AwsSite {
         self.account.clean().await
     }
 
-    async fn rebuild(&self, phase: &Value, now: &mut Now) -> Result<()> {
+    async fn rebuild(&self, phase: &Value, now: &mut PresentNames) -> Result<()> {
         let made = self.account.rebuild(&phase["cloud"], &json!(now.words)).await?;
         for (name, value) in made.as_object().into_iter().flatten() {
-            now.note(name, value.clone());
+            now.insert(name, value.clone());
         }
         Ok(())
     }

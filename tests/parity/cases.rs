@@ -1,4 +1,4 @@
-//! The Services that are played, and what was recorded of them.
+//! The Services of the cases, and their recordings.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// One or more Services, and what happens to them.
+/// One or more Services, and their changes.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -50,12 +50,12 @@ pub(crate) fn recorded(cloud: &str, case: &str) -> Result<Value> {
     )?)?)
 }
 
-/// A case while it is played.
+/// The state of a case while it is played.
 pub(crate) struct Scene {
     pub(crate) case: String,
     recorded: Value,
     pub(crate) uids: BTreeMap<String, String>,
-    /// Numbers keep their names when the object that had them is gone.
+    /// Numbers and UIDs with their names. They keep their names after the deletion of their object.
     pub(crate) words: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Two recordings side by side, and what may differ.
+//! Compares two recordings, with a table of accepted differences.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,41 @@ use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A difference that is meant.
+/// A deliberate difference.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// Names of cases; `*` stands for any characters here and in all the others.
+    /// Names of cases. `*` matches any characters, here and in all other fields.
     cases: Vec<String>,
-    /// Names of phases; all if there is none.
+    /// Names of phases. Without any, the rule is for all phases.
     #[serde(default)]
     phases: Vec<String>,
     /// The place, as the comparison prints it.
     path: String,
-    /// What the recording has there; anything if it is not said.
+    /// The value in the recording. Without it, any value matches.
     want: Option<String>,
-    /// What is there instead.
+    /// The observed value. Without it, any value matches.
     got: Option<String>,
     /// Only on this cloud: `real` or `simulated`, `moto` or `restricted`.
     only: Option<String>,
-    /// Why so.
+    /// The reason.
     why: String,
 }
 
-/// A write of the upstream program, when it comes back, that is accepted.
+/// An accepted write of the upstream program after a rollback to it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Back {
+struct AcceptedWrite {
     cases: Vec<String>,
     phases: Vec<String>,
     write: String,
     why: String,
 }
 
-/// A phase that is to look like another one of its case.
+/// A phase that is compared with another recorded phase of its case.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Instead {
+struct CompareWith {
     case: String,
     phase: String,
     like: String,
@@ -50,18 +50,18 @@ struct Instead {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    instead: Vec<Instead>,
+    compare_with: Vec<CompareWith>,
     differences: Vec<Rule>,
-    back: Vec<Back>,
+    accepted_writes: Vec<AcceptedWrite>,
 }
 
-/// The table of differences that are meant, and which of them were seen.
+/// The table of deliberate differences, with the number of uses of each.
 pub(crate) struct Rules {
     rules: Vec<Rule>,
     seen: Vec<usize>,
-    instead: Vec<Instead>,
-    back: Vec<Back>,
-    seen_back: Vec<usize>,
+    compare_with: Vec<CompareWith>,
+    accepted_writes: Vec<AcceptedWrite>,
+    seen_writes: Vec<usize>,
     cloud: &'static str,
 }
 
@@ -71,16 +71,16 @@ impl Rules {
     pub(crate) fn parse(text: &str, cloud: &'static str) -> Result<Self> {
         let Table {
             differences: rules,
-            instead,
-            back,
+            compare_with,
+            accepted_writes,
         } = serde_saphyr::from_str(text)?;
-        if let Some(rule) = back
+        if let Some(rule) = accepted_writes
             .iter()
             .find(|rule| rule.why.trim().is_empty() || rule.cases.is_empty())
         {
             bail!("a rule needs cases and a reason: {rule:?}");
         }
-        if let Some(rule) = instead.iter().find(|rule| rule.why.trim().is_empty()) {
+        if let Some(rule) = compare_with.iter().find(|rule| rule.why.trim().is_empty()) {
             bail!("a rule needs a reason: {rule:?}");
         }
         for rule in &rules {
@@ -88,21 +88,21 @@ impl Rules {
                 bail!("a rule needs cases, a path and a reason: {rule:?}");
             }
         }
-        let (seen, seen_back) = (vec![0; rules.len()], vec![0; back.len()]);
+        let (seen, seen_writes) = (vec![0; rules.len()], vec![0; accepted_writes.len()]);
         Ok(Self {
             rules,
             seen,
-            instead,
-            back,
-            seen_back,
+            compare_with,
+            accepted_writes,
+            seen_writes,
             cloud,
         })
     }
 
-    /// The recorded phase that a phase is to look like.
+    /// The recorded phase with which a phase is compared.
     pub(crate) fn like<'a>(&'a self, case: &str, phase: &'a str) -> &'a str {
         let rule = self
-            .instead
+            .compare_with
             .iter()
             .find(|rule| rule.case == case && rule.phase == phase);
         rule.map_or(phase, |rule| rule.like.as_str())
@@ -119,8 +119,8 @@ impl Rules {
         })
     }
 
-    /// The differences that no rule speaks of, and the rules that spoke.
-    pub(crate) fn judge(&self, case: &str, phase: &str, rows: Vec<Row>) -> (Vec<Row>, Vec<usize>) {
+    /// The differences without a rule, and the rules that matched.
+    pub(crate) fn unexpected(&self, case: &str, phase: &str, rows: Vec<Row>) -> (Vec<Row>, Vec<usize>) {
         let mut used = Vec::new();
         let left = rows
             .into_iter()
@@ -135,8 +135,8 @@ impl Rules {
         (left, used)
     }
 
-    /// The same for what the upstream program would write.
-    pub(crate) fn judge_back(
+    /// The same for the writes of the upstream program.
+    pub(crate) fn unexpected_writes(
         &self,
         case: &str,
         phase: &str,
@@ -146,7 +146,7 @@ impl Rules {
         let left = writes
             .into_iter()
             .filter(|write| {
-                let excuse = self.back.iter().position(|rule| {
+                let excuse = self.accepted_writes.iter().position(|rule| {
                     rule.cases.iter().any(|name| fits(name, case))
                         && rule.phases.iter().any(|name| fits(name, phase))
                         && fits(&rule.write, write)
@@ -158,22 +158,22 @@ impl Rules {
         (left, used)
     }
 
-    pub(crate) fn note(&mut self, used: &[usize], used_back: &[usize]) {
+    pub(crate) fn count(&mut self, used: &[usize], used_writes: &[usize]) {
         for index in used {
             if let Some(count) = self.seen.get_mut(*index) {
                 *count += 1;
             }
         }
-        for index in used_back {
-            if let Some(count) = self.seen_back.get_mut(*index) {
+        for index in used_writes {
+            if let Some(count) = self.seen_writes.get_mut(*index) {
                 *count += 1;
             }
         }
     }
 
     /// Rules of these cases that matched nothing.
-    pub(crate) fn idle(&self, cases: &[String]) -> Vec<String> {
-        let idle = self.rules.iter().zip(&self.seen).filter(|(rule, seen)| {
+    pub(crate) fn unused(&self, cases: &[String]) -> Vec<String> {
+        let unused = self.rules.iter().zip(&self.seen).filter(|(rule, seen)| {
             **seen == 0
                 && rule.only.as_ref().is_none_or(|only| only == self.cloud)
                 && rule
@@ -181,20 +181,20 @@ impl Rules {
                     .iter()
                     .all(|name| cases.iter().any(|case| fits(name, case)))
         });
-        let mut idle: Vec<String> = idle
-            .map(|(rule, _)| format!("a rule that matches nothing: {rule:?}"))
+        let mut unused: Vec<String> = unused
+            .map(|(rule, _)| format!("a rule matches nothing: {rule:?}"))
             .collect();
-        for (rule, seen) in self.back.iter().zip(&self.seen_back) {
+        for (rule, seen) in self.accepted_writes.iter().zip(&self.seen_writes) {
             if *seen == 0
                 && rule
                     .cases
                     .iter()
                     .all(|name| cases.iter().any(|case| fits(name, case)))
             {
-                idle.push(format!("a rule that matches nothing: {rule:?}"));
+                unused.push(format!("a rule matches nothing: {rule:?}"));
             }
         }
-        idle
+        unused
     }
 }
 
@@ -212,7 +212,7 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// Where two recordings of a phase differ.
+/// The differences between two recordings of a phase.
 pub(crate) fn differences(want: &Value, got: &Value) -> Vec<Row> {
     let leaves = |phase: &Value| {
         let mut leaves = BTreeMap::new();
@@ -239,7 +239,7 @@ pub(crate) fn differences(want: &Value, got: &Value) -> Vec<Row> {
         .collect()
 }
 
-/// Leaves by path. Objects in lists go by what names them, so that order alone is no difference.
+/// Leaves by path. Objects in lists are identified by their names, so that order alone is not a difference.
 fn flatten(value: &Value, path: String, leaves: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(map) => {
@@ -296,7 +296,7 @@ fn label(value: &Value, index: usize) -> String {
     }
 }
 
-/// Whether a text fits a pattern in which `*` stands for any characters.
+/// Whether a text matches a pattern in which `*` matches any characters.
 fn fits(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let Some(rest) = text.strip_prefix(pieces.next().unwrap_or_default()) else {
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stand_for_any_characters() {
+    fn stars_match_any_characters() {
         for (pattern, text, expected) in [
             ("a", "a", true),
             ("a", "ab", false),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_no_difference_and_everything_else_is() {
+    fn only_order_is_not_a_difference() {
         let want =
             json!({"cloud": {"tags": ["a", "b"], "pools": [{"name": "p", "x": 1}, {"name": "q", "x": 2}]}});
         let same =
@@ -360,8 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn rules_excuse_what_they_name_and_idle_ones_are_told() {
-        let table = "instead: []\nback: [{cases: [c], phases: ['*'], write: 'tag *', why: w}]\ndifferences:\n\
+    fn rules_accept_their_differences_and_unused_ones_are_reported() {
+        let table = "compare_with: []\nback: [{cases: [c], phases: ['*'], write: 'tag *', why: w}]\ndifferences:\n\
                      - {cases: [c], path: 'cloud/tags[x*]', want: nothing, why: w}\n\
                      - {cases: [c], path: 'cloud/y', why: w}\n";
         let mut rules = Rules::parse(table, "simulated").unwrap();
@@ -369,20 +369,20 @@ mod tests {
             &json!({"cloud": {"tags": []}}),
             &json!({"cloud": {"tags": ["x1", "z"]}}),
         );
-        let (left, used) = rules.judge("c", "create", rows.clone());
+        let (left, used) = rules.unexpected("c", "create", rows.clone());
         assert_eq!(left.len(), 1);
-        rules.note(&used, &[]);
-        assert_eq!(rules.idle(&["c".to_owned()]).len(), 2);
+        rules.count(&used, &[]);
+        assert_eq!(rules.unused(&["c".to_owned()]).len(), 2);
         let writes = vec!["tag it".to_owned(), "delete it".to_owned()];
-        let (left, used) = rules.judge_back("c", "create", writes);
+        let (left, used) = rules.unexpected_writes("c", "create", writes);
         assert_eq!(left, ["delete it"]);
-        rules.note(&[], &used);
-        assert_eq!(rules.idle(&["c".to_owned()]).len(), 1);
-        assert_eq!(rules.idle(&["d".to_owned()]).len(), 0);
-        assert_eq!(rules.judge("d", "create", rows).0.len(), 2);
+        rules.count(&[], &used);
+        assert_eq!(rules.unused(&["c".to_owned()]).len(), 1);
+        assert_eq!(rules.unused(&["d".to_owned()]).len(), 0);
+        assert_eq!(rules.unexpected("d", "create", rows).0.len(), 2);
         assert!(
             Rules::parse(
-                "{instead: [], back: [], differences: [{cases: [c], path: '*', why: w}]}",
+                "{compare_with: [], accepted_writes: [], differences: [{cases: [c], path: '*', why: w}]}",
                 "real"
             )
             .is_err()

@@ -1,6 +1,6 @@
-//! What the program builds for the Services of `openstack/cases` against what the upstream program built for them, on
-//! the simulator and on a real OpenStack; and whether each leaves alone what the other has built.
-// What was compared is printed for whoever runs them by hand.
+//! Compares the objects of this program for the Services of `openstack/cases` with those of the upstream program, on the
+//! simulator and on a real OpenStack. Also checks that neither program changes the objects of the other.
+// The tests print their results for manual runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, missing_docs)]
 
 mod cases;
@@ -21,7 +21,7 @@ use play::Play;
 use run::{compare, take_over};
 
 const CLOUD: &str = "openstack";
-/// Cases of the real cloud in every run; all others take part in the full one.
+/// Cases of the real cloud in every run. A full run has all cases.
 const FEW: [&str; 5] = [
     "external-tcp",
     "internal",
@@ -29,16 +29,16 @@ const FEW: [&str; 5] = [
     "shared-lb",
     "type-change",
 ];
-/// Clouds side by side: most of the time is spent waiting. On the real one the machine is busy with one.
+/// Simulated clouds at the same time, because the tests mostly wait. One real cloud keeps the machine busy.
 const LANES: usize = 3;
-/// Upstream built nothing for that one.
+/// The case for which upstream created nothing.
 const REFUSED: [&str; 1] = ["proxy-and-xff-refused"];
 
 fn cases() -> Vec<Case> {
     cases::cases(CLOUD).unwrap()
 }
 
-/// The cases to play on the real cloud; none if it may not be started.
+/// The cases for the real cloud. The list is empty if the real cloud must not be started.
 fn cases_of_real() -> Vec<Case> {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         ccm_testbed::cache::say(
@@ -62,28 +62,28 @@ async fn real(name: String) -> Result<OpenStackSite> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_look_as_upstream_makes_them_on_the_simulator() {
+async fn services_equal_those_of_upstream_on_the_simulator() {
     compare("simulated", LANES, cases(), simulated).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_look_as_upstream_makes_them_on_a_real_cloud() {
+async fn services_equal_those_of_upstream_on_a_real_cloud() {
     compare("real", 1, cases_of_real(), real).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_upstream_built_is_left_alone_on_the_simulator() {
+async fn objects_of_upstream_stay_unchanged_on_the_simulator() {
     take_over(cases(), &REFUSED, simulated).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_upstream_built_is_left_alone_on_a_real_cloud() {
+async fn objects_of_upstream_stay_unchanged_on_a_real_cloud() {
     take_over(cases_of_real(), &REFUSED, real).await;
 }
 
-/// What is different is put right, and then the mark is set, too.
+/// The program corrects a difference, and then also sets the ownership tag.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_changed_meanwhile_is_put_right() {
+async fn concurrent_changes_by_others_are_corrected() {
     let mut play = Play::set(simulated("takeover".to_owned()).await.unwrap())
         .await
         .unwrap();

@@ -1,6 +1,6 @@
-//! What the program builds on moto for the Services of `aws/cases` against what the upstream program built for them; and
-//! whether each leaves alone what the other has built.
-// What was compared is printed for whoever runs them by hand.
+//! Compares the objects of this program on moto for the Services of `aws/cases` with those of the upstream program. Also checks
+//! that neither program changes the objects of the other.
+// The tests print their results for manual runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, missing_docs)]
 
 mod aws;
@@ -15,10 +15,10 @@ use anyhow::Result;
 use aws::AwsSite;
 use cases::Case;
 
-/// Accounts side by side: most of the time is spent waiting.
+/// Accounts at the same time, because the tests mostly wait.
 const LANES: usize = 4;
 /// Upstream refused the Services of the first two. The third was recorded on an emulator that did not keep the protocol to
-/// instances, so that what was recorded is not what upstream asked for.
+/// instances, so that the recording differs from upstream's request.
 const WITHOUT: [&str; 3] = ["nlb-udp-and-tcp", "nlb-bad-values", "classic-https"];
 
 fn cases() -> Vec<Case> {
@@ -36,16 +36,16 @@ async fn restricted_account(name: String) -> Result<AwsSite> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_look_as_upstream_makes_them() {
+async fn services_equal_those_of_upstream() {
     run::compare("moto", LANES, cases(), account).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_look_so_with_the_rights_of_upstream() {
+async fn services_equal_those_of_upstream_with_its_rights() {
     run::compare("restricted", LANES, cases(), restricted_account).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_upstream_built_is_left_alone() {
+async fn objects_of_upstream_stay_unchanged() {
     run::take_over(cases(), &WITHOUT, account).await;
 }

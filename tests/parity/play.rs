@@ -1,4 +1,4 @@
-//! Plays the Services of a case, phase by phase, and waits until the cloud and the cluster look as they were recorded.
+//! Plays the Services of a case, phase by phase, and waits until cloud and cluster equal the recording.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     cases::{Case, Scene, items, name_of, text},
     compare::{Row, Rules, differences},
-    site::{Call, Host, Normal, Site},
+    site::{Call, Host, Normalizer, Site},
 };
 
 /// The cluster of the recordings.
@@ -34,16 +34,16 @@ const RECORDED_NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 const OF_THE_API_SERVER: [&str; 2] = ["ClusterIPNotAllocated", "ClusterIPOutOfSync"];
 pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// How a phase went.
+/// The result of a phase.
 #[derive(Debug)]
 pub(crate) struct Phase {
     pub(crate) name: String,
     pub(crate) rows: Vec<Row>,
-    /// Rules that excused something.
+    /// The rules that matched a difference.
     pub(crate) used: Vec<usize>,
-    /// What the upstream program would write if it came back now.
-    pub(crate) back: Vec<String>,
-    pub(crate) used_back: Vec<usize>,
+    /// The writes of the upstream program after a rollback to it.
+    pub(crate) upstream_writes: Vec<String>,
+    pub(crate) used_writes: Vec<usize>,
     pub(crate) calls: usize,
     pub(crate) writes: usize,
     pub(crate) recorded_calls: u64,
@@ -75,7 +75,7 @@ impl<S: Site> Play<S> {
         })
     }
 
-    /// How long a phase may take.
+    /// Time limit of a phase.
     pub(crate) fn limit(&self) -> Duration {
         let given = env::var("CCM_TEST_PARITY_SECONDS")
             .ok()
@@ -83,12 +83,12 @@ impl<S: Site> Play<S> {
         given.map_or(self.site.patience().0, Duration::from_secs)
     }
 
-    /// How long nothing must have happened.
+    /// Time without a call after which a phase has ended.
     fn quiet(&self) -> Duration {
         self.site.patience().1
     }
 
-    /// The program with this config; it goes on if it has it already.
+    /// Runs the program with this config. A running program with the same config continues.
     pub(crate) async fn run(&mut self, config: &Value) -> Result<()> {
         if self.running.as_ref().is_some_and(|(has, _)| has == config) {
             return Ok(());
@@ -119,7 +119,7 @@ impl<S: Site> Play<S> {
         Ok(())
     }
 
-    /// Parts of load balancers by how their last pass ended, as the program tells.
+    /// The number of parts of load balancers by the result of their last pass, from the program's metrics.
     pub(crate) async fn parts(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.metrics().await?;
         let parts = text.lines().filter_map(|line| {
@@ -131,8 +131,8 @@ impl<S: Site> Play<S> {
         Ok(parts.collect())
     }
 
-    /// Whether the program waits for nothing: neither for the cloud, which may be at work longer than there are no calls,
-    /// nor for one of its own workers. What is changed before that is done together with what is under way.
+    /// Whether the program waits neither for the cloud, which may be busy without a call, nor for one of its own workers. A change
+    /// before that would be combined with the work in progress.
     async fn is_idle(&self) -> Result<bool> {
         const BUSY: [&str; 4] = [
             "ccm_service_parts{state=\"new\"}",
@@ -146,7 +146,7 @@ impl<S: Site> Play<S> {
     }
 
     async fn metrics(&self) -> Result<String> {
-        let (_, ccm) = self.running.as_ref().context("nothing runs")?;
+        let (_, ccm) = self.running.as_ref().context("the program does not run")?;
         Ok(ccm.get("/metrics").await?.1)
     }
 
@@ -162,7 +162,7 @@ impl<S: Site> Play<S> {
         fs::read_to_string(self.stage.log()).unwrap_or_default()
     }
 
-    /// Plays a case to its end; what is left over is removed.
+    /// Plays a case to its end, and deletes its remaining objects.
     pub(crate) async fn case(&mut self, case: &Case, rules: &Rules) -> Result<Vec<Phase>> {
         self.run(&case.config).await?;
         let mut scene = Scene::new(S::CLOUD, case)?;
@@ -186,7 +186,7 @@ impl<S: Site> Play<S> {
         }
         for step in &case.steps {
             moment = self.site.mark()?;
-            self.step(&self.filled_in(step).await?, &names).await?;
+            self.step(&self.substitute(step).await?, &names).await?;
             phases.push(
                 self.phase(&mut scene, &text(&step["name"]), &moment, rules)
                     .await?,
@@ -194,7 +194,7 @@ impl<S: Site> Play<S> {
         }
         moment = self.site.mark()?;
         for name in &names {
-            let _gone_already = self.services.delete(name, &DeleteParams::default()).await;
+            let _may_be_deleted = self.services.delete(name, &DeleteParams::default()).await;
         }
         phases.push(self.phase(&mut scene, "delete", &moment, rules).await?);
         for step in &case.steps {
@@ -233,8 +233,8 @@ impl<S: Site> Play<S> {
         Ok(())
     }
 
-    /// What a case says, with the values of its variables: `${LB_OF_web}` is the id of the Service's load balancer.
-    async fn filled_in(&self, given: &Value) -> Result<Value> {
+    /// A value of a case with its variables replaced. `${LB_OF_web}` is the ID of the Service's load balancer.
+    async fn substitute(&self, given: &Value) -> Result<Value> {
         let mut written = given.to_string();
         while let Some((before, rest)) = written.split_once("${") {
             let (name, after) = rest.split_once('}').context("an open brace")?;
@@ -256,38 +256,38 @@ impl<S: Site> Play<S> {
     }
 
     pub(crate) async fn create(&self, scene: &mut Scene, service: &Value) -> Result<()> {
-        let mut service = self.filled_in(service).await?;
+        let mut service = self.substitute(service).await?;
         default(&mut service["spec"], "type", json!("LoadBalancer"));
         default(&mut service["spec"], "selector", json!({"app": "x"}));
         let service: Service = serde_json::from_value(service)?;
-        let made = self.services.create(&PostParams::default(), &service).await?;
-        let uid = made.metadata.uid.unwrap_or_default();
-        scene.uids.insert(made.metadata.name.unwrap_or_default(), uid);
+        let created = self.services.create(&PostParams::default(), &service).await?;
+        let uid = created.metadata.uid.unwrap_or_default();
+        scene.uids.insert(created.metadata.name.unwrap_or_default(), uid);
         Ok(())
     }
 
-    /// Waits until all is as recorded and at rest, and else says what differs in the end.
+    /// Waits until the state equals the recording and the program is idle. Otherwise returns the remaining differences.
     async fn phase(&self, scene: &mut Scene, name: &str, moment: &S::Moment, rules: &Rules) -> Result<Phase> {
         let began = Instant::now();
         let want = scene.expect(rules.like(&scene.case, name))?;
         loop {
-            self.rest_of_calls(moment).await?;
-            let got = match self.look(scene).await {
+            self.wait_for_quiet(moment).await?;
+            let got = match self.observe(scene).await {
                 Ok(got) => got,
-                // Something went while it was looked at.
+                // An object was deleted while it was read.
                 Err(_) if began.elapsed() < self.limit() => continue,
                 Err(error) => return Err(error),
             };
-            let (rows, used) = rules.judge(&scene.case, name, differences(&want, &got));
+            let (rows, used) = rules.unexpected(&scene.case, name, differences(&want, &got));
             if (rows.is_empty() && self.is_idle().await?) || began.elapsed() > self.limit() {
                 let calls = self.calls(moment)?;
                 let recorded = want["calls"].as_object().into_iter().flatten();
                 let config = self.running.as_ref().map_or(&Value::Null, |(config, _)| config);
-                let back = self.site.writes_of_upstream(&got, &self.hosts().await?, config);
-                let (back, used_back) = rules.judge_back(&scene.case, name, back);
+                let writes = self.site.writes_of_upstream(&got, &self.hosts().await?, config);
+                let (upstream_writes, used_writes) = rules.unexpected_writes(&scene.case, name, writes);
                 return Ok(Phase {
-                    back,
-                    used_back,
+                    upstream_writes,
+                    used_writes,
                     name: name.to_owned(),
                     rows,
                     used,
@@ -317,8 +317,8 @@ impl<S: Site> Play<S> {
         self.site.calls_since(moment)
     }
 
-    /// Waits until the program has not called for a while.
-    pub(crate) async fn rest_of_calls(&self, moment: &S::Moment) -> Result<()> {
+    /// Waits until the program has made no call for a while.
+    pub(crate) async fn wait_for_quiet(&self, moment: &S::Moment) -> Result<()> {
         let mut seen = usize::MAX;
         let mut since = Instant::now();
         loop {
@@ -333,8 +333,8 @@ impl<S: Site> Play<S> {
         }
     }
 
-    /// Cloud and Services as they are now, in the words of the recordings.
-    pub(crate) async fn look(&self, scene: &mut Scene) -> Result<Value> {
+    /// The present state of cloud and Services, with the names of the recordings.
+    pub(crate) async fn observe(&self, scene: &mut Scene) -> Result<Value> {
         let (cloud, mut names) = self.site.dump(&scene.uids).await?;
         let (mut live, mut specs) = (Map::new(), Map::new());
         for (name, uid) in &scene.uids {
@@ -378,7 +378,7 @@ impl<S: Site> Play<S> {
         }
         let events = self.events(scene).await?;
         names.words.clone_from(&scene.words);
-        let normal = Normal::of(&names);
+        let normal = Normalizer::new(&names);
         Ok(json!({
             "cloud": normal.value(&cloud),
             "services": normal.value(&Value::Object(live)),
@@ -411,7 +411,7 @@ impl<S: Site> Play<S> {
         Ok(serde_json::to_value(found)?)
     }
 
-    /// Removes Services without a program that would care, and what they have.
+    /// Deletes Services and their objects while the program does not run.
     pub(crate) async fn clear(&self, names: &[String]) -> Result<()> {
         for name in names {
             self.services.delete(name, &DeleteParams::default()).await?;
@@ -419,7 +419,7 @@ impl<S: Site> Play<S> {
         self.tidy(names).await
     }
 
-    /// The next case finds the cloud as this one did.
+    /// Restores the state before the case.
     pub(crate) async fn tidy(&self, names: &[String]) -> Result<()> {
         for name in names {
             if let Some(service) = self.services.get_opt(name).await?

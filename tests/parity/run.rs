@@ -1,4 +1,4 @@
-//! Plays the cases on clouds side by side, and collects what differs.
+//! Plays the cases on several clouds at the same time, and collects the differences.
 
 use std::{collections::BTreeMap, env, fs};
 
@@ -14,7 +14,7 @@ use crate::{
     takeover,
 };
 
-/// The table of agreed differences, as it holds on this cloud: `real`, `simulated`, `moto` or `restricted`.
+/// The table of deliberate differences for this cloud: `real`, `simulated`, `moto` or `restricted`.
 fn rules<S: Site>(cloud: &'static str) -> Rules {
     let table = cases::read(S::CLOUD, "agreed.yaml").unwrap();
     Rules::parse(&table, cloud).unwrap()
@@ -64,13 +64,13 @@ fn report(case: &str, phases: &[Phase]) {
         for row in &phase.rows {
             println!("    {row}");
         }
-        for write in &phase.back {
+        for write in &phase.upstream_writes {
             println!("    upstream would write: {write}");
         }
     }
 }
 
-/// Plays cases on as many clouds as there are lanes, prints how they went, and fails if one of them differs.
+/// Plays cases on one cloud for each lane, prints the results, and fails if a case differs.
 pub(crate) async fn compare<S: Site>(
     cloud: &'static str,
     lanes: usize,
@@ -101,12 +101,12 @@ pub(crate) async fn compare<S: Site>(
     for (case, phases) in &played {
         let before = bad.len();
         for phase in phases {
-            rules.note(&phase.used, &phase.used_back);
+            rules.count(&phase.used, &phase.used_writes);
             let place = format!("{case} / {}", phase.name);
             bad.extend(phase.rows.iter().map(|row| format!("{place}: {row}")));
             bad.extend(
                 phase
-                    .back
+                    .upstream_writes
                     .iter()
                     .map(|write| format!("{place}: upstream would write: {write}")),
             );
@@ -114,13 +114,13 @@ pub(crate) async fn compare<S: Site>(
         equal += usize::from(bad.len() == before);
     }
     let names: Vec<String> = cases.iter().map(|case| case.name.clone()).collect();
-    bad.extend(rules.idle(&names));
+    bad.extend(rules.unused(&names));
     println!("{cloud}: {equal} of {} cases equal", cases.len());
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Upstream's Services and all they have are there before the program begins, which then has nothing to do. `without`: cases
-/// for which upstream built nothing.
+/// Creates upstream's Services and all their objects before the program starts, and checks that it writes nothing. `without`: cases
+/// for which upstream created nothing.
 pub(crate) async fn take_over<S: Site>(
     cases: Vec<Case>,
     without: &[&str],
@@ -137,7 +137,7 @@ pub(crate) async fn take_over<S: Site>(
     }
     let name = format!("takeover-{}", std::process::id());
     let mut play = Play::set(site(name).await.unwrap()).await.unwrap();
-    // The nodes are initialized by a program before this one.
+    // A former process initializes the nodes.
     play.run(&serde_json::Value::Null).await.unwrap();
     for cases in by_config.values() {
         play.stop().await.unwrap();
@@ -157,7 +157,7 @@ pub(crate) async fn take_over<S: Site>(
         };
         let limit = play.limit();
         let done = observe::eventually(limit, done).await;
-        play.rest_of_calls(&moment).await.unwrap();
+        play.wait_for_quiet(&moment).await.unwrap();
         assert!(done.is_some(), "{:?}\n{}", play.parts().await, play.log());
         let calls = play.calls(&moment).unwrap();
         let writes: Vec<_> = calls
@@ -174,10 +174,10 @@ pub(crate) async fn take_over<S: Site>(
             play.log()
         );
         for scene in &mut scenes {
-            let got = play.look(scene).await.unwrap();
+            let got = play.observe(scene).await.unwrap();
             for (service, events) in got["events"].as_object().unwrap() {
                 let mut events = crate::cases::items(events).to_vec();
-                // Each process reports values without a meaning once.
+                // Each process reports invalid values once.
                 events.retain(|event| event["reason"] != "LoadBalancerAnnotationIgnored");
                 assert!(events.is_empty(), "{service}: {events:?}");
             }

@@ -1,4 +1,4 @@
-//! What the comparison needs of a cloud: a project with a network and machines, its objects by name, and the calls.
+//! The interface of a cloud for the comparison: a project with a network and machines, its objects by name, and the calls.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,7 +17,7 @@ pub(crate) trait Site {
     /// The nodes of the cluster: `node-1`, `node-2` and `node-3` of the recordings.
     fn nodes(&self) -> Vec<NodeSpec>;
 
-    /// The program's config, with the changes that a case asks for.
+    /// The program's config, with the changes of a case.
     fn cloud_conf(&self, changes: &Value) -> String;
 
     /// Variables for the program's environment.
@@ -33,7 +33,7 @@ pub(crate) trait Site {
     /// The value of a `${NAME}` in a case.
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// How long a phase may take, and how long nothing must have happened before it counts as ended.
+    /// The time limit of a phase, and the time without a call after which it has ended.
     fn patience(&self) -> (Duration, Duration) {
         (Duration::from_secs(300), Duration::from_millis(1100))
     }
@@ -44,25 +44,25 @@ pub(crate) trait Site {
     /// The program's calls since then, without those of authentication.
     fn calls_since(&self, moment: &Self::Moment) -> Result<Vec<Call>>;
 
-    /// All objects that may come and go with the Services of these uids, and the names of their ids.
+    /// All objects that may be created for the Services of these UIDs, and the names of their IDs.
     async fn dump(&self, uids: &BTreeMap<String, String>) -> Result<(Value, Names)>;
 
-    /// Removes all these objects.
+    /// Deletes all these objects.
     async fn clear(&self) -> Result<()>;
 
-    /// Creates the objects of a recorded phase with requests of its own, and notes their ids.
-    async fn rebuild(&self, phase: &Value, now: &mut Now) -> Result<()>;
+    /// Creates the objects of a recorded phase with requests of its own, and records their IDs.
+    async fn rebuild(&self, phase: &Value, names: &mut PresentNames) -> Result<()>;
 
-    /// Gives back what costs the cloud something.
+    /// Releases resources of the cloud.
     async fn leave(&self) -> Result<()> {
         Ok(())
     }
 
-    /// What the upstream program would write if it came back now. `got`: what [`crate::play::Play::look`] saw.
+    /// The writes of the upstream program after a rollback to it. `got`: the result of [`crate::play::Play::observe`].
     fn writes_of_upstream(&self, got: &Value, hosts: &[Host], config: &Value) -> Vec<String>;
 }
 
-/// A node as upstream sees it, by its name in the recordings.
+/// A node with the properties that upstream reads, and its name in the recordings.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -73,31 +73,31 @@ pub(crate) struct Host {
 /// One call of the program to the cloud.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// As it is printed.
+    /// The text that is printed.
     pub(crate) text: String,
     pub(crate) is_write: bool,
 }
 
-/// The names of everything whose value differs from run to run.
+/// The names of all values that differ in each run.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
     pub(crate) ids: BTreeMap<String, String>,
     pub(crate) addresses: BTreeMap<String, String>,
-    /// Numbers and uids of the Services.
+    /// Numbers and UIDs of the Services.
     pub(crate) words: BTreeMap<String, String>,
     /// Further texts, and their replacements.
     pub(crate) patterns: Vec<(Regex, &'static str)>,
 }
 
-/// Replaces the ids, addresses and numbers of one run by names.
-pub(crate) struct Normal {
+/// Replaces the IDs, addresses and numbers of one run by names.
+pub(crate) struct Normalizer {
     words: Vec<(String, String)>,
     patterns: Vec<(Regex, String)>,
     numbers: BTreeMap<String, String>,
 }
 
-impl Normal {
-    pub(crate) fn of(names: &Names) -> Self {
+impl Normalizer {
+    pub(crate) fn new(names: &Names) -> Self {
         let longest_first = |maps: &[&BTreeMap<String, String>]| {
             let pairs = maps.iter().flat_map(|map| (*map).clone());
             let mut list: Vec<_> = pairs.filter(|(key, _)| !key.is_empty()).collect();
@@ -157,15 +157,15 @@ impl Normal {
     }
 }
 
-/// The way back: names of a recording, and their present values.
+/// Replaces names of a recording by their present values.
 #[derive(Default)]
-pub(crate) struct Now {
+pub(crate) struct PresentNames {
     pub(crate) words: Vec<(String, Value)>,
 }
 
-impl Now {
-    /// Notes the value of a name.
-    pub(crate) fn note(&mut self, name: impl Into<String>, value: Value) {
+impl PresentNames {
+    /// Records the value of a name.
+    pub(crate) fn insert(&mut self, name: impl Into<String>, value: Value) {
         self.words.push((name.into(), value));
     }
 

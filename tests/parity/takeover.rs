@@ -1,5 +1,5 @@
-//! Rebuilds what the upstream program left, from the recordings and with requests of our own, for a program that has never
-//! seen it.
+//! Rebuilds the objects of the upstream program from the recordings, with requests of the tests, for a program that has never
+//! read them.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use crate::{
     cases::{Case, Scene, name_of},
     play::{FINALIZER, Play},
-    site::{Now, Site},
+    site::{PresentNames, Site},
 };
 
 /// The phase of a recording that is rebuilt: the last of those in which all its Services were created.
-fn left_by_upstream(case: &Case, scene: &Scene) -> Result<Value> {
+fn state_of_upstream(case: &Case, scene: &Scene) -> Result<Value> {
     let last = case.services.last().map(name_of).unwrap_or_default();
     let name = if case.one_by_one {
         format!("create {last}")
@@ -27,28 +27,28 @@ fn left_by_upstream(case: &Case, scene: &Scene) -> Result<Value> {
 /// Creates the Services of a case and everything that upstream created for them. The program must not run.
 pub(crate) async fn build<S: Site>(play: &Play<S>, case: &Case) -> Result<Scene> {
     let mut scene = Scene::new(S::CLOUD, case)?;
-    let phase = left_by_upstream(case, &scene)?;
+    let phase = state_of_upstream(case, &scene)?;
     for service in &case.services {
         let mut service = service.clone();
         service["metadata"]["finalizers"] = json!([FINALIZER]);
-        if let Some(notes) = service["metadata"]["annotations"].as_object_mut() {
-            notes.retain(|_, value| value.as_str().is_none_or(|value| !value.contains("${LB_OF_")));
+        if let Some(annotations) = service["metadata"]["annotations"].as_object_mut() {
+            annotations.retain(|_, value| value.as_str().is_none_or(|value| !value.contains("${LB_OF_")));
         }
         play.create(&mut scene, &service).await?;
     }
-    play.look(&mut scene).await?;
-    let mut now = Now::default();
+    play.observe(&mut scene).await?;
+    let mut now = PresentNames::default();
     for (value, name) in &scene.words {
         let number = value
             .parse::<u64>()
             .map_or_else(|_| json!(value), |number| json!(number));
-        now.note(name, number);
+        now.insert(name, number);
     }
     play.site.rebuild(&phase, &mut now).await?;
     for (name, service) in phase["services"].as_object().into_iter().flatten() {
-        let notes = json!({"metadata": {"annotations": now.value(&service["annotations"])}});
+        let annotations = json!({"metadata": {"annotations": now.value(&service["annotations"])}});
         play.services
-            .patch(name, &PatchParams::default(), &Patch::Merge(notes))
+            .patch(name, &PatchParams::default(), &Patch::Merge(annotations))
             .await?;
         let status = json!({"status": now.value(&service["status"])});
         play.services
@@ -58,7 +58,7 @@ pub(crate) async fn build<S: Site>(play: &Play<S>, case: &Case) -> Result<Scene>
     Ok(scene)
 }
 
-/// Versions of the Services; they change with every patch.
+/// Resource versions of the Services, which change with every patch.
 pub(crate) async fn versions<S: Site>(play: &Play<S>, scenes: &[Scene]) -> Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::new();
     for name in scenes.iter().flat_map(|scene| scene.uids.keys()) {

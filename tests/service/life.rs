@@ -1,4 +1,4 @@
-//! From the first to the last day of a Service.
+//! A Service from its creation to its deletion.
 
 use ccm_core::testkit::balancers::{
     CLASS_ELSEWHERE, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE,
@@ -15,13 +15,13 @@ async fn the_life_of_a_service() {
     a_service_gets_a_load_balancer(&stage).await;
     ports_are_followed(&stage).await;
     nodes_are_followed(&stage).await;
-    what_is_wiped_outside_comes_back(&stage).await;
+    a_removed_status_and_finalizer_are_restored(&stage).await;
     a_service_loses_its_load_balancer(&stage).await;
-    a_type_change_takes_the_load_balancer_away(&stage).await;
-    a_service_made_anew_gets_another_load_balancer(&stage).await;
-    services_of_others_are_left_alone(&stage).await;
+    a_type_change_deletes_the_load_balancer(&stage).await;
+    a_recreated_service_gets_another_load_balancer(&stage).await;
+    services_of_other_controllers_stay_unchanged(&stage).await;
     a_provider_has_finalizers_of_its_own(&stage).await;
-    a_service_without_parts_is_not_held(&stage).await;
+    a_service_without_parts_is_deleted(&stage).await;
 }
 
 async fn a_service_gets_a_load_balancer(stage: &Stage) {
@@ -45,7 +45,7 @@ async fn a_service_gets_a_load_balancer(stage: &Stage) {
     let expected = expected.map(|(reason, text)| (COMPONENT.to_owned(), reason.to_owned(), text.to_owned()));
     assert_eq!(stage.events("web").await, expected);
     assert_eq!(stage.cloud.hosts()["n1"], ["default/web".to_owned()].into());
-    // The finalizer, then everything else at once.
+    // The first patch has the finalizer, the second one everything else.
     let patches = stage.writes();
     let patches: Vec<_> = patches.iter().filter(|(.., name)| name == "web").collect();
     assert_eq!(patches.len(), 2, "{patches:?}");
@@ -72,7 +72,7 @@ async fn nodes_are_followed(stage: &Stage) {
         .balancer("web", |balancer| balancer.members.len() == 3)
         .await;
     stage.event("web", "UpdatedLoadBalancer").await;
-    // What load balancers do not see makes no pass: the next one is for what comes after.
+    // Changes that do not concern load balancers cause no pass. The next pass is for the following change.
     let writes = stage.cloud.writes().len();
     nodes::set_ready(&stage.client, "n2", false).await.unwrap();
     nodes::set_ready(&stage.client, "n2", true).await.unwrap();
@@ -83,7 +83,7 @@ async fn nodes_are_followed(stage: &Stage) {
     stage
         .balancer("web", |balancer| balancer.members.len() == 2)
         .await;
-    n3_lets_nobody_in(stage).await;
+    n3_admits_no_service(stage).await;
     assert_eq!(
         stage.cloud.writes().len() - writes,
         2,
@@ -106,18 +106,18 @@ async fn nodes_are_followed(stage: &Stage) {
     stage
         .balancer("web", |balancer| balancer.members.len() == 2)
         .await;
-    n3_lets_nobody_in(stage).await;
+    n3_admits_no_service(stage).await;
 }
 
 /// Waits for the other part of the same change.
-async fn n3_lets_nobody_in(stage: &Stage) {
-    eventually("n3 lets nobody in", async || {
+async fn n3_admits_no_service(stage: &Stage) {
+    eventually("n3 admits no Service", async || {
         (!stage.cloud.hosts().contains_key("n3")).then_some(())
     })
     .await;
 }
 
-async fn what_is_wiped_outside_comes_back(stage: &Stage) {
+async fn a_removed_status_and_finalizer_are_restored(stage: &Stage) {
     let writes = stage.cloud.writes().len();
     let wiped = json!({"status": {"loadBalancer": {"ingress": null}}});
     stage
@@ -143,16 +143,12 @@ async fn what_is_wiped_outside_comes_back(stage: &Stage) {
     stage
         .merge("web", json!({"metadata": {"finalizers": [FINALIZER]}}))
         .await;
-    assert_eq!(
-        stage.cloud.writes().len(),
-        writes,
-        "the cloud was as it should be"
-    );
+    assert_eq!(stage.cloud.writes().len(), writes, "the cloud was changed");
 }
 
 async fn a_service_loses_its_load_balancer(stage: &Stage) {
     stage.delete("web").await;
-    stage.gone("web").await;
+    stage.deleted("web").await;
     assert_eq!(stage.cloud.of("default/web"), None);
     assert!(stage.cloud.hosts().is_empty());
     stage.event("web", "DeletedLoadBalancer").await;
@@ -161,52 +157,50 @@ async fn a_service_loses_its_load_balancer(stage: &Stage) {
     assert_eq!(last, ["DeletedLoadBalancer", "DeletingLoadBalancer"]);
 }
 
-async fn a_type_change_takes_the_load_balancer_away(stage: &Stage) {
+async fn a_type_change_deletes_the_load_balancer(stage: &Stage) {
     stage.served("changing").await;
     stage
         .merge("changing", json!({"spec": {"type": "ClusterIP"}}))
         .await;
     let service = stage
-        .service("changing", "has nothing left of it", |service| {
-            !has_finalizer(service)
-        })
+        .service("changing", "has no finalizer", |service| !has_finalizer(service))
         .await;
     assert_eq!(addresses(&service), [""; 0]);
     assert!(service.metadata.annotations.unwrap_or_default().is_empty());
     assert_eq!(stage.cloud.of("default/changing"), None);
     stage.event("changing", "DeletedLoadBalancer").await;
-    // And back again.
+    // The type changes back.
     stage
         .merge("changing", json!({"spec": {"type": "LoadBalancer"}}))
         .await;
     stage
-        .service("changing", "has one again", |service| {
+        .service("changing", "has a load balancer again", |service| {
             !addresses(service).is_empty()
         })
         .await;
     stage.delete("changing").await;
-    stage.gone("changing").await;
+    stage.deleted("changing").await;
 }
 
-async fn a_service_made_anew_gets_another_load_balancer(stage: &Stage) {
-    let first = stage.served("anew").await;
-    // Somebody takes the finalizer away and deletes it in one go.
+async fn a_recreated_service_gets_another_load_balancer(stage: &Stage) {
+    let first = stage.served("recreated").await;
+    // The finalizer is removed and the Service deleted at once.
     stage.cloud.hold();
-    stage.delete("anew").await;
+    stage.delete("recreated").await;
     stage
-        .merge("anew", json!({"metadata": {"finalizers": null}}))
+        .merge("recreated", json!({"metadata": {"finalizers": null}}))
         .await;
-    stage.gone("anew").await;
-    stage.create("anew", |_| {}).await;
+    stage.deleted("recreated").await;
+    stage.create("recreated", |_| {}).await;
     stage.cloud.open();
     let second = stage
-        .service("anew", "has an address", |service| {
+        .service("recreated", "has an address", |service| {
             !addresses(service).is_empty() && has_finalizer(service)
         })
         .await;
     assert_ne!(first.metadata.uid, second.metadata.uid);
-    stage.delete("anew").await;
-    stage.gone("anew").await;
+    stage.delete("recreated").await;
+    stage.deleted("recreated").await;
     assert!(
         stage.cloud.balancers().is_empty(),
         "{:?}",
@@ -214,7 +208,7 @@ async fn a_service_made_anew_gets_another_load_balancer(stage: &Stage) {
     );
 }
 
-async fn services_of_others_are_left_alone(stage: &Stage) {
+async fn services_of_other_controllers_stay_unchanged(stage: &Stage) {
     for (name, class) in [("other", "example.com/other"), ("elsewhere", CLASS_ELSEWHERE)] {
         stage
             .create(name, |service| {
@@ -226,8 +220,8 @@ async fn services_of_others_are_left_alone(stage: &Stage) {
     stage.delete("other").await;
     stage.marker("marker").await;
     stage.delete("elsewhere").await;
-    // What another component for this cloud serves is not held by our finalizer.
-    stage.gone("elsewhere").await;
+    // A Service of another component for this cloud is not blocked by the finalizer of this program.
+    stage.deleted("elsewhere").await;
     assert_eq!(stage.events("elsewhere").await, []);
     {
         let name = "other";
@@ -256,7 +250,7 @@ async fn a_provider_has_finalizers_of_its_own(stage: &Stage) {
         })
         .await;
     assert_eq!(finalizers(&service), [FINALIZER, FINALIZER_INSIDE]);
-    // Both finalizers in one patch, then everything else at once.
+    // The first patch has both finalizers, the second one everything else.
     let patches = stage.writes();
     let patches = patches.iter().filter(|(.., name)| name == "placed").count();
     assert_eq!(patches, 2);
@@ -268,18 +262,18 @@ async fn a_provider_has_finalizers_of_its_own(stage: &Stage) {
             finalizers(service) == [FINALIZER, FINALIZER_OUTSIDE]
         })
         .await;
-    // The provider's own one holds it, too, until its load balancer is gone.
+    // The provider's own finalizer blocks the deletion, too, until the load balancer is deleted.
     stage.cloud.hold();
     stage.delete("placed").await;
     stage
         .merge("placed", json!({"metadata": {"finalizers": [FINALIZER_OUTSIDE]}}))
         .await;
     stage.cloud.open();
-    stage.gone("placed").await;
+    stage.deleted("placed").await;
     assert_eq!(stage.cloud.of("default/placed"), None);
 }
 
-async fn a_service_without_parts_is_not_held(stage: &Stage) {
+async fn a_service_without_parts_is_deleted(stage: &Stage) {
     let writes = stage.cloud.writes().len();
     stage
         .create("free", |service| {
@@ -293,6 +287,6 @@ async fn a_service_without_parts_is_not_held(stage: &Stage) {
         })
         .await;
     stage.delete("free").await;
-    stage.gone("free").await;
+    stage.deleted("free").await;
     assert_eq!(stage.cloud.writes().len(), writes, "{:?}", stage.cloud.writes());
 }

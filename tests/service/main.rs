@@ -1,5 +1,5 @@
-//! The service controller against a real API server, with load balancers in memory: what is made, followed, taken away,
-//! said, and above all what is not done.
+//! The service controller against a real API server, with load balancers in memory: changes, Events, and needless changes that
+//! must not happen.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod life;

@@ -1,4 +1,4 @@
-//! Many Services.
+//! A cluster with many Services.
 
 use futures_util::future::join_all;
 
@@ -17,10 +17,10 @@ async fn a_node_that_joins_costs_one_pass_for_each_part() {
         (served.count() == MANY).then_some(())
     })
     .await;
-    let made = stage.cloud.writes();
-    let creates = made.iter().filter(|write| write.starts_with("create")).count();
+    let created = stage.cloud.writes();
+    let creates = created.iter().filter(|write| write.starts_with("create")).count();
     assert_eq!(creates, MANY);
-    // What our own annotations set off has ended when nothing was looked at for a moment.
+    // The marker ends after the passes that the program's own annotations caused.
     stage.marker("marker").await;
 
     let (reads, writes) = (stage.cloud.reads().len(), stage.cloud.writes().len());
@@ -28,17 +28,17 @@ async fn a_node_that_joins_costs_one_pass_for_each_part() {
     stage.join(&["n3", "n4", "n5"]).await;
     eventually("all follow", async || {
         let all = stage.cloud.balancers();
-        let here = stage
+        let joined = stage
             .cloud
             .hosts()
             .get("n5")
             .is_some_and(|host| host.len() == MANY);
-        (here && all.iter().all(|balancer| balancer.members.len() == 5)).then_some(())
+        (joined && all.iter().all(|balancer| balancer.members.len() == 5)).then_some(())
     })
     .await;
-    let looks = stage.looks(reads);
-    assert_eq!(looks.len(), MANY + 1, "{looks:?}");
-    assert!(looks.values().all(|looks| *looks == 1), "{looks:?}");
+    let passes = stage.passes(reads);
+    assert_eq!(passes.len(), MANY + 1, "{passes:?}");
+    assert!(passes.values().all(|passes| *passes == 1), "{passes:?}");
     // One for each balancer, and one for each node.
     assert_eq!(stage.cloud.writes().len() - writes, MANY + 3);
     let log = stage.writes().split_off(log);
@@ -46,6 +46,6 @@ async fn a_node_that_joins_costs_one_pass_for_each_part() {
         // The last write for the marker may reach the audit log late.
         log.iter()
             .all(|(_, what, name)| what == "events/" || name == "marker"),
-        "no Service was written: {log:?}"
+        "a Service was written: {log:?}"
     );
 }

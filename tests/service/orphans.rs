@@ -1,5 +1,5 @@
-//! Services that are gone from the API server although their load balancers were never deleted: etcd was restored from a
-//! snapshot, a listing was stale, somebody removed the finalizer.
+//! Services that are missing in the API server although their load balancers were not deleted: etcd was restored from a
+//! snapshot, a listing was stale, or the finalizer was removed.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use serde_json::json;
 
 use crate::stage::{FINALIZER, Stage, addresses, eventually};
 
-/// Removes a Service while the program does not run, so that nobody deletes its load balancer, and starts the program again.
+/// Removes a Service while the program does not run, so that its load balancer is not deleted, and starts the program again.
 async fn lose(stage: &mut Stage, name: &str, change: impl FnOnce(&mut Config)) {
     stage.kill();
     stage.delete(name).await;
     stage.merge(name, json!({"metadata": {"finalizers": null}})).await;
-    stage.gone(name).await;
+    stage.deleted(name).await;
     stage.run(change);
 }
 
@@ -37,7 +37,7 @@ fn id_of(service: &Service) -> Option<&String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_orphan_is_reported_once_left_unchanged_and_taken_over_by_a_new_service() {
+async fn an_orphan_is_reported_once_left_unchanged_and_adopted_by_a_new_service() {
     let mut stage = Stage::prepare("orphan").await;
     let soon = |config: &mut Config| {
         config.service.orphans.report_after = Duration::ZERO;
@@ -53,7 +53,7 @@ async fn an_orphan_is_reported_once_left_unchanged_and_taken_over_by_a_new_servi
             && report.contains("--delete-orphaned-load-balancers would delete it"),
         "{report}"
     );
-    // Passes go on around it, in this process and in the next one.
+    // Passes for other Services continue, in this process and in the next one.
     stage.marker("marker").await;
     stage.kill();
     stage.run(soon);
@@ -69,7 +69,7 @@ async fn an_orphan_is_reported_once_left_unchanged_and_taken_over_by_a_new_servi
         (id_of(&second), addresses(&second))
     );
     stage.delete("lost").await;
-    stage.gone("lost").await;
+    stage.deleted("lost").await;
     assert_eq!(stage.cloud.of("default/lost"), None);
 }
 
@@ -93,7 +93,7 @@ async fn with_the_flag_an_orphan_is_deleted_after_its_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_that_lost_services_after_410_costs_no_load_balancer() {
+async fn a_listing_without_services_after_410_deletes_no_load_balancer() {
     let mut stage = Stage::prepare("shrunken").await;
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::start(stage.client.clone(), folder.path()).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_listing_that_lost_services_after_410_costs_no_load_balancer() {
         .merge("lost", json!({"metadata": {"finalizers": null}}))
         .await;
     stage.delete("lost").await;
-    stage.gone("lost").await;
+    stage.deleted("lost").await;
     proxy.remove(unreachable);
     let report = eventually("the orphan is reported", async || reports(&stage).await.pop()).await;
     assert!(
@@ -164,7 +164,7 @@ async fn a_service_of_a_namespace_that_was_finalized_by_force_is_deleted_normall
         .body(serde_json::to_vec(&finalized).unwrap())
         .unwrap();
     stage.client.request::<Namespace>(put).await.unwrap();
-    eventually("the namespace is gone", async || {
+    eventually("the namespace is deleted", async || {
         namespaces
             .get_opt("doomed")
             .await
@@ -180,7 +180,7 @@ async fn a_service_of_a_namespace_that_was_finalized_by_force_is_deleted_normall
         stage.cloud.of("doomed/web").is_none().then_some(())
     })
     .await;
-    eventually("the Service is gone", async || {
+    eventually("the Service is deleted", async || {
         services.get_opt("web").await.unwrap().is_none().then_some(())
     })
     .await;

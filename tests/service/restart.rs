@@ -1,4 +1,4 @@
-//! The program ends, and another one begins.
+//! Restarts of the program.
 
 use ccm_core::testkit::balancers::{COLOUR, WOOD};
 use serde_json::json;
@@ -6,12 +6,12 @@ use serde_json::json;
 use crate::stage::{Stage, addresses, eventually, has_finalizer};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_is_silent() {
+async fn a_restart_writes_nothing() {
     let mut stage = Stage::start("restart").await;
     for number in 0..5 {
         stage.served(&format!("web-{number}")).await;
     }
-    // Even what people were told stays told.
+    // Warnings are not repeated, either.
     stage
         .create("special", |service| {
             service["metadata"]["annotations"] = json!({COLOUR: "pink", WOOD: "oak"});
@@ -27,11 +27,11 @@ async fn a_restart_is_silent() {
     let (reads, writes) = (stage.cloud.reads().len(), stage.cloud.writes().len());
     let patches = stage.writes().len();
     stage.run(|_| {});
-    // Six balancers and the hosts, each looked at once.
-    let seven = |looks: &std::collections::BTreeMap<String, usize>| looks.len() == 7;
-    eventually("every part was looked at", async || {
-        let looks = stage.looks(reads);
-        seven(&looks).then_some(())
+    // One pass for each of the six balancers and for the hosts.
+    let seven = |passes: &std::collections::BTreeMap<String, usize>| passes.len() == 7;
+    eventually("a pass for every part", async || {
+        let passes = stage.passes(reads);
+        seven(&passes).then_some(())
     })
     .await;
     stage.join(&["n3"]).await;
@@ -44,7 +44,7 @@ async fn a_restart_is_silent() {
         .filter(|(verb, what, _)| verb == "patch" || what.starts_with("services"))
         .collect();
     assert!(patched.is_empty(), "{patched:?}");
-    // All that was said and done is about the node that came.
+    // All writes and Events concern the node that joined.
     eventually("all have the node", async || {
         let all = stage.cloud.balancers();
         all.iter()
@@ -66,7 +66,7 @@ async fn a_restart_is_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happened_while_the_program_was_down_is_made_up_for() {
+async fn changes_during_a_downtime_are_handled_at_the_restart() {
     let mut stage = Stage::start("down").await;
     for name in ["deleted", "changed", "plain"] {
         stage.served(name).await;
@@ -79,9 +79,9 @@ async fn what_happened_while_the_program_was_down_is_made_up_for() {
     stage.create("new", |_| {}).await;
     stage.join(&["n3"]).await;
     stage.run(|_| {});
-    stage.gone("deleted").await;
+    stage.deleted("deleted").await;
     stage
-        .service("changed", "is let go", |service| !has_finalizer(service))
+        .service("changed", "has no finalizer", |service| !has_finalizer(service))
         .await;
     stage
         .service("new", "is served", |service| !addresses(service).is_empty())
@@ -89,26 +89,26 @@ async fn what_happened_while_the_program_was_down_is_made_up_for() {
     stage
         .balancer("plain", |balancer| balancer.members.len() == 3)
         .await;
-    for gone in ["deleted", "changed"] {
-        assert_eq!(stage.cloud.of(&format!("default/{gone}")), None);
+    for name in ["deleted", "changed"] {
+        assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
     }
     stage.event("deleted", "DeletedLoadBalancer").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_at_any_write_it_goes_on_where_it_was() {
+async fn a_program_killed_at_a_write_continues_after_its_restart() {
     let mut stage = Stage::start("killed").await;
     for (name, begin) in [
-        ("made", "create balancer"),
+        ("created", "create balancer"),
         ("let-in", "let {\"default/let-in\"}"),
     ] {
         stage.cloud.hold();
         stage.create(name, |_| {}).await;
         if name == "let-in" {
-            // Only the second kind of write is held back.
+            // Only the second kind of write is delayed.
             stage.cloud.open();
         }
-        eventually("a write is under way", async || {
+        eventually("a write in progress", async || {
             let writes = stage.cloud.writes();
             writes.iter().any(|write| write.starts_with(begin)).then_some(())
         })
@@ -120,25 +120,31 @@ async fn killed_at_any_write_it_goes_on_where_it_was() {
             .service(name, "is served", |service| !addresses(service).is_empty())
             .await;
         let owner = format!("default/{name}");
-        let made = stage.cloud.balancers();
-        assert_eq!(made.iter().filter(|balancer| balancer.owner == owner).count(), 1);
+        let balancers = stage.cloud.balancers();
+        assert_eq!(
+            balancers
+                .iter()
+                .filter(|balancer| balancer.owner == owner)
+                .count(),
+            1
+        );
     }
-    // And in the middle of a deletion.
+    // A kill during a deletion.
     stage.cloud.hold();
-    stage.delete("made").await;
-    eventually("a write is under way", async || {
+    stage.delete("created").await;
+    eventually("a write in progress", async || {
         let writes = stage.cloud.writes();
         writes
             .iter()
-            .any(|write| write.contains("and {\"default/made\"} no more"))
+            .any(|write| write.contains("and {\"default/created\"} no more"))
             .then_some(())
     })
     .await;
     stage.kill();
     stage.cloud.open();
-    assert!(has_finalizer(&stage.services.get("made").await.unwrap()));
+    assert!(has_finalizer(&stage.services.get("created").await.unwrap()));
     stage.run(|_| {});
-    stage.gone("made").await;
-    assert_eq!(stage.cloud.of("default/made"), None);
-    assert!(!stage.cloud.hosts()["n1"].contains("default/made"));
+    stage.deleted("created").await;
+    assert_eq!(stage.cloud.of("default/created"), None);
+    assert!(!stage.cloud.hosts()["n1"].contains("default/created"));
 }

@@ -1,4 +1,4 @@
-//! The rights that a cluster's roles give already are enough.
+//! The rights of the roles that every cluster has are enough.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{Api, api::PostParams};
@@ -18,7 +18,7 @@ async fn the_role_that_every_cluster_has_is_enough() {
         .await
         .unwrap();
     let roles: Api<ClusterRole> = Api::all(stage.client.clone());
-    crate::stage::eventually("the role is there", async || {
+    crate::stage::eventually("the role exists", async || {
         roles.get_opt(ROLE).await.ok().flatten().map(drop)
     })
     .await;
@@ -35,10 +35,10 @@ async fn the_role_that_every_cluster_has_is_enough() {
     stage.run(|config| config.api_server.kubeconfig = Some(kubeconfig));
     let service = stage.served("web").await;
     assert!(has_finalizer(&service));
-    // Its namespace may not be read, so that nothing is marked.
+    // The role does not allow to read the namespace, so that objects have no ownership tag.
     assert_eq!(stage.balancer("web", |_| true).await.tag, None);
     stage.delete("web").await;
-    stage.gone("web").await;
+    stage.deleted("web").await;
     stage.event("web", "DeletedLoadBalancer").await;
     assert_eq!(stage.cloud.of("default/web"), None);
     let log = stage.control_plane.audit_log().unwrap();

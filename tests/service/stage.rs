@@ -45,7 +45,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 register_provider! { name: "fake", summary: "A cloud in memory", build: build }
 
 pub(crate) struct Stage {
-    /// First, since it must have ended when another test gets the control plane.
+    /// Dropped first, so that the program has ended when another test gets the control plane.
     program: Option<Inside>,
     pub(crate) control_plane: ControlPlane,
     pub(crate) client: kube::Client,
@@ -56,7 +56,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A control plane with two nodes, and the program.
+    /// Starts a control plane with two nodes, and the program.
     pub(crate) async fn start(cluster: &str) -> Self {
         let mut stage = Self::prepare(cluster).await;
         stage.run(|_| {});
@@ -106,7 +106,7 @@ impl Stage {
         self.program = Some(Inside::start(cloud_controller_manager::run(*config)).unwrap());
     }
 
-    /// Ends the program as a crash would.
+    /// Ends the program like a crash.
     pub(crate) fn kill(&mut self) {
         self.program = None;
     }
@@ -140,7 +140,7 @@ impl Stage {
             .unwrap();
     }
 
-    /// Creates a Service of type LoadBalancer; `change` has the last word on it.
+    /// Creates a Service of type LoadBalancer, which `change` can override.
     pub(crate) async fn create(&self, name: &str, change: impl FnOnce(&mut Value)) -> Service {
         let mut service = json!({
             "apiVersion": "v1", "kind": "Service",
@@ -197,8 +197,8 @@ impl Stage {
             .await
     }
 
-    pub(crate) async fn gone(&self, name: &str) {
-        eventually(&format!("{name} is gone"), async || {
+    pub(crate) async fn deleted(&self, name: &str) {
+        eventually(&format!("{name} is deleted"), async || {
             self.services.get_opt(name).await.unwrap().is_none().then_some(())
         })
         .await;
@@ -222,7 +222,7 @@ impl Stage {
             .await
             .unwrap()
             .items;
-        // Their names end in the time.
+        // The names of Events end with the time.
         events.sort_by_key(|event| event.metadata.name.clone());
         events
             .into_iter()
@@ -252,16 +252,16 @@ impl Stage {
         .await
     }
 
-    /// How often passes looked at a part since `from`.
-    pub(crate) fn looks(&self, from: usize) -> BTreeMap<String, usize> {
-        let mut looks = BTreeMap::new();
+    /// The number of passes over each part since `from`.
+    pub(crate) fn passes(&self, from: usize) -> BTreeMap<String, usize> {
+        let mut passes = BTreeMap::new();
         for Read { part, .. } in self.cloud.reads().into_iter().skip(from) {
-            *looks.entry(part).or_default() += 1;
+            *passes.entry(part).or_default() += 1;
         }
-        looks
+        passes
     }
 
-    /// What the program sent to the API server about Services, and its Events: verb, resource/subresource, name.
+    /// The program's writes of Services and Events to the API server: verb, resource/subresource, name.
     pub(crate) fn writes(&self) -> Vec<(String, String, String)> {
         let log = self.control_plane.audit_log().unwrap();
         log.into_iter()
@@ -279,11 +279,11 @@ impl Stage {
             .collect()
     }
 
-    /// A Service that comes now is served: everything that was asked for before was at least begun.
+    /// Creates a Service, waits until it is served, and deletes it. Work for all earlier changes has then at least begun.
     pub(crate) async fn marker(&self, name: &str) {
         self.served(name).await;
         self.delete(name).await;
-        self.gone(name).await;
+        self.deleted(name).await;
     }
 }
 

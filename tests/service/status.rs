@@ -1,4 +1,4 @@
-//! What the status page says of Services.
+//! Services on the status page.
 
 use ccm_testbed::binary::free_port;
 use cloud_controller_manager::options::{self, Request};
@@ -33,7 +33,7 @@ async fn the_status_page_shows_each_service_with_its_address_and_last_plan() {
         .build()
         .unwrap();
     let url = format!("https://127.0.0.1:{port}/statusz");
-    let row = eventually("the page shows that it is served", async || {
+    let row = eventually("the page shows that the Service is served", async || {
         let request = http.get(&url).header("accept", "application/json");
         let status: Value = request.send().await.ok()?.json().await.ok()?;
         let row = status["services"]["shown"][0].clone();

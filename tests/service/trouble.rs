@@ -1,4 +1,4 @@
-//! What the cloud refuses, or takes its time for, and what people hear of it.
+//! Refusals, failures and delays of the cloud, and their Events.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use crate::stage::{Stage, addresses, eventually, has_finalizer};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble() {
     let stage = Stage::start("trouble").await;
-    a_wait_of_the_provider_is_kept_to_and_said_once(&stage).await;
-    a_failure_is_tried_again_by_itself(&stage).await;
-    a_cloud_at_work_is_no_failure(&stage).await;
-    what_is_refused_is_said_and_the_rest_goes_on(&stage).await;
-    a_tolerated_value_is_noted_once(&stage).await;
-    what_cannot_be_changed_stays_and_is_said(&stage).await;
-    a_listing_that_fails_holds_up_but_loses_nothing(&stage).await;
-    a_service_deleted_while_it_is_made_leaves_nothing(&stage).await;
-    the_deletion_of_what_never_served_is_announced(&stage).await;
+    a_wait_of_the_provider_is_respected_and_reported_once(&stage).await;
+    a_failure_is_retried(&stage).await;
+    a_busy_cloud_is_not_a_failure(&stage).await;
+    a_refused_value_is_reported_and_other_changes_continue(&stage).await;
+    a_tolerated_value_is_reported_once(&stage).await;
+    an_immutable_field_stays_and_is_reported(&stage).await;
+    a_failed_listing_delays_work_and_loses_none(&stage).await;
+    a_service_deleted_during_its_creation_leaks_nothing(&stage).await;
+    the_deletion_of_a_service_that_was_never_served_is_reported(&stage).await;
     without_nodes_members_stay(&stage).await;
 }
 
-fn plan_of(stage: &Stage, begin: &str) -> usize {
+fn count_writes(stage: &Stage, begin: &str) -> usize {
     let writes = stage.cloud.writes();
     writes.iter().filter(|write| write.starts_with(begin)).count()
 }
 
-async fn a_wait_of_the_provider_is_kept_to_and_said_once(stage: &Stage) {
+async fn a_wait_of_the_provider_is_respected_and_reported_once(stage: &Stage) {
     let wait = Duration::from_millis(300);
     let error = Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::Fixed(wait));
-    // Each try has its own request ID.
+    // Each attempt has its own request ID.
     for number in 0..4 {
         let error = error.clone().with_context("request_id", format!("req-{number}"));
         stage
@@ -42,7 +42,7 @@ async fn a_wait_of_the_provider_is_kept_to_and_said_once(stage: &Stage) {
             .fail("create balancer balancer_default_slow", &error, 1);
     }
     stage.served("slow").await;
-    assert_eq!(plan_of(stage, "create balancer balancer_default_slow"), 5);
+    assert_eq!(count_writes(stage, "create balancer balancer_default_slow"), 5);
     stage.event("slow", "EnsuredLoadBalancer").await;
     assert_eq!(
         stage.reasons("slow").await,
@@ -59,21 +59,21 @@ async fn a_wait_of_the_provider_is_kept_to_and_said_once(stage: &Stage) {
     );
 }
 
-async fn a_failure_is_tried_again_by_itself(stage: &Stage) {
+async fn a_failure_is_retried(stage: &Stage) {
     let error = Error::new(ErrorKind::Unavailable, "the cloud is down");
     stage
         .cloud
         .fail("create balancer balancer_default_unlucky", &error, 1);
-    // Five seconds, the first wait, and no more.
+    // Five seconds, the first wait of the backoff.
     stage.served("unlucky").await;
-    assert_eq!(plan_of(stage, "create balancer balancer_default_unlucky"), 2);
+    assert_eq!(count_writes(stage, "create balancer balancer_default_unlucky"), 2);
 }
 
-async fn a_cloud_at_work_is_no_failure(stage: &Stage) {
+async fn a_busy_cloud_is_not_a_failure(stage: &Stage) {
     stage.cloud.set_polls(5);
     stage.served("patient").await;
     stage.delete("patient").await;
-    stage.gone("patient").await;
+    stage.deleted("patient").await;
     stage.cloud.set_polls(0);
     stage.event("patient", "DeletedLoadBalancer").await;
     assert_eq!(
@@ -87,25 +87,25 @@ async fn a_cloud_at_work_is_no_failure(stage: &Stage) {
     );
 }
 
-async fn what_is_refused_is_said_and_the_rest_goes_on(stage: &Stage) {
+async fn a_refused_value_is_reported_and_other_changes_continue(stage: &Stage) {
     stage.served("bright").await;
     stage
         .merge("bright", json!({"metadata": {"annotations": {COLOUR: "plaid"}}}))
         .await;
     let message = stage.event("bright", "SyncLoadBalancerFailed").await;
     assert!(message.ends_with("plaid is no colour"), "{message}");
-    // What it has follows the nodes all the same, without waiting for the next try.
+    // The load balancer follows the nodes nevertheless, without a wait for the next attempt.
     stage.join(&["n3"]).await;
     stage
         .balancer("bright", |balancer| balancer.members.contains("n3"))
         .await;
-    // And it can be deleted.
+    // The Service can be deleted.
     stage.delete("bright").await;
-    stage.gone("bright").await;
+    stage.deleted("bright").await;
     assert_eq!(stage.cloud.of("default/bright"), None);
 }
 
-async fn a_tolerated_value_is_noted_once(stage: &Stage) {
+async fn a_tolerated_value_is_reported_once(stage: &Stage) {
     stage
         .create("pinkish", |service| {
             service["metadata"]["annotations"] = json!({COLOUR: "pink"});
@@ -117,15 +117,18 @@ async fn a_tolerated_value_is_noted_once(stage: &Stage) {
         .await;
     stage.marker("after-pinkish").await;
     let events = stage.events("pinkish").await;
-    let notes: Vec<_> = events
+    let warnings: Vec<_> = events
         .iter()
         .filter(|(_, reason, _)| reason == "ColourIgnored")
         .collect();
-    assert_eq!(notes.len(), 1, "{events:?}");
-    assert_eq!(notes[0].0, "cloud-provider-fake", "the provider's own component");
+    assert_eq!(warnings.len(), 1, "{events:?}");
+    assert_eq!(
+        warnings[0].0, "cloud-provider-fake",
+        "the provider's own component"
+    );
 }
 
-async fn what_cannot_be_changed_stays_and_is_said(stage: &Stage) {
+async fn an_immutable_field_stays_and_is_reported(stage: &Stage) {
     stage
         .merge("pinkish", json!({"metadata": {"annotations": {WOOD: "oak"}}}))
         .await;
@@ -135,10 +138,10 @@ async fn what_cannot_be_changed_stays_and_is_said(stage: &Stage) {
         "the wood of balancer balancer_default_pinkish is pine and can not be made oak without making it anew"
     );
     stage.delete("pinkish").await;
-    stage.gone("pinkish").await;
+    stage.deleted("pinkish").await;
 }
 
-async fn a_listing_that_fails_holds_up_but_loses_nothing(stage: &Stage) {
+async fn a_failed_listing_delays_work_and_loses_none(stage: &Stage) {
     stage
         .cloud
         .break_down(Some(Error::new(ErrorKind::Unauthenticated, "wrong password")));
@@ -159,12 +162,12 @@ async fn a_listing_that_fails_holds_up_but_loses_nothing(stage: &Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_discovery_that_failed_delays_nothing_that_is_known() {
+async fn a_failed_discovery_does_not_delay_known_services() {
     let stage = Stage::start("refused").await;
     stage.served("known").await;
     stage.event("known", "EnsuredLoadBalancer").await;
     stage.served("leaver").await;
-    // Until nothing of these two is looked for any more: the first discovery that fails must be that of the next one.
+    // Discovery for these two Services must have ended, so that the first failed discovery is that of the next Service.
     stage.marker("marker").await;
     let retry = Retry::from_header(Duration::from_secs(86400));
     let error = Error::new(ErrorKind::Unavailable, "come back tomorrow").with_retry(retry);
@@ -172,7 +175,7 @@ async fn a_discovery_that_failed_delays_nothing_that_is_known() {
     stage.create("early", |_| {}).await;
     stage.event("early", "SyncLoadBalancerFailed").await;
     stage.cloud.break_down(None);
-    // The next discovery is minutes away, and none of this waits for it.
+    // The next discovery is minutes away, and these changes do not wait for it.
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     stage.merge("known", json!({"spec": {"ports": ports}})).await;
     stage
@@ -183,40 +186,40 @@ async fn a_discovery_that_failed_delays_nothing_that_is_known() {
         .balancer("known", |balancer| balancer.members.contains("n3"))
         .await;
     stage.delete("leaver").await;
-    stage.gone("leaver").await;
+    stage.deleted("leaver").await;
     assert_eq!(stage.cloud.of("default/leaver"), None);
 }
 
-async fn a_service_deleted_while_it_is_made_leaves_nothing(stage: &Stage) {
+async fn a_service_deleted_during_its_creation_leaks_nothing(stage: &Stage) {
     stage.cloud.hold();
     stage.create("brief", |_| {}).await;
-    eventually("it is being made", async || {
-        (plan_of(stage, "create balancer balancer_default_brief") > 0).then_some(())
+    eventually("its creation is in progress", async || {
+        (count_writes(stage, "create balancer balancer_default_brief") > 0).then_some(())
     })
     .await;
     stage.delete("brief").await;
     stage.cloud.open();
-    stage.gone("brief").await;
+    stage.deleted("brief").await;
     assert_eq!(stage.cloud.of("default/brief"), None);
     assert!(!stage.cloud.hosts()["n1"].contains("default/brief"));
 }
 
-async fn the_deletion_of_what_never_served_is_announced(stage: &Stage) {
+async fn the_deletion_of_a_service_that_was_never_served_is_reported(stage: &Stage) {
     stage.cloud.set_polls(u32::MAX);
     stage.create("never", |_| {}).await;
     stage.balancer("never", |_| true).await;
     stage.event("never", "EnsuringLoadBalancer").await;
     stage.delete("never").await;
-    // The program knows of the deletion before the cloud is ready: it handles a Service that came later.
+    // The program has read the deletion before the cloud is ready, because it handles a later Service.
     stage.create("later", |_| {}).await;
     eventually("the later Service has the finalizer", async || {
         has_finalizer(&stage.services.get("later").await.unwrap()).then_some(())
     })
     .await;
     stage.cloud.set_polls(0);
-    stage.gone("never").await;
+    stage.deleted("never").await;
     stage.delete("later").await;
-    stage.gone("later").await;
+    stage.deleted("later").await;
     stage.event("never", "DeletedLoadBalancer").await;
     assert_eq!(
         stage.reasons("never").await,
@@ -237,22 +240,22 @@ async fn without_nodes_members_stay(stage: &Stage) {
     for node in &before {
         stage.merge_node(node, unready.clone()).await;
     }
-    // Whatever was under way with some of them goes on when there are none.
+    // The pass that began with some nodes continues when there are none.
     stage.cloud.open();
     stage.event("alone", "UnAvailableLoadBalancer").await;
     let members = stage.balancer("alone", |_| true).await.members;
     assert!(!members.is_empty(), "{members:?}");
     let events = stage.events("alone").await;
-    let told: Vec<_> = events
+    let warnings: Vec<_> = events
         .iter()
         .filter(|(_, reason, _)| reason == "UnAvailableLoadBalancer")
         .collect();
-    assert_eq!(told.len(), 1, "{events:?}");
-    assert_eq!(told[0].2, "There are no available nodes for LoadBalancer");
+    assert_eq!(warnings.len(), 1, "{events:?}");
+    assert_eq!(warnings[0].2, "There are no available nodes for LoadBalancer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drift_is_mended_and_a_quiet_check_is_quiet() {
+async fn drift_is_corrected_and_a_check_without_drift_writes_nothing() {
     let mut stage = Stage::prepare("drift").await;
     stage.run(|config| config.service.drift_period = Some(Duration::from_millis(500)));
     let service = stage.served("web").await;
@@ -265,24 +268,29 @@ async fn drift_is_mended_and_a_quiet_check_is_quiet() {
         (created.count() >= events).then_some(())
     })
     .await;
-    // A few checks go by.
+    // Several checks without drift.
     let (reads, patches) = (stage.cloud.reads().len(), stage.writes().len());
     let writes = stage.cloud.writes().len();
     eventually("three checks", async || {
-        let looks = stage.looks(reads);
-        looks.get("hosts").is_some_and(|looks| *looks >= 3).then_some(())
+        let passes = stage.passes(reads);
+        passes
+            .get("hosts")
+            .is_some_and(|passes| *passes >= 3)
+            .then_some(())
     })
     .await;
     assert_eq!(stage.cloud.writes().len(), writes);
     assert_eq!(stage.writes().len(), patches, "{:?}", stage.writes());
     assert_eq!(stage.events("web").await.len(), events);
     let background = ccm_core::Priority::Background;
-    let looks = stage.cloud.reads().split_off(reads);
+    let checks = stage.cloud.reads().split_off(reads);
     assert!(
-        looks.iter().all(|read| read.fresh && read.priority == background),
-        "{looks:?}"
+        checks
+            .iter()
+            .all(|read| read.fresh && read.priority == background),
+        "{checks:?}"
     );
-    // Somebody changes it, somebody deletes it.
+    // Others change the load balancer, and then delete it.
     stage.cloud.edit(|balancers| {
         for balancer in balancers.values_mut() {
             balancer.members.clear();
@@ -303,9 +311,9 @@ async fn drift_is_mended_and_a_quiet_check_is_quiet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_status_that_may_not_be_written_is_said() {
+async fn a_refused_write_of_the_status_is_reported() {
     let stage = Stage::start("unwritten").await;
-    // An admission policy that refuses our finalizer stands for every refusal.
+    // An admission policy that refuses the finalizer represents every refusal.
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": "no-finalizers"},
@@ -360,7 +368,7 @@ async fn a_status_that_may_not_be_written_is_said() {
             && message.contains("not here"),
         "{message}"
     );
-    // Others are served, and nothing is made for it.
+    // Other Services are served, and nothing is created for this one.
     stage.served("other").await;
     assert_eq!(stage.cloud.of("default/refused"), None);
     bindings

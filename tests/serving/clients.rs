@@ -1,4 +1,4 @@
-//! Clients of every kind, and what they may see.
+//! Clients of every kind, and their access.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::stage::{LIMIT, Stage, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_read_metrics_is_served_and_nobody_else() {
+async fn only_authorized_clients_read_metrics() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let (scraper, stranger) = (stage.scraper().await, stage.token("stranger").await);
@@ -44,10 +44,10 @@ async fn who_may_read_metrics_is_served_and_nobody_else() {
     let expired = stage.control_plane.expired(&scraper).unwrap();
     let (code, body) = ccm.get_as(&expired, "/metrics").await.unwrap();
     assert_eq!(code, 401, "{body}");
-    // Whoever shows nonsense may still see what everybody may.
+    // A client with an invalid token can still read public paths.
     assert_eq!(ccm.get_as("nonsense", "/livez").await.unwrap().0, 200);
 
-    // The program itself was refused nothing.
+    // No request of the program itself was refused.
     let user = "system:serviceaccount:kube-system:cloud-controller-manager";
     let denied: Vec<_> = stage
         .control_plane
@@ -61,14 +61,14 @@ async fn who_may_read_metrics_is_served_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_are_remembered_and_a_token_that_is_no_more_is_noticed() {
+async fn answers_are_cached_and_a_deleted_token_is_refused() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let scraper = stage.scraper().await;
     let mut ccm = stage.launch(&account, &["--authentication-token-webhook-cache-ttl=2s"]);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     until(200, || ccm.get_as(&scraper, "/metrics")).await;
-    let asked = |resource: &str| {
+    let requests = |resource: &str| {
         let log = stage.control_plane.audit_log().unwrap();
         log.into_iter().filter(|entry| entry.resource == resource).count()
     };
@@ -76,8 +76,8 @@ async fn answers_are_remembered_and_a_token_that_is_no_more_is_noticed() {
         assert_eq!(ccm.get_as(&scraper, "/metrics").await.unwrap().0, 200);
         assert_eq!(ccm.get("/metrics").await.unwrap().0, 403);
     }
-    // Fifty scrapes take a moment, and nothing is remembered for ever.
-    let (reviews, rights) = (asked("tokenreviews"), asked("subjectaccessreviews"));
+    // Fifty scrapes take some time, and cached answers expire.
+    let (reviews, rights) = (requests("tokenreviews"), requests("subjectaccessreviews"));
     assert!(reviews < 15 && rights < 15, "{reviews} {rights}");
 
     let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
@@ -98,7 +98,7 @@ async fn the_clusters_authorities_verify_client_certificates() {
     let admin = admin(&stage);
     let (code, metrics) = get(&ccm, &admin, "/metrics").await;
     assert_eq!(code, 200, "{metrics}");
-    // Masters are not asked about.
+    // Members of system:masters need no review.
     let log = stage.control_plane.audit_log().unwrap();
     assert!(log.iter().all(|entry| entry.resource != "subjectaccessreviews"));
 
@@ -132,7 +132,7 @@ async fn get(ccm: &Ccm, identity: &[u8], path: &str) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_proxy_speaks_for_nobody() {
+async fn headers_of_a_front_proxy_are_ignored() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     stage.scraper().await;

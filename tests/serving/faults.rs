@@ -1,4 +1,4 @@
-//! What can go wrong around the server.
+//! Faults of the HTTPS server and of the API server.
 
 use std::{fs, net::TcpListener};
 
@@ -7,7 +7,7 @@ use ccm_testbed::proxy::{Action, Proxy, Rule};
 use crate::stage::{LIMIT, Stage, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
+async fn only_probes_are_served_while_the_api_server_answers_no_reviews() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let scraper = stage.scraper().await;
@@ -54,7 +54,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
             round + 1
         );
     }
-    // What passes is asked again, so that a scraper need not notice.
+    // A short failure is retried, so that the scraper gets its answer.
     let once = Action::status(500);
     proxy.add(Rule::when(|request| request.resource == "tokenreviews", once).at(1));
     assert_eq!(ccm.get_as(&scraper, "/metrics").await.unwrap().0, 200);
@@ -77,19 +77,19 @@ async fn a_cluster_that_refuses_its_client_ca_ends_the_program_unless_tolerated(
     for flags in [
         &[named.as_str(), "--authentication-tolerate-lookup-failure"][..],
         &[named.as_str(), "--authentication-skip-lookup"],
-        // Nobody has said that this account is the one to ask with.
+        // No flag names this account for reviews.
         &[],
     ] {
         let mut ccm = stage.launch(&account, flags);
         ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-        // It may not ask either.
+        // The account has no right to create reviews, either.
         let (code, body) = ccm.get_as("nonsense", "/metrics").await.unwrap();
         assert_eq!(code, 503, "{body}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_keeps_the_server_from_starting_is_named_at_once() {
+async fn all_problems_of_the_server_are_reported_at_once() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let (certificate, key) = (
@@ -127,7 +127,7 @@ async fn all_that_keeps_the_server_from_starting_is_named_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ipv6_address_will_do_in_brackets_or_without() {
+async fn an_ipv6_address_is_accepted_with_and_without_brackets() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let http = reqwest::Client::builder()
@@ -147,7 +147,7 @@ async fn an_ipv6_address_will_do_in_brackets_or_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_are_replaced_by_good_ones_while_it_runs() {
+async fn changed_certificates_are_used_if_they_are_valid() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let (certificate, key) = (
@@ -191,7 +191,7 @@ async fn certificates_are_replaced_by_good_ones_while_it_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_review_that_hangs_is_given_up_and_holds_up_nobody_else() {
+async fn a_hanging_review_times_out_and_delays_no_other_client() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     let upstream = ccm_testbed::controlplane::client(&account).await.unwrap();

@@ -1,5 +1,5 @@
-//! The HTTPS server of the whole program before a real API server: who is served what, and what happens when the API
-//! server cannot be asked, or certificates change.
+//! The HTTPS server of the whole program with a real API server: access of clients, failures of the API server, and changed
+//! certificates.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "../binaries/mod.rs"]

@@ -1,4 +1,4 @@
-//! Pages that say how things stand.
+//! Pages with the config and the state.
 
 use ccm_testbed::nodes::{self, NodeSpec};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::stage::{LIMIT, Stage, until};
 const OPEN: &str = "--authorization-always-allow-paths=/*";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_says_what_it_was_told_and_how_things_stand() {
+async fn pages_show_config_flags_and_state() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
     nodes::register(&stage.client, &[NodeSpec::new("one"), NodeSpec::new("two")])
@@ -30,13 +30,13 @@ async fn it_says_what_it_was_told_and_how_things_stand() {
 
     let flagz = until(200, || ccm.get("/flagz")).await;
     assert!(flagz.contains("\nnode-status-update-frequency=90s\n"), "{flagz}");
-    let flagz: Value = serde_json::from_str(&ask_json(&ccm, "/flagz").await).unwrap();
+    let flagz: Value = serde_json::from_str(&get_json(&ccm, "/flagz").await).unwrap();
     assert_eq!(
         (&flagz["kind"], &flagz["flags"]["cloud-provider"]),
         (&"Flagz".into(), &"acme".into())
     );
 
-    let status: Value = serde_json::from_str(&ask_json(&ccm, "/statusz").await).unwrap();
+    let status: Value = serde_json::from_str(&get_json(&ccm, "/statusz").await).unwrap();
     assert_eq!(status["kind"], "Statusz");
     assert_eq!(status["provider"], "acme");
     assert_eq!(status["nodes"]["total"], 2);
@@ -62,7 +62,7 @@ async fn it_says_what_it_was_told_and_how_things_stand() {
     );
 }
 
-async fn ask_json(ccm: &ccm_testbed::binary::Ccm, path: &str) -> String {
+async fn get_json(ccm: &ccm_testbed::binary::Ccm, path: &str) -> String {
     let http = reqwest::Client::builder()
         .danger_accept_invalid_certs(true)
         .no_proxy()

@@ -34,9 +34,9 @@ impl Stage {
         }
     }
 
-    /// The kubeconfig of the program's account, which may do all that the node controllers need, and, if wanted, ask
-    /// about clients.
-    pub(crate) async fn account(&self, may_ask: bool) -> std::path::PathBuf {
+    /// The kubeconfig of the program's account, with the rights of the node controllers and, with `may_review`, the right to
+    /// create reviews.
+    pub(crate) async fn account(&self, may_review: bool) -> std::path::PathBuf {
         let kubeconfig = self
             .control_plane
             .service_account_kubeconfig("kube-system", ACCOUNT)
@@ -49,7 +49,7 @@ impl Stage {
         .await;
         self.bind_cluster("ccm-least", "kube-system", ACCOUNT, "ccm-least")
             .await;
-        if may_ask {
+        if may_review {
             self.bind_cluster("ccm-delegator", "kube-system", ACCOUNT, "system:auth-delegator")
                 .await;
             let binding: RoleBinding = serde_json::from_value(json!({
@@ -113,7 +113,7 @@ impl Stage {
         token
     }
 
-    /// The program, with the paths open that are elsewhere.
+    /// Starts the program with the default public paths.
     pub(crate) fn launch(&self, kubeconfig: &Path, flags: &[&str]) -> Ccm {
         let program = binaries::out_of_tree();
         let mut args = vec![
@@ -148,10 +148,10 @@ impl Stage {
     }
 }
 
-/// Waits until asking comes to this status, and says the body.
-pub(crate) async fn until(expected: u16, ask: impl AsyncFn() -> anyhow::Result<(u16, String)>) -> String {
+/// Repeats the request until it has this status, and returns the body.
+pub(crate) async fn until(expected: u16, request: impl AsyncFn() -> anyhow::Result<(u16, String)>) -> String {
     ccm_testbed::observe::eventually(LIMIT, async || {
-        let (status, body) = ask().await.ok()?;
+        let (status, body) = request().await.ok()?;
         (status == expected).then_some(body)
     })
     .await

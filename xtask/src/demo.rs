@@ -28,18 +28,18 @@ use ccm_testbed::{
 use clap::Args;
 use ipnet::IpNet;
 
-use self::{services::Act, tables::row};
+use self::{services::ServiceDemo, tables::row};
 use crate::{print, say};
 
 /// The cloud whose load balancers can be used in the demo, and the only one with `--real`.
 const OPENSTACK: &str = "openstack";
-/// Rows of the table that is drawn again and again.
+/// Rows of the table that is redrawn while nodes join.
 const LIVE_ROWS: usize = 15;
 /// Rows of the table at the end.
 const FINAL_ROWS: usize = 20;
 /// Until all nodes are initialised.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How many nodes join when the Services are there.
+/// How many nodes join after the Services are created.
 const JOINING: usize = 2;
 
 #[derive(Args, Debug, Default)]
@@ -47,7 +47,7 @@ pub(crate) struct DemoOptions {
     /// Which cloud: the name of its folder in `providers/`.
     #[arg(long, value_name = "NAME", default_value = OPENSTACK)]
     pub(crate) cloud: String,
-    /// How many nodes there are at first [default: 100; with --real 5]
+    /// How many nodes join at first [default: 100; with --real 5]
     #[arg(long)]
     pub(crate) nodes: Option<usize>,
     /// A real OpenStack in place of the simulated one (root, Debian).
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<()> {
     let clouds = crate::clouds()?;
     if !clouds.contains(&options.cloud) {
         bail!(
-            "there is no cloud {:?}; clouds are {}",
+            "unknown cloud {:?}; the clouds are {}",
             options.cloud,
             clouds.join(", ")
         );
@@ -150,7 +150,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let elapsed = finished
         .finished
         .map_or_else(|| began.elapsed(), |at| at.duration_since(began));
-    let at_end = State::read(&cloud, names.len(), baseline, elapsed)?;
+    let at_end = Progress::read(&cloud, names.len(), baseline, elapsed)?;
     screen.clear();
     print(at_end.render(&finished, FINAL_ROWS).trim_end());
 
@@ -158,17 +158,17 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
         Cloud::Simulated(cloud) => Some(Forwarder::start(cloud.control())),
         Cloud::Real(..) | Cloud::Test(..) => None,
     };
-    let mut act = Act::new(&cloud, forwarder, &mut ccm, client, place.port, &names);
-    let played = act.play(&joining).await;
-    // What is made in a real cloud, which others use too, does not stay there, however it went.
+    let mut service_demo = ServiceDemo::new(&cloud, forwarder, &mut ccm, client, place.port, &names);
+    let played = service_demo.play(&joining).await;
+    // A real cloud is shared: objects in it are deleted even after a failure.
     if options.once || options.real {
-        let cleaned = act.clean().await;
+        let cleaned = service_demo.clean().await;
         played.and(cleaned)?;
     } else {
         played?;
     }
     print("");
-    print(act.summary().trim_end());
+    print(service_demo.summary().trim_end());
     if options.once {
         return Ok(());
     }
@@ -191,12 +191,12 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     }
 }
 
-/// Where on this machine a simulated cloud has its addresses: a network of 127.0.0.0/8 for itself.
+/// The addresses of a simulated cloud on this machine: a network of 127.0.0.0/8 of its own.
 struct Place {
     network: u8,
-    /// The port of the Services, at which nobody else listens.
+    /// The port of the Services, on which no other process listens.
     port: u16,
-    /// Keeps other demos away; nothing is ever accepted.
+    /// Reserves the network. It never accepts a connection.
     _claim: TcpListener,
 }
 
@@ -204,7 +204,7 @@ impl Place {
     fn claim() -> Result<Self> {
         for port in [8080, 8081, 18080, 28080] {
             for network in 77..=254 {
-                // The address of the network's router, which nobody else in it has.
+                // The address of the network's router, which no load balancer or node gets.
                 let socket = TcpListener::bind((Ipv4Addr::new(127, network, 0, 1), port));
                 if let Ok(claim) = socket {
                     return Ok(Self {
@@ -216,7 +216,7 @@ impl Place {
             }
         }
         bail!(
-            "cannot listen on 127.77.0.1:8080, nor on 8081, 18080 or 28080 of any network up to 127.254: the demo needs one of them for its Services"
+            "cannot listen on 127.77.0.1:8080, nor on 8081, 18080 or 28080 of any network up to 127.254: the demo needs one of these ports for its Services"
         )
     }
 
@@ -247,7 +247,7 @@ async fn watch_nodes(
             bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
         }
         let elapsed = began.elapsed();
-        let state = State::read(cloud, count, baseline, elapsed)?;
+        let state = Progress::read(cloud, count, baseline, elapsed)?;
         if live {
             screen.draw(&state.render(&watch.now(), LIVE_ROWS));
         } else {
@@ -266,18 +266,18 @@ async fn watch_nodes(
     }
 }
 
-/// How far the nodes are.
-struct State {
+/// The progress of the nodes.
+struct Progress {
     count: usize,
     calls: BTreeMap<String, u64>,
     /// Calls of the start.
     baseline: u64,
     elapsed: Duration,
-    /// Calls for a node if each is asked about alone.
+    /// Calls for a node if each one is read alone.
     one_by_one: usize,
 }
 
-impl State {
+impl Progress {
     fn read(cloud: &Cloud, count: usize, baseline: u64, elapsed: Duration) -> Result<Self> {
         Ok(Self {
             count,
@@ -337,7 +337,7 @@ impl State {
     }
 }
 
-/// Draws over what was drawn before.
+/// Redraws a table in place.
 #[derive(Default)]
 struct Screen {
     lines: usize,
@@ -353,7 +353,7 @@ impl Screen {
         self.lines = text.lines().count();
     }
 
-    /// For a log: a line, when something but the time has changed.
+    /// Prints a line to a log, if it differs from the last one in more than the time.
     fn line(&mut self, text: &str) {
         let fixed = text.split(" after ").next().unwrap_or_default().to_owned();
         if fixed != self.last {

@@ -44,7 +44,7 @@ const CROSS_PACKAGES: [(&str, &str); 3] = [
     ("qemu-user-static", "qemu-aarch64-static"),
 ];
 
-/// What lists the dependencies of the program, in the program and as a file. The releases are also in the Dockerfile.
+/// Tools that list the dependencies of the program, in the program and as a file. The releases are also in the Dockerfile.
 const AUDITABLE: [Tool; 2] = [
     Tool {
         name: "cargo-auditable",
@@ -137,7 +137,7 @@ impl Image {
     }
 }
 
-/// What is built, and with which tools.
+/// The images to build, and the settings of the build.
 struct Images {
     /// The features of each image.
     features: Vec<String>,
@@ -150,7 +150,7 @@ struct Images {
 }
 
 impl Images {
-    /// Installs what is missing.
+    /// Installs missing tools and checks the options.
     fn prepare(options: &ImageOptions) -> Result<Self> {
         let mut features = options.features.clone();
         if features.is_empty() {
@@ -177,7 +177,7 @@ impl Images {
             let target = match architecture.as_str() {
                 "amd64" => "x86_64-unknown-linux-gnu",
                 "arm64" => "aarch64-unknown-linux-gnu",
-                other => bail!("unknown architecture {other:?}: takes amd64 or arm64"),
+                other => bail!("unknown architecture {other:?}: it must be amd64 or arm64"),
             };
             execute(Command::new("rustup").args(["--quiet", "target", "add", target]))?;
         }
@@ -199,7 +199,7 @@ impl Images {
         let mut built = Vec::new();
         for features in &self.features {
             let name = format!("cloud-controller-manager-v{version}-{features}");
-            // It is not there the first time.
+            // The image does not exist the first time.
             let _ = self.buildah(&["manifest", "rm", &name]).output();
             let mut sboms = Vec::new();
             for architecture in &self.architectures {
@@ -263,7 +263,7 @@ impl Images {
             _ => "qemu-x86_64-static",
         });
         list.arg(&program);
-        // A provider that the linker left out would be missed at the first start only.
+        // Without this check, a provider that the linker left out would be noticed at the first start only.
         let listed = output(list.arg("--list-providers"))?;
         let size = fs::metadata(&program)?.len();
         let names: Vec<_> = listed
@@ -350,7 +350,7 @@ pub(crate) fn install_packages(further: &[(&'static str, &'static str)]) -> Resu
         "installing {}, which build images (Debian, once)",
         missing.join(", ")
     ));
-    // On a new machine there is no list of packages yet.
+    // A new machine has no list of packages yet.
     execute(Command::new("apt-get").args(["update", "--quiet"]))?;
     let mut install = Command::new("apt-get");
     install.args([
@@ -361,6 +361,5 @@ pub(crate) fn install_packages(further: &[(&'static str, &'static str)]) -> Resu
         "--option=DPkg::Lock::Timeout=300",
     ]);
     install.args(missing).env("DEBIAN_FRONTEND", "noninteractive");
-    execute(&mut install)
-        .context("install these packages as root, or on another system what corresponds to them")
+    execute(&mut install).context("install these packages as root, or their equivalents on another system")
 }

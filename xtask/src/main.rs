@@ -1,7 +1,7 @@
 //! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`, `image`, `release`.
 //!
-//! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
-//! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
+//! Each command has its own set-up: it builds or installs its requirements into `~/.cache/ccm` (or `$CCM_CACHE_DIR`), prints
+//! one line about each, and uses them again the next time.
 
 mod demo;
 mod docs;
@@ -36,7 +36,7 @@ enum Task {
     Demo(demo::DemoOptions),
     /// Run everything that CI runs, in CI's order.
     Test(test::TestOptions),
-    /// Kill the program at every call of a scenario, or play it in storms of faults.
+    /// Kill the program at every call of a scenario, or run it in storms of faults.
     Sweep(sweep::SweepOptions),
     /// Measure calls, seconds and bytes (benches/).
     #[command(disable_help_flag = true)]
@@ -49,9 +49,9 @@ enum Task {
     Docs(docs::DocsOptions),
     /// Build container images, without Docker or a registry.
     Image(image::ImageOptions),
-    /// Build everything that a release consists of, in one folder.
+    /// Build all files of a release, in one folder.
     Release(release::ReleaseOptions),
-    /// List what the newest releases of the Go programs have and this project does not.
+    /// List features of the newest releases of the Go programs that this project does not have.
     Upstream,
 }
 
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmarks in the profile of the tests, which shares their dependencies: what is measured is a release build.
+/// Runs the benchmarks in the profile of the tests, which shares their dependencies. The measured program is a release build.
 fn bench(arguments: &[String]) -> anyhow::Result<()> {
     let mut command = cargo(&[
         "bench",
@@ -104,13 +104,13 @@ pub(crate) fn clouds() -> anyhow::Result<Vec<String>> {
     Ok(clouds)
 }
 
-/// A line about what is being done, on standard error.
+/// Prints a line about the progress, on standard error.
 pub(crate) fn say(line: &str) {
-    // There is nobody left to tell if this fails.
+    // A closed standard error does not end the command.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A line of the result, on standard output.
+/// Prints a line of the result, on standard output.
 pub(crate) fn print(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

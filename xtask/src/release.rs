@@ -1,6 +1,6 @@
 //! A release in one folder: images, chart, manifests for `kubectl apply`, SBOMs, notes and checksums.
 //!
-//! The workflow `.github/workflows/release.yml` pushes and signs what this makes.
+//! The workflow `.github/workflows/release.yml` pushes and signs the result.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseOptions {
-    /// Also with uncommitted changes and without a tag of this version: for trying.
+    /// Accept uncommitted changes and a missing tag of this version, to try a release.
     #[arg(long)]
     dry_run: bool,
 
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &ReleaseOptions) -> Result<()> {
     Ok(())
 }
 
-/// Everything that must agree before a release, with all problems at once. Returns the section of the changelog.
+/// Checks all requirements of a release, and reports all problems at once. Returns the section of the changelog.
 fn check(version: &str, dry_run: bool) -> Result<String> {
     let mut problems = Vec::new();
     let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
@@ -119,7 +119,7 @@ fn check(version: &str, dry_run: bool) -> Result<String> {
         + "\n")
 }
 
-/// The objects of `deploy/<cloud>` without its Secret, which holds what only the user has.
+/// The objects of `deploy/<cloud>` without its Secret, which contains credentials of the user.
 fn install_manifest(cloud: &str) -> Result<String> {
     let folder = tempfile::tempdir()?;
     ccm_testbed::manifests::copy_folder(&root().join("deploy"), folder.path())?;

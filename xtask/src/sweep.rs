@@ -1,4 +1,4 @@
-//! `cargo xtask sweep`: crash sweeps and fault storms in full. The tests play smaller ones.
+//! `cargo xtask sweep`: complete crash sweeps and fault storms. The tests run smaller ones.
 
 use std::{
     path::PathBuf,
@@ -17,8 +17,8 @@ use clap::Args;
 
 use crate::{print, say};
 
-/// Time between two lines about how far it is.
-const TELL: Duration = Duration::from_secs(10);
+/// Time between two lines about the progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
 pub(crate) struct SweepOptions {
@@ -37,10 +37,10 @@ pub(crate) struct SweepOptions {
     /// Only about this many points, spread evenly.
     #[arg(long)]
     points: Option<usize>,
-    /// Leave out so many points at the beginning: those that an interrupted run has played.
+    /// Leave out so many points at the beginning, because an interrupted run has covered them.
     #[arg(long, conflicts_with = "points")]
     skip: Option<usize>,
-    /// Longest time from a death to the end, in seconds.
+    /// Longest time from a kill to the end, in seconds.
     #[arg(long, default_value_t = 120)]
     limit: u64,
     /// Storms instead of crashes.
@@ -92,7 +92,7 @@ pub(crate) fn run(options: &SweepOptions) -> Result<()> {
             };
             let Some(scenario) = scenario else {
                 say(&format!(
-                    "{kind:?} is left out: the program or the cloud cannot do it"
+                    "{kind:?} is left out: the program or the cloud does not support it"
                 ));
                 continue;
             };
@@ -126,12 +126,12 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
         sweep.selection = Selection::about(points, calls.iter().sum::<usize>() * 3);
     }
     let name = scenario.name();
-    let mut told = Instant::now();
-    let tell = |progress: &Progress| {
-        if told.elapsed() < TELL && progress.done < progress.total {
+    let mut last = Instant::now();
+    let report_progress = |progress: &Progress| {
+        if last.elapsed() < PROGRESS_INTERVAL && progress.done < progress.total {
             return;
         }
-        told = Instant::now();
+        last = Instant::now();
         say(&format!(
             "{name}: {} of {} points, {} failed, {:.0} s left",
             progress.done,
@@ -140,7 +140,7 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
             progress.left.as_secs_f64()
         ));
     };
-    let report = sweep.run(scenario, tell).await?;
+    let report = sweep.run(scenario, report_progress).await?;
     print(&report.to_string());
     report.verdict()
 }

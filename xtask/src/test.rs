@@ -1,6 +1,6 @@
-//! Everything CI runs. What waits or computes little runs beside what computes: the real cloud is installed and started
-//! while the code compiles, documents and licences are checked while the tests wait for servers. The first step that fails
-//! ends the run, once what runs beside it has ended.
+//! Everything CI runs. Steps that mostly wait run beside steps that compute: the real cloud is installed and started while
+//! the code compiles, and documents and licences are checked while the tests wait for servers. The first step that fails
+//! ends the run, after the steps beside it have ended.
 
 mod programs;
 
@@ -30,20 +30,20 @@ pub(crate) struct TestOptions {
     #[arg(long)]
     quick: bool,
 
-    /// Also what takes long: on the real OpenStack every recorded Service is played, not five of them.
+    /// Also run long tests: on the real OpenStack every recorded Service is played, not five of them.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
 
-    /// Test one cloud and what it shares with the others, such as `openstack`.
+    /// Test one cloud, such as `openstack`, and the code that it shares with the others.
     #[arg(long, value_name = "NAME")]
     cloud: Option<String>,
 }
 
-/// The environment variable that lets tests start a real OpenStack. Without it they would install packages on the
-/// machine of somebody who only typed `cargo test`.
+/// The environment variable that lets tests start a real OpenStack. Without it, `cargo test`
+/// alone would install packages on the machine.
 const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
 
-/// The environment variable that asks for all of what takes long.
+/// The environment variable that enables long tests.
 const FULL: &str = "CCM_TEST_FULL";
 
 /// The environment variable with the image that is tested.
@@ -68,7 +68,7 @@ impl Clouds {
             });
         };
         if !all.iter().any(|name| name == chosen) {
-            bail!("there is no cloud {chosen:?}; clouds are {}", all.join(", "));
+            bail!("unknown cloud {chosen:?}; the clouds are {}", all.join(", "));
         }
         let (chosen, others) = all.into_iter().partition(|name| name == chosen);
         Ok(Self { chosen, others })
@@ -84,8 +84,8 @@ impl Clouds {
         iter::once("").chain(self.chosen.iter().map(String::as_str))
     }
 
-    /// All packages but those of clouds that are not tested, as arguments of cargo. What each is built on gets the features
-    /// that all of them need together: with one package alone, others, and would be compiled once more.
+    /// All packages except those of untested clouds, as arguments of cargo. Their dependencies get the features that all of them
+    /// need together. One package alone would select other features, and its dependencies would be compiled once more.
     fn packages(&self) -> Vec<String> {
         let others = self.others.iter();
         let excluded = others.map(|name| format!("--exclude=ccm-provider-{name}"));
@@ -169,7 +169,7 @@ fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
     for features in clouds.feature_sets() {
         let name = format!("clippy with features {features:?}");
         step(&name, || {
-            // Of the tests, only the registry's depends on the features.
+            // Only the tests of the registry depend on the features.
             let mut command = cargo(&["clippy", "--locked", "--lib", "--bins", "--test", "registry"]);
             command.args(clouds.packages());
             if !features.is_empty() {
@@ -192,14 +192,14 @@ fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
     step("building the tests", || programs::build(&selection))
 }
 
-/// What computes little, to be done while tests wait for servers.
+/// Runs the steps that compute little, while tests wait for servers.
 fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
     let selection = clouds.selection();
     step("examples in the documentation", || {
         execute(cargo(&["test", "--locked", "--doc"]).args(&selection))
     })?;
     step("documentation", || {
-        // With the examples, which need what tests need: what clippy has checked is not checked with other features again.
+        // With the examples, which need the features of the tests, so that clippy's results are reused.
         let mut command = cargo(&["doc", "--locked", "--no-deps", "--lib", "--bins", "--examples"]);
         execute(command.args(&selection).env("RUSTDOCFLAGS", "-D warnings"))
     })?;
@@ -216,7 +216,7 @@ fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
     step("documentation as a site", docs::build_site)
 }
 
-/// The real cloud of the tests, installed on first use. It is held during all the tests: those of each crate join it.
+/// The real cloud of the tests, installed on first use. It runs during all tests, and those of each crate use it.
 fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenStack>> {
     let available = match options.quick {
         true => Err("--quick".to_owned()),
@@ -233,7 +233,7 @@ fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenS
     cloud.context("cannot start a real OpenStack").map(Some)
 }
 
-/// Installs what builds images. Returns whether it is there; it comes from Debian, like the real cloud.
+/// Installs the packages of Debian that build images. Returns whether they are installed.
 fn can_build_image(clouds: &Clouds) -> bool {
     let available = match clouds.contain("openstack") {
         false => Err("another cloud is tested".to_owned()),

@@ -36,7 +36,7 @@ impl Tool {
             ));
             let package = format!("{name}@{version}");
             let mut install = cargo(&["install", "--quiet", "--locked", "--debug", &package, "--root"]);
-            // In a folder of its own, or it would be built among our results.
+            // In a folder of its own, so that it is not built into the results of this workspace.
             let target = folder.join(format!("target-{name}"));
             install
                 .arg(&folder)

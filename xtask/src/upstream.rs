@@ -1,5 +1,5 @@
-//! What the newest releases of the Go programs have that this project does not know: annotations, config keys, chart values and
-//! rules of the role. A nightly job runs it.
+//! Features of the newest releases of the Go programs that this project does not know: annotations, config keys, chart values
+//! and rules of the role. A nightly job runs it.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::{print, say};
 
-/// Where a Go program declares what users write.
+/// The places in which a Go program declares the names that users write.
 struct Upstream {
     cloud: &'static str,
-    /// What to look for in its Go files: a folder, and an expression whose first group is the name.
+    /// Searches in its Go files: a folder, and an expression whose first group is the name.
     names: &'static [(&'static str, &'static str)],
 }
 
@@ -74,13 +74,13 @@ pub(crate) fn run() -> Result<()> {
     }
     if unknown > 0 {
         bail!(
-            "{unknown} things of the Go programs are not known here: support them, or list why not in the references"
+            "{unknown} names of the Go programs are unknown here: support them, or add the reason to the references"
         );
     }
     Ok(())
 }
 
-/// Adds what the expression finds in the Go files below a folder, tests aside.
+/// Adds the matches of the expression in the Go files below a folder, without tests.
 fn collect(folder: &Path, expression: &Regex, names: &mut BTreeSet<String>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
@@ -95,7 +95,7 @@ fn collect(folder: &Path, expression: &Regex, names: &mut BTreeSet<String>) -> R
     Ok(())
 }
 
-/// Top-level values of a chart that ours does not have.
+/// Top-level values of the upstream chart that this chart does not have.
 fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     let keys = |path: &Path| -> Result<BTreeSet<String>> {
         let values = manifests::read(path)?.pop().unwrap_or_default();
@@ -115,7 +115,7 @@ fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     Ok(theirs)
 }
 
-/// Rights that the role of a chart gives, and that of ours does not.
+/// Rights that the role of the upstream chart grants, and that of this chart does not.
 fn unknown_rules(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     let helm = Helm::new("")?;
     let rights = |chart: &Path, values: &[&str]| -> Result<BTreeSet<String>> {
@@ -133,7 +133,7 @@ fn unknown_rules(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     Ok(theirs.difference(&ours).cloned().collect())
 }
 
-/// `verb resource.group` for everything that a role gives.
+/// `verb resource.group` for every right that a role grants.
 fn rights_of(role: &Value) -> Vec<String> {
     let words = |rule: &Value, key: &str| -> Vec<String> {
         let words = rule[key].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-{{/* Adds to a map what it lacks: (list map defaults). */}}
+{{/* Adds missing defaults to a map: (list map defaults). */}}
 {{- define "ccm.merge" -}}
 {{- $values := index . 0 -}}
 {{- range $key, $default := index . 1 -}}
@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Completes .Values for the cloud, once, and refuses what the schema cannot explain. Every template begins with it. */}}
+{{/* Completes .Values for the cloud, once, and refuses values that the schema cannot describe. Every template begins with it. */}}
 {{- define "ccm.prepare" -}}
 {{- if not (hasKey .Values "prepared") -}}
   {{- $_ := set .Values "prepared" true -}}
@@ -54,7 +54,7 @@
 {{- $value -}}
 {{- end -}}
 
-{{/* All arguments, as a YAML list. What `args` and `controllerExtraArgs` set is not set again. */}}
+{{/* All arguments, as a YAML list. Flags of `args` and `controllerExtraArgs` are not set again. */}}
 {{- define "ccm.args" -}}
 {{- $args := list -}}
 {{- range .Values.args -}}

@@ -35,7 +35,7 @@ assert client.account.get()["account"]["status"] == "active"
 assert client.regions.list()["regions"][0]["slug"] == "nyc3"
 assert client.certificates.list()["certificates"] == []
 
-# What the program under test built.
+# The load balancers of the program under test.
 names = [found["name"] for found in client.load_balancers.list(per_page=200)["load_balancers"]]
 client.load_balancers.delete(created["id"])
 missing = client.load_balancers.get(created["id"])

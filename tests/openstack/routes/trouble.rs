@@ -1,36 +1,36 @@
-//! What can go wrong with routes, and networks that are not the usual ones.
+//! Failures of routes, and unusual networks.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use ccm_sim::{Action, Fault, Moment, openstack::NetworkSpec};
 use ccm_testbed::nodes::NodeSpec;
 
-use super::{Ground, network};
+use super::{RouteScene, network};
 use crate::scene::Scene;
 
 fn set(texts: &[&str]) -> BTreeSet<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// Returns when a request is held by this fault.
+/// Returns when this fault delays a request.
 async fn reached(scene: &Scene, fault: u64) {
-    let held = async || {
+    let delayed = async || {
         let faults = scene.cloud.faults();
         let reached = faults.iter().any(|known| known.id == fault && known.reached > 0);
         reached.then_some(())
     };
-    scene.eventually("a request that is held", held).await;
+    scene.eventually("a delayed request", delayed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_goes_while_its_route_comes_loses_it_again() {
-    let ground = Ground::lay().await;
-    let scene = &ground.scene;
+async fn the_route_of_a_node_that_is_deleted_meanwhile_is_deleted() {
+    let routes = RouteScene::set().await;
+    let scene = &routes.scene;
     let mut servers = Vec::new();
-    for (i, name) in ["stays", "goes"].into_iter().enumerate() {
-        let server = ground.server(name, "private");
+    for (i, name) in ["stays", "deleted"].into_iter().enumerate() {
+        let server = routes.server(name, "private");
         let port = scene.cloud.server_ports(&server).remove(0);
-        // Initialised before, so that one request has the routes of both.
+        // Both nodes are already initialised, so that one request has the routes of both.
         scene
             .register_one(NodeSpec {
                 uninitialized: false,
@@ -44,60 +44,64 @@ async fn a_node_that_goes_while_its_route_comes_loses_it_again() {
     }
     let hold = Fault::on("router_add_extraroutes", Action::Hold { at: Moment::Before }).once();
     let hold = scene.cloud.add_fault(hold);
-    let _ccm = ground.run();
+    let _ccm = routes.run();
     reached(scene, hold).await;
     scene.cloud.delete_server(&servers[1]).unwrap();
-    scene.nodes.delete("goes", &Default::default()).await.unwrap();
+    scene.nodes.delete("deleted", &Default::default()).await.unwrap();
     assert!(scene.cloud.remove_fault(hold));
-    ground.available("stays").await;
+    routes.available("stays").await;
     scene
-        .eventually("the route of the node that went is gone", async || {
-            (ground.destinations() == set(&["10.244.0.0/24"])).then_some(())
+        .eventually("the route of the deleted node is deleted", async || {
+            (routes.destinations() == set(&["10.244.0.0/24"])).then_some(())
         })
         .await;
-    assert_eq!(ground.count("router_remove_extraroutes"), 1, "it had come first");
+    assert_eq!(
+        routes.count("router_remove_extraroutes"),
+        1,
+        "the route was created first"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_is_tried_again_though_no_node_changes() {
-    let ground = Ground::lay().await;
-    let scene = &ground.scene;
-    let server = ground.server("barred", "private");
+async fn a_failed_route_is_retried_without_a_change_of_nodes() {
+    let routes = RouteScene::set().await;
+    let scene = &routes.scene;
+    let server = routes.server("barred", "private");
     let port = scene.cloud.server_ports(&server).remove(0);
-    ground.register("barred", &["10.244.1.0/24"]).await;
-    ground.join("free", 2).await;
+    routes.register("barred", &["10.244.1.0/24"]).await;
+    routes.join("free", 2).await;
     let fault = scene.cloud.add_fault(Fault {
         path: Some(format!("*ports/{port}")),
         ..Fault::on("port_update", Action::status(403))
     });
-    let _ccm = ground.run();
-    ground.available("free").await;
-    ground.unavailable("barred").await;
+    let _ccm = routes.run();
+    routes.available("free").await;
+    routes.unavailable("barred").await;
     let event = scene.event("barred", "FailedToCreateRoute").await;
     let message = event.message.unwrap();
     assert!(message.contains(&port), "{message}");
     assert!(scene.cloud.remove_fault(fault));
-    ground.available("barred").await;
+    routes.available("barred").await;
     assert_eq!(scene.cloud.address_pairs(&port), ["10.244.1.0/24"]);
-    assert_eq!(ground.failures().await.len(), 1, "told once");
+    assert_eq!(routes.failures().await.len(), 1, "reported once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_takes_away_comes_back_within_the_period() {
-    let ground = Ground::lay().await;
+async fn a_route_that_others_delete_is_recreated_within_the_period() {
+    let routes = RouteScene::set().await;
     for i in 1..=2 {
-        ground.join(&format!("node-{i}"), i).await;
+        routes.join(&format!("node-{i}"), i).await;
     }
-    let _ccm = ground.run_with(|config| config.route.period = Some(Duration::from_millis(200)));
+    let _ccm = routes.run_with(|config| config.route.period = Some(Duration::from_millis(200)));
     for i in 1..=2 {
-        ground.available(&format!("node-{i}")).await;
+        routes.available(&format!("node-{i}")).await;
     }
-    let both = ground.destinations();
-    ground.scene.cloud.set_router_routes(&ground.router, &[]).unwrap();
-    ground
+    let both = routes.destinations();
+    routes.scene.cloud.set_router_routes(&routes.router, &[]).unwrap();
+    routes
         .scene
-        .eventually("the routes are there again", async || {
-            (ground.destinations() == both).then_some(())
+        .eventually("the routes exist again", async || {
+            (routes.destinations() == both).then_some(())
         })
         .await;
 }
@@ -113,48 +117,48 @@ async fn both_families_and_ipv6_alone_are_routed() {
         network("dual", &["192.168.0.0/24", "fd00:1::/64"]),
         network("six", &["fd00:2::/64"]),
     ];
-    let ground = Ground::lay_with(&networks).await;
-    let dual = ground.server("dual", "dual");
-    ground
+    let routes = RouteScene::set_with(&networks).await;
+    let dual = routes.server("dual", "dual");
+    routes
         .register("dual", &["10.244.1.0/24", "fd44:0:0:1::/64"])
         .await;
-    let six = ground.server("six", "six");
-    ground.register("six", &["fd44:0:0:2::/64"]).await;
-    // Its machine has no address that Pods of IPv6 could be reached by.
-    ground.server("four", "private");
-    ground.register("four", &["fd44:0:0:3::/64"]).await;
-    let _ccm = ground.run_with(|config| "10.244.0.0/16,fd44::/48".clone_into(&mut config.route.cluster_cidr));
+    let six = routes.server("six", "six");
+    routes.register("six", &["fd44:0:0:2::/64"]).await;
+    // The machine has no IPv6 address for routes to its Pods.
+    routes.server("four", "private");
+    routes.register("four", &["fd44:0:0:3::/64"]).await;
+    let _ccm = routes.run_with(|config| "10.244.0.0/16,fd44::/48".clone_into(&mut config.route.cluster_cidr));
     for name in ["dual", "six"] {
-        ground.available(name).await;
+        routes.available(name).await;
     }
-    ground.unavailable("four").await;
-    let event = ground.scene.event("four", "FailedToCreateRoute").await;
+    routes.unavailable("four").await;
+    let event = routes.scene.event("four", "FailedToCreateRoute").await;
     let message = event.message.unwrap();
     assert!(message.contains("no internal IPv6 address"), "{message}");
     assert_eq!(
-        ground.destinations(),
+        routes.destinations(),
         set(&["10.244.1.0/24", "fd44:0:0:1::/64", "fd44:0:0:2::/64"])
     );
     for (server, pairs) in [
         (dual, &["10.244.1.0/24", "fd44:0:0:1::/64"][..]),
         (six, &["fd44:0:0:2::/64"]),
     ] {
-        let port = ground.scene.cloud.server_ports(&server).remove(0);
-        let hops = ground.scene.cloud.port_addresses(&port);
+        let port = routes.scene.cloud.server_ports(&server).remove(0);
+        let hops = routes.scene.cloud.port_addresses(&port);
         for pair in pairs {
-            assert!(hops.contains(&ground.next_hop(pair).unwrap()), "{pair}");
+            assert!(hops.contains(&routes.next_hop(pair).unwrap()), "{pair}");
         }
-        assert_eq!(ground.scene.cloud.address_pairs(&port), pairs);
+        assert_eq!(routes.scene.cloud.address_pairs(&port), pairs);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_cidr_of_the_other_family_makes_no_route_and_costs_none() {
-    let ground = Ground::lay().await;
-    let scene = &ground.scene;
+async fn a_cluster_cidr_of_the_other_family_creates_and_deletes_no_route() {
+    let routes = RouteScene::set().await;
+    let scene = &routes.scene;
     let stale = ("10.244.9.0/24".parse().unwrap(), "10.0.0.99".parse().unwrap());
-    scene.cloud.set_router_routes(&ground.router, &[stale]).unwrap();
-    ground.join("node-1", 1).await;
+    scene.cloud.set_router_routes(&routes.router, &[stale]).unwrap();
+    routes.join("node-1", 1).await;
     let flags = [
         "--cluster-cidr=fd44::/48",
         "--route-reconciliation-period=200ms",
@@ -165,10 +169,10 @@ async fn a_cluster_cidr_of_the_other_family_makes_no_route_and_costs_none() {
     scene
         .logged("Nodes have podCIDRs of a family that --cluster-cidr does not name")
         .await;
-    ground.passes(2).await;
-    assert_eq!(ground.destinations(), set(&["10.244.9.0/24"]));
-    assert_eq!(ground.writes(), 0);
+    routes.passes(2).await;
+    assert_eq!(routes.destinations(), set(&["10.244.9.0/24"]));
+    assert_eq!(routes.writes(), 0);
     let name = node.metadata.name.unwrap();
     let node = scene.nodes.get(&name).await.unwrap();
-    assert_eq!(network(&node), None, "its condition is somebody else's");
+    assert_eq!(network(&node), None, "the condition belongs to another program");
 }

@@ -1,10 +1,10 @@
-"""An account on moto that holds a cluster, made and read with boto3, so that the program under test is compared with somebody else's client."""
+"""An account on moto with a cluster, created and read with boto3, so that the program under test is compared with an independent client."""
 import hashlib, json, re
 import boto3
 from botocore.config import Config
 
 REGION = "us-east-1"
-# One process is moto for many accounts. On a busy machine it answers late.
+# One moto process serves many accounts. On a busy machine it answers late.
 PATIENT = Config(read_timeout=600, retries={"total_max_attempts": 1})
 
 
@@ -22,7 +22,7 @@ class Account:
         return [{"ResourceType": kind, "Tags": [{"Key": f"kubernetes.io/cluster/{s.cluster}", "Value": "owned"}] + [{"Key": k, "Value": v} for k, v in more.items()]}]
 
     def seed(s, instances):
-        """Makes everything, and returns the ids by the names that the cases use."""
+        """Creates all objects, and returns their IDs by the names of the cases."""
         s.vpc = s.ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=s.tag("vpc"))["Vpc"]["VpcId"]; s.names[s.vpc] = "<vpc>"
         igw = s.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]; s.ec2.attach_internet_gateway(InternetGatewayId=igw, VpcId=s.vpc)
         pub = s.ec2.create_route_table(VpcId=s.vpc, TagSpecifications=s.tag("route-table"))["RouteTable"]["RouteTableId"]; s.ec2.create_route(RouteTableId=pub, DestinationCidrBlock="0.0.0.0/0", GatewayId=igw)

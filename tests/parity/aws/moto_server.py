@@ -1,9 +1,9 @@
 """moto's server, behaving as AWS where moto 5.2.5 differs in ways that change what a cloud controller does. Arguments are those of moto_server.
 
-Mended: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
+Corrections: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
-DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
-tokens of the metadata service say how long they last.
+DescribeInstanceTopology returns no network; a second listener on a port is refused; tags of deleted instances are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
+tokens of the metadata service contain their lifetime.
 With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
 import functools, json, sys, threading, traceback
@@ -19,7 +19,7 @@ B = v2.ELBv2Backend
 
 
 def patch(cls, name):
-    """Decorator: `f(old, self, ..)` takes the place of the method."""
+    """Decorator: `f(old, self, ..)` replaces the method."""
     def to(f):
         old = getattr(cls, name)
         setattr(cls, name, functools.wraps(old)(lambda self, *a, **k: f(old, self, *a, **k)))

@@ -1,9 +1,9 @@
 """Record what an AWS cloud-controller-manager builds on moto for a set of Services, object by object.
 
 usage: python record.py --binary CCM --kubeconfig FILE --cases DIR --out DIR [--only NAME,..] [-- extra flags]
-python needs what requirements.txt lists.
-For each case: create the Services, wait until all is quiet, dump; for each step patch, wait, dump; delete, wait, dump what is left.
-moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names.
+Python needs the packages of requirements.txt.
+For each case: create the Services, wait until all is quiet, dump; for each step patch, wait, dump; delete, wait, dump the remaining objects.
+moto_server.py beside this file corrects differences from AWS; a proxy in front of it counts calls. IDs, ARNs, addresses and node ports are replaced by names.
 """
 import argparse, base64, collections, copy, ctypes, http.client, json, os, re, shutil, signal, socket, subprocess, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -77,7 +77,7 @@ def normal(o, names, words):
         return re.sub(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z?\b", "<time>", t)
     def walk(x):
         if isinstance(x, dict): return {text(k): walk(v) for k, v in x.items()}
-        if isinstance(x, (list, tuple)):   # ids decide about the order before they are replaced
+        if isinstance(x, (list, tuple)):   # the order follows the IDs, before they are replaced
             x = [walk(v) for v in x]; return x if any("reason" in v for v in x if isinstance(v, dict)) else sorted(x, key=lambda v: json.dumps(v, sort_keys=True))
         if isinstance(x, str): return text(x)
         if isinstance(x, int) and not isinstance(x, bool) and str(x) in words: return words[str(x)]
@@ -91,7 +91,7 @@ def main():
     ap.add_argument("--only", default=""); ap.add_argument("extra", nargs="*")
     a = ap.parse_args(); os.makedirs(a.out, exist_ok=True); W = os.path.abspath(a.out) + ".work"; shutil.rmtree(W, ignore_errors=True); os.makedirs(W); procs = []
     env = {**os.environ, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{PROXY}"}
-    tie = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)   # PR_SET_PDEATHSIG: nothing outlives the recorder
+    tie = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)   # PR_SET_PDEATHSIG: no process outlives the recorder
     def run(*c, log): procs.append(subprocess.Popen(c, stdout=open(f"{W}/{log}", "a"), stderr=subprocess.STDOUT, env=env, preexec_fn=tie)); return procs[-1]
     def wait(cond, limit=60):
         t = time.time()

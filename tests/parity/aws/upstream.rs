@@ -1,7 +1,7 @@
-//! What the upstream program would write if it came back: its rules for a load balancer that exists, over the observed state.
-//! It has no memory of its own; what it compares on every pass is all there is. Left out are two comparisons that never come
-//! to rest, over its own objects no more than over ours: the empty security policy of a TLS listener without one, and the
-//! path of HTTP health checks.
+//! The writes of the upstream program after a rollback to it: its rules for an existing load balancer, applied to the observed
+//! state. It keeps no state, so that its comparisons on every pass are complete. Two comparisons are left out, because they
+//! differ forever, also for its own objects: the empty security policy of a TLS listener without one, and the path of HTTP
+//! health checks.
 
 use std::collections::BTreeSet;
 
@@ -16,15 +16,15 @@ use crate::{
 const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const ANYWHERE: &str = "0.0.0.0/0";
 
-/// A Service of type LoadBalancer, and what upstream reads of it.
-struct Asked<'a> {
+/// A Service of type LoadBalancer, with the values that upstream reads.
+struct UpstreamService<'a> {
     name: &'a str,
     service: &'a Value,
 }
 
 /// One port of a network load balancer.
 struct Port {
-    /// `TCP:80`, as listeners are called in recordings.
+    /// `TCP:80`, the name of the listener in recordings.
     listener: String,
     node_port: String,
     /// The protocol of the target group.
@@ -38,17 +38,17 @@ fn set(list: &Value) -> Set {
     items(list).iter().map(text).collect()
 }
 
-impl Asked<'_> {
-    fn note(&self, key: &str) -> Option<&str> {
+impl UpstreamService<'_> {
+    fn annotation(&self, key: &str) -> Option<&str> {
         self.service["metadata"]["annotations"][format!("{PREFIX}{key}")].as_str()
     }
 
     fn is_true(&self, key: &str) -> bool {
-        self.note(key) == Some("true")
+        self.annotation(key) == Some("true")
     }
 
     fn is_internal(&self) -> bool {
-        self.note("internal")
+        self.annotation("internal")
             .is_some_and(|value| !["", "false"].contains(&value))
     }
 
@@ -57,7 +57,7 @@ impl Asked<'_> {
     }
 
     fn number(&self, key: &str, otherwise: u64) -> Value {
-        let given = self.note(key).and_then(|value| value.parse().ok());
+        let given = self.annotation(key).and_then(|value| value.parse().ok());
         json!(given.unwrap_or(otherwise))
     }
 
@@ -75,7 +75,7 @@ impl Asked<'_> {
 
     /// Whether a port has the certificate.
     fn is_secure(&self, port: &Value) -> bool {
-        let chosen = self.note("ssl-ports").is_none_or(|ports| {
+        let chosen = self.annotation("ssl-ports").is_none_or(|ports| {
             let name = text(&port["name"]);
             let mut ports = ports.split(',');
             ports.any(|one| {
@@ -84,7 +84,7 @@ impl Asked<'_> {
                     || (one == name && !name.is_empty())
             })
         });
-        chosen && port["protocol"] != "UDP" && self.note("ssl-cert").is_some()
+        chosen && port["protocol"] != "UDP" && self.annotation("ssl-cert").is_some()
     }
 
     fn network_ports(&self) -> Vec<Port> {
@@ -95,7 +95,7 @@ impl Asked<'_> {
                 (_, true) => "TLS",
                 _ => "TCP",
             };
-            let encrypts = secure && self.note("backend-protocol") == Some("ssl");
+            let encrypts = secure && self.annotation("backend-protocol") == Some("ssl");
             Port {
                 listener: format!("{protocol}:{}", port["port"]),
                 node_port: text(&port["nodePort"]),
@@ -117,17 +117,20 @@ impl Asked<'_> {
             .iter()
             .map(|port| port["protocol"].to_string())
             .collect();
-        let is_bad = |key: &str| self.note(key).is_some_and(|value| value.parse::<u64>().is_err());
+        let is_bad = |key: &str| {
+            self.annotation(key)
+                .is_some_and(|value| value.parse::<u64>().is_err())
+        };
         protocols.len() > 1
             || self.service["spec"]["sessionAffinity"] == "ClientIP"
             || is_bad("healthcheck-interval")
     }
 
-    /// The nodes that the load balancer leads to, as instances in recordings.
+    /// The nodes behind the load balancer, as instances in recordings.
     fn targets(&self, hosts: &[Host]) -> Vec<String> {
-        let wanted = self.note("target-node-labels").unwrap_or_default();
+        let desired = self.annotation("target-node-labels").unwrap_or_default();
         let has = |host: &Host| {
-            let mut pairs = wanted.split(',').filter_map(|pair| pair.split_once('='));
+            let mut pairs = desired.split(',').filter_map(|pair| pair.split_once('='));
             pairs.all(|(key, value)| {
                 let label = host.labels.get(key);
                 label.is_some_and(|label| value.is_empty() || label == value)
@@ -138,26 +141,26 @@ impl Asked<'_> {
     }
 }
 
-/// The writes, each in a few words; none if it leaves everything as it is. `got` is what [`crate::play::Play::look`]
-/// saw.
+/// The writes, each in a few words. The list is empty if upstream changes nothing. `got` is the result of
+/// [`crate::play::Play::observe`].
 pub(super) fn writes(got: &Value, hosts: &[Host], config: &Value) -> Vec<String> {
     let mut all = Vec::new();
     let Some(specs) = got["specs"].as_object() else {
         return vec!["no Services were recorded".to_owned()];
     };
     for (name, service) in specs {
-        let asked = Asked { name, service };
+        let requested = UpstreamService { name, service };
         if service["spec"]["type"] != "LoadBalancer"
             || !service["metadata"]["deletionTimestamp"].is_null()
-            || asked.is_refused()
+            || requested.is_refused()
         {
             continue;
         }
-        let mut found = match asked.note("type") {
-            Some("nlb") => network(got, &asked, hosts, config),
-            _ => classic(got, &asked, hosts),
+        let mut found = match requested.annotation("type") {
+            Some("nlb") => network(got, &requested, hosts, config),
+            _ => classic(got, &requested, hosts),
         };
-        found.extend(service_writes(got, &asked));
+        found.extend(service_writes(got, &requested));
         all.extend(found.into_iter().map(|write| format!("{name}: {write}")));
     }
     all
@@ -167,8 +170,8 @@ fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
     items(list).iter().find(|one| one["name"] == name)
 }
 
-fn lb_name(asked: &Asked<'_>) -> String {
-    format!("<lbname:{}>", asked.name)
+fn lb_name(requested: &UpstreamService<'_>) -> String {
+    format!("<lbname:{}>", requested.name)
 }
 
 /// Rules of a group without their descriptions, which upstream does not compare.
@@ -182,10 +185,10 @@ fn tuples(group: Option<&Value>) -> Set {
 }
 
 /// Rules of a front-end group: its ports, and ICMP for the path MTU, from the source ranges.
-fn front_rules<'a>(asked: &Asked<'_>, ports: impl Iterator<Item = &'a Value>) -> Set {
+fn front_rules<'a>(requested: &UpstreamService<'_>, ports: impl Iterator<Item = &'a Value>) -> Set {
     let mut rules = Set::new();
     for port in ports {
-        for range in asked.ranges() {
+        for range in requested.ranges() {
             let protocol = port["protocol"].as_str().unwrap_or("TCP").to_lowercase();
             rules.insert(format!("{protocol} {0}-{0} from {range}", port["port"]));
             rules.insert(format!("icmp 3-4 from {range}"));
@@ -194,7 +197,7 @@ fn front_rules<'a>(asked: &Asked<'_>, ports: impl Iterator<Item = &'a Value>) ->
     rules
 }
 
-fn group_writes(got: &Value, name: &str, wanted: &Set) -> Vec<String> {
+fn group_writes(got: &Value, name: &str, desired: &Set) -> Vec<String> {
     let Some(group) = named(&got["cloud"]["security_groups"], name) else {
         return vec![format!("create group {name}")];
     };
@@ -203,14 +206,14 @@ fn group_writes(got: &Value, name: &str, wanted: &Set) -> Vec<String> {
         writes.push(format!("tag group {name}"));
     }
     let have = tuples(Some(group));
-    writes.extend(wanted.difference(&have).map(|rule| format!("authorize {rule}")));
-    writes.extend(have.difference(wanted).map(|rule| format!("revoke {rule}")));
+    writes.extend(desired.difference(&have).map(|rule| format!("authorize {rule}")));
+    writes.extend(have.difference(desired).map(|rule| format!("revoke {rule}")));
     writes
 }
 
-fn network(got: &Value, asked: &Asked<'_>, hosts: &[Host], config: &Value) -> Vec<String> {
+fn network(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host], config: &Value) -> Vec<String> {
     let cloud = &got["cloud"];
-    let Some(lb) = named(&cloud["v2"], &lb_name(asked)) else {
+    let Some(lb) = named(&cloud["v2"], &lb_name(requested)) else {
         return vec!["create load balancer".to_owned()];
     };
     let mut writes = Vec::new();
@@ -219,7 +222,7 @@ fn network(got: &Value, asked: &Asked<'_>, hosts: &[Host], config: &Value) -> Ve
     }
     let groups = set(&lb["groups"]);
     if config["NLBSecurityGroupMode"] == "Managed" && !groups.is_empty() {
-        let short: String = asked
+        let short: String = requested
             .name
             .chars()
             .filter(char::is_ascii_alphanumeric)
@@ -229,11 +232,15 @@ fn network(got: &Value, asked: &Asked<'_>, hosts: &[Host], config: &Value) -> Ve
         if groups != Set::from([format!("<sg:{own}>")]) {
             writes.push("set security groups".to_owned());
         }
-        writes.extend(group_writes(got, &own, &front_rules(asked, asked.ports().iter())));
+        writes.extend(group_writes(
+            got,
+            &own,
+            &front_rules(requested, requested.ports().iter()),
+        ));
     }
-    let ports = asked.network_ports();
+    let ports = requested.network_ports();
     for port in &ports {
-        writes.extend(listener_writes(cloud, lb, asked, port, hosts));
+        writes.extend(listener_writes(cloud, lb, requested, port, hosts));
     }
     for listener in items(&lb["listeners"]) {
         let name = text(&listener["name"]);
@@ -241,40 +248,44 @@ fn network(got: &Value, asked: &Asked<'_>, hosts: &[Host], config: &Value) -> Ve
             writes.push(format!("delete listener {name}"));
         }
     }
-    let logs = asked.is_true("access-log-enabled");
+    let logs = requested.is_true("access-log-enabled");
     let mut attributes = vec![
         (
             "load_balancing.cross_zone.enabled",
-            asked.is_true("cross-zone-load-balancing-enabled").to_string(),
+            requested.is_true("cross-zone-load-balancing-enabled").to_string(),
         ),
         ("access_logs.s3.enabled", logs.to_string()),
     ];
     if logs {
-        let bucket = asked.note("access-log-s3-bucket-name").unwrap_or_default();
-        let prefix = asked.note("access-log-s3-bucket-prefix").unwrap_or_default();
+        let bucket = requested
+            .annotation("access-log-s3-bucket-name")
+            .unwrap_or_default();
+        let prefix = requested
+            .annotation("access-log-s3-bucket-prefix")
+            .unwrap_or_default();
         attributes.push(("access_logs.s3.bucket", bucket.to_owned()));
         attributes.push(("access_logs.s3.prefix", prefix.to_owned()));
     }
-    for (key, wanted) in attributes {
-        if lb["attributes"][key] != wanted {
+    for (key, desired) in attributes {
+        if lb["attributes"][key] != desired {
             writes.push(format!("change {key}"));
         }
     }
-    writes.extend(node_group_writes(cloud, asked, lb, &ports));
+    writes.extend(node_group_writes(cloud, requested, lb, &ports));
     writes
 }
 
 /// Port, protocol, path, interval and healthy threshold of the health checks.
-fn health_check(asked: &Asked<'_>) -> [(&'static str, Value); 4] {
-    let local = asked.is_local();
-    let protocol = match asked.note("healthcheck-protocol") {
+fn health_check(requested: &UpstreamService<'_>) -> [(&'static str, Value); 4] {
+    let local = requested.is_local();
+    let protocol = match requested.annotation("healthcheck-protocol") {
         Some(protocol) => protocol.to_uppercase(),
         None if local => "HTTP".to_owned(),
         None => "TCP".to_owned(),
     };
-    let port = match asked.note("healthcheck-port") {
+    let port = match requested.annotation("healthcheck-port") {
         Some(port) => json!(port),
-        None if local => asked.service["spec"]["healthCheckNodePort"].clone(),
+        None if local => requested.service["spec"]["healthCheckNodePort"].clone(),
         None => json!("traffic-port"),
     };
     let (interval, threshold) = if local { (10, 2) } else { (30, 3) };
@@ -283,25 +294,31 @@ fn health_check(asked: &Asked<'_>) -> [(&'static str, Value); 4] {
         ("HealthCheckProtocol", json!(protocol)),
         (
             "HealthCheckIntervalSeconds",
-            asked.number("healthcheck-interval", interval),
+            requested.number("healthcheck-interval", interval),
         ),
         (
             "HealthyThresholdCount",
-            asked.number("healthcheck-healthy-threshold", threshold),
+            requested.number("healthcheck-healthy-threshold", threshold),
         ),
     ]
 }
 
-fn listener_writes(cloud: &Value, lb: &Value, asked: &Asked<'_>, port: &Port, hosts: &[Host]) -> Vec<String> {
+fn listener_writes(
+    cloud: &Value,
+    lb: &Value,
+    requested: &UpstreamService<'_>,
+    port: &Port,
+    hosts: &[Host],
+) -> Vec<String> {
     let name = &port.listener;
     let Some(listener) = named(&lb["listeners"], name) else {
         return vec![format!("create listener {name}")];
     };
     let mut writes = Vec::new();
     if name.starts_with("TLS") {
-        let policy = asked.note("ssl-negotiation-policy");
+        let policy = requested.annotation("ssl-negotiation-policy");
         let differs = policy.is_some_and(|policy| listener["policy"] != policy);
-        if differs || listener["certificates"][0] != asked.note("ssl-cert").unwrap_or_default() {
+        if differs || listener["certificates"][0] != requested.annotation("ssl-cert").unwrap_or_default() {
             writes.push(format!("modify listener {name}"));
         }
     } else if !listener["policy"].is_null() || !items(&listener["certificates"]).is_empty() {
@@ -310,35 +327,35 @@ fn listener_writes(cloud: &Value, lb: &Value, asked: &Asked<'_>, port: &Port, ho
     let group = items(&cloud["target_groups"])
         .iter()
         .find(|group| group["port"] == *port.node_port && group["targets"].is_array());
-    let health = health_check(asked);
+    let health = health_check(requested);
     // These are part of the group's name, so that a group is replaced when one of them differs.
     let in_name =
         |(key, _): &&(&str, Value)| ["HealthCheckProtocol", "HealthCheckIntervalSeconds"].contains(key);
     let Some(group) = group.filter(|group| {
         let mut named = health.iter().filter(in_name);
-        group["protocol"] == port.traffic && named.all(|(key, wanted)| group["health"][*key] == *wanted)
+        group["protocol"] == port.traffic && named.all(|(key, desired)| group["health"][*key] == *desired)
     }) else {
         writes.push(format!("replace the target group of {name}"));
         return writes;
     };
     let node_port = &port.node_port;
-    let wanted: Set = asked
+    let desired: Set = requested
         .targets(hosts)
         .iter()
         .map(|node| format!("{node}:{node_port}"))
         .collect();
-    if set(&group["targets"]) != wanted {
+    if set(&group["targets"]) != desired {
         writes.push(format!("change the targets of {name}"));
     }
-    for (key, wanted) in health {
-        if group["health"][key] != wanted {
+    for (key, desired) in health {
+        if group["health"][key] != desired {
             writes.push(format!("change {key} of {name}"));
         }
     }
     writes
 }
 
-/// The network of a public or private subnet, as `account.py` makes them.
+/// The network of a public or private subnet, as `account.py` creates it.
 fn network_of(subnet: &str) -> String {
     let is_private = subnet.contains("private");
     let zone = subnet.trim_end_matches('>').bytes().last().unwrap_or(b'a') - b'a';
@@ -349,22 +366,27 @@ fn network_of(subnet: &str) -> String {
 }
 
 /// Rules of the group of the nodes that lead from this load balancer.
-fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port]) -> Vec<String> {
+fn node_group_writes(
+    cloud: &Value,
+    requested: &UpstreamService<'_>,
+    lb: &Value,
+    ports: &[Port],
+) -> Vec<String> {
     let group = named(&cloud["security_groups"], "nodes");
     let (have, have_tuples) = (
         group.map(|group| set(&group["rules"])).unwrap_or_default(),
         tuples(group),
     );
     let mut writes = Vec::new();
-    let mut compare = |kind: &str, wanted: &Set| {
-        let mark = format!("(kubernetes.io/rule/nlb/{kind}={})", lb_name(asked));
+    let mut compare = |kind: &str, desired: &Set| {
+        let mark = format!("(kubernetes.io/rule/nlb/{kind}={})", lb_name(requested));
         for rule in have.iter().filter(|rule| rule.ends_with(&mark)) {
             let tuple = rule.trim_end_matches(&mark).trim_end();
-            if !wanted.contains(tuple) {
+            if !desired.contains(tuple) {
                 writes.push(format!("revoke {rule}"));
             }
         }
-        let missing = wanted.iter().filter(|tuple| !have_tuples.contains(*tuple));
+        let missing = desired.iter().filter(|tuple| !have_tuples.contains(*tuple));
         writes.extend(missing.map(|tuple| format!("authorize {tuple}")));
     };
     let rules = |protocol: &str, ports: &Set, sources: &Set| -> Set {
@@ -380,19 +402,19 @@ fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port
     } else {
         "tcp"
     };
-    let checked: Set = match &health_check(asked)[0].1 {
+    let checked: Set = match &health_check(requested)[0].1 {
         port if port == "traffic-port" => clients.clone(),
         port => Set::from([text(port)]),
     };
-    let anywhere = asked.ranges() == Set::from([ANYWHERE.to_owned()]);
-    // It does not look at health rules if its client rules already let everybody in, not even at left-over ones.
+    let anywhere = requested.ranges() == Set::from([ANYWHERE.to_owned()]);
+    // Upstream does not check health rules, not even orphaned ones, if its client rules already admit all addresses.
     if !(anywhere && protocol == "tcp" && checked == clients) {
         let subnets = items(&lb["zones"])
             .iter()
             .map(|zone| network_of(zone[0].as_str().unwrap_or_default()));
         compare("health", &rules("tcp", &checked, &subnets.collect()));
     }
-    compare("client", &rules(protocol, &clients, &asked.ranges()));
+    compare("client", &rules(protocol, &clients, &requested.ranges()));
     let mtu: Set = have
         .iter()
         .filter(|rule| rule.contains("/nlb/client="))
@@ -414,22 +436,28 @@ fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port
     writes
 }
 
-fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
-    let name = lb_name(asked);
+fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<String> {
+    let name = lb_name(requested);
     let Some(lb) = named(&got["cloud"]["classic"], &name) else {
         return vec!["create load balancer".to_owned()];
     };
     let mut writes = Vec::new();
-    let backend = asked.note("backend-protocol").unwrap_or_default().to_uppercase();
+    let backend = requested
+        .annotation("backend-protocol")
+        .unwrap_or_default()
+        .to_uppercase();
     let listener = |port: &Value| {
-        let (front, back) = match (asked.is_secure(port), backend.as_str()) {
+        let (front, back) = match (requested.is_secure(port), backend.as_str()) {
             (true, "") => ("SSL", "TCP"),
             (true, "HTTP" | "HTTPS") => ("HTTPS", backend.as_str()),
             (true, _) => ("SSL", backend.as_str()),
             (false, "HTTP") => ("HTTP", "HTTP"),
             _ => ("TCP", "TCP"),
         };
-        let certificate = asked.is_secure(port).then(|| asked.note("ssl-cert")).flatten();
+        let certificate = requested
+            .is_secure(port)
+            .then(|| requested.annotation("ssl-cert"))
+            .flatten();
         format!(
             "{front}:{} {back}:{} {}",
             port["port"],
@@ -437,7 +465,7 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
             certificate.unwrap_or_default()
         )
     };
-    let wanted: Set = asked.ports().iter().map(listener).collect();
+    let desired: Set = requested.ports().iter().map(listener).collect();
     let seen = |one: &Value| {
         format!(
             "{} {}:{} {}",
@@ -449,55 +477,66 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
     };
     let have: Set = items(&lb["listeners"]).iter().map(seen).collect();
     writes.extend(
-        wanted
+        desired
             .difference(&have)
             .map(|one| format!("create listener {one}")),
     );
     writes.extend(
-        have.difference(&wanted)
+        have.difference(&desired)
             .map(|one| format!("delete listener {one}")),
     );
 
-    let kind = if asked.is_internal() { "private" } else { "public" };
+    let kind = if requested.is_internal() {
+        "private"
+    } else {
+        "public"
+    };
     let subnets: Set = ["a", "b", "c"]
         .map(|zone| format!("<subnet:{kind}-{zone}>"))
         .into();
     let own = format!("k8s-elb-{name}");
     let mut groups = Set::from([format!("<sg:{own}>")]);
-    let extra = asked.note("extra-security-groups").unwrap_or_default().split(',');
+    let extra = requested
+        .annotation("extra-security-groups")
+        .unwrap_or_default()
+        .split(',');
     groups.extend(extra.filter(|group| !group.is_empty()).map(str::to_owned));
-    let instances: Set = asked.targets(hosts).into_iter().collect();
-    for (key, wanted) in [("subnets", subnets), ("groups", groups), ("instances", instances)] {
-        if set(&lb[key]) != wanted {
+    let instances: Set = requested.targets(hosts).into_iter().collect();
+    for (key, desired) in [("subnets", subnets), ("groups", groups), ("instances", instances)] {
+        if set(&lb[key]) != desired {
             writes.push(format!("change the {key}"));
         }
     }
-    writes.extend(group_writes(got, &own, &front_rules(asked, asked.ports().iter())));
+    writes.extend(group_writes(
+        got,
+        &own,
+        &front_rules(requested, requested.ports().iter()),
+    ));
 
-    let policies = match asked.note("proxy-protocol") {
-        Some("*") => asked.ports(),
+    let policies = match requested.annotation("proxy-protocol") {
+        Some("*") => requested.ports(),
         _ => &[],
     };
-    let wanted: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
+    let desired: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
     let backends = items(&lb["backends"]).iter().map(text);
     let backends: Vec<_> = backends
         .filter(|backend| backend.contains("k8s-proxyprotocol-enabled"))
         .collect();
-    if backends.len() != wanted.len()
-        || !wanted
+    if backends.len() != desired.len()
+        || !desired
             .iter()
             .all(|port| backends.iter().any(|one| one.contains(port)))
     {
         writes.push("change the policies of backends".to_owned());
     }
-    let seconds = |key: &str, otherwise: u64| asked.number(key, otherwise);
-    let draining = asked.is_true("connection-draining-enabled");
+    let seconds = |key: &str, otherwise: u64| requested.number(key, otherwise);
+    let draining = requested.is_true("connection-draining-enabled");
     let attributes = &lb["attributes"];
-    for (key, have, wanted) in [
+    for (key, have, desired) in [
         (
             "access log",
             &attributes["AccessLog"]["Enabled"],
-            json!(asked.is_true("access-log-enabled")),
+            json!(requested.is_true("access-log-enabled")),
         ),
         (
             "draining",
@@ -512,10 +551,10 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
         (
             "cross zone",
             &attributes["CrossZoneLoadBalancing"]["Enabled"],
-            json!(asked.is_true("cross-zone-load-balancing-enabled")),
+            json!(requested.is_true("cross-zone-load-balancing-enabled")),
         ),
     ] {
-        if *have != wanted {
+        if *have != desired {
             writes.push(format!("change {key}"));
         }
     }
@@ -523,13 +562,13 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
     {
         writes.push("change the draining timeout".to_owned());
     }
-    let target = match asked.is_local() {
+    let target = match requested.is_local() {
         true => format!(
             "HTTP:{}/healthz",
-            text(&asked.service["spec"]["healthCheckNodePort"])
+            text(&requested.service["spec"]["healthCheckNodePort"])
         ),
         false => {
-            let first = asked.ports().first().map(|port| text(&port["nodePort"]));
+            let first = requested.ports().first().map(|port| text(&port["nodePort"]));
             let protocol = if ["HTTPS", "SSL"].contains(&backend.as_str()) {
                 "SSL"
             } else {
@@ -550,10 +589,10 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
     writes
 }
 
-fn service_writes(got: &Value, asked: &Asked<'_>) -> Vec<String> {
-    let live = &got["services"][asked.name];
-    let name = lb_name(asked);
-    let hostname = match asked.note("type") {
+fn service_writes(got: &Value, requested: &UpstreamService<'_>) -> Vec<String> {
+    let live = &got["services"][requested.name];
+    let name = lb_name(requested);
+    let hostname = match requested.annotation("type") {
         Some("nlb") => format!("{name}-<key>.elb.us-east-1.amazonaws.com"),
         _ => format!("{name}.us-east-1.elb.amazonaws.com"),
     };

@@ -5,18 +5,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
-use super::{rest::patiently, site::OpenStackSite};
+use super::{rest::poll, site::OpenStackSite};
 use crate::{
     cases::{items, text},
-    site::Now,
+    site::PresentNames,
 };
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Creates the objects of a phase, and notes their ids.
-pub(super) async fn rebuild(site: &OpenStackSite, phase: &Value, now: &mut Now) -> Result<()> {
+/// Creates the objects of a phase, and records their IDs.
+pub(super) async fn rebuild(site: &OpenStackSite, phase: &Value, now: &mut PresentNames) -> Result<()> {
     for (id, name) in site.names.iter().chain(&site.addresses) {
-        now.note(name, json!(id));
+        now.insert(name, json!(id));
     }
     let cloud = &phase["cloud"];
     let mut groups = Vec::new();
@@ -26,9 +26,9 @@ pub(super) async fn rebuild(site: &OpenStackSite, phase: &Value, now: &mut Now) 
     node_ports(site, cloud, &groups).await?;
     for lb in items(&cloud["loadbalancers"]) {
         let made = balancer(site, now, lb).await?;
-        now.note("<lb>", made["id"].clone());
-        now.note("<vip>", made["vip_address"].clone());
-        now.note("<port of lb>", made["vip_port_id"].clone());
+        now.insert("<lb>", made["id"].clone());
+        now.insert("<vip>", made["vip_address"].clone());
+        now.insert("<port of lb>", made["vip_port_id"].clone());
     }
     for floating in items(&cloud["floatingips"]) {
         let body = json!({"floatingip": {
@@ -37,12 +37,12 @@ pub(super) async fn rebuild(site: &OpenStackSite, phase: &Value, now: &mut Now) 
             "description": floating["description"],
         }});
         let made = site.rest.post("network/v2.0/floatingips", body).await?;
-        now.note("<fip>", made["floatingip"]["floating_ip_address"].clone());
+        now.insert("<fip>", made["floatingip"]["floating_ip_address"].clone());
     }
     Ok(())
 }
 
-async fn security_group(site: &OpenStackSite, now: &Now, group: &Value) -> Result<String> {
+async fn security_group(site: &OpenStackSite, now: &PresentNames, group: &Value) -> Result<String> {
     let rest = &site.rest;
     let body = json!({"security_group": {
         "name": now.value(&group["name"]), "description": group["description"],
@@ -87,7 +87,7 @@ async fn node_ports(site: &OpenStackSite, cloud: &Value, groups: &[String]) -> R
     Ok(())
 }
 
-/// What is said of it, without nulls, empty texts and empty collections.
+/// The fields of an object, without nulls, empty texts and empty collections.
 fn filled(value: &Value) -> Map<String, Value> {
     let says = |value: &Value| match value {
         Value::Null => false,
@@ -103,7 +103,7 @@ fn filled(value: &Value) -> Map<String, Value> {
         .collect()
 }
 
-async fn balancer(site: &OpenStackSite, now: &Now, lb: &Value) -> Result<Value> {
+async fn balancer(site: &OpenStackSite, now: &PresentNames, lb: &Value) -> Result<Value> {
     let rest = &site.rest;
     let lb = now.value(lb);
     let mut listeners = Vec::new();
@@ -140,7 +140,7 @@ async fn balancer(site: &OpenStackSite, now: &Now, lb: &Value) -> Result<Value> 
         let found = rest.get(&path).await.ok()?["loadbalancer"].clone();
         (found["provisioning_status"] == "ACTIVE").then_some(found)
     };
-    patiently(LIMIT, active)
+    poll(LIMIT, active)
         .await
         .with_context(|| format!("{path} does not become ACTIVE"))
 }

@@ -1,4 +1,4 @@
-//! What stands in the cloud, with names instead of ids, addresses and ports.
+//! Dumps the objects of the cloud, with names in place of IDs, addresses and ports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::{rest::patiently, site::OpenStackSite};
+use super::{rest::poll, site::OpenStackSite};
 use crate::{
     cases::{items, text},
     site::Names,
 };
 
-/// The objects that were there before.
+/// The IDs of the objects that existed before the cases.
 pub(super) type Base = BTreeSet<String>;
 
 const LISTENER: [&str; 13] = [
@@ -90,7 +90,7 @@ const FLOATING: [&str; 6] = [
 
 /// Any id.
 const UUID: &str = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b";
-/// How long a load balancer may take to go.
+/// Time limit for the deletion of a load balancer.
 const LIMIT: Duration = Duration::from_secs(400);
 
 fn pick(object: &Value, keys: &[&str]) -> Map<String, Value> {
@@ -99,16 +99,16 @@ fn pick(object: &Value, keys: &[&str]) -> Map<String, Value> {
         .collect()
 }
 
-/// Everything of the project that may come and go with Services.
-pub(super) struct Things {
+/// All objects of the project that may be created for Services.
+pub(super) struct ProjectObjects {
     pub(super) balancers: Vec<Value>,
     pub(super) floating: Vec<Value>,
     pub(super) groups: Vec<Value>,
     pub(super) ports: Vec<Value>,
 }
 
-impl Things {
-    pub(super) async fn of(site: &OpenStackSite) -> Result<Self> {
+impl ProjectObjects {
+    pub(super) async fn read(site: &OpenStackSite) -> Result<Self> {
         let (rest, project) = (&site.rest, &site.project);
         let neutron = async |kind: &str| {
             rest.list(&format!("network/v2.0/{kind}?project_id={project}"))
@@ -147,9 +147,9 @@ impl Things {
     }
 }
 
-/// What of the cloud is not of the base, and how its things are called.
+/// The objects of the cloud that are not in the base, and the names of their IDs.
 pub(super) async fn dump(site: &OpenStackSite) -> Result<(Value, Names)> {
-    let now = Things::of(site).await?;
+    let now = ProjectObjects::read(site).await?;
     let mut names = Names {
         ids: site.names.clone(),
         addresses: site.addresses.clone(),
@@ -307,10 +307,10 @@ async fn balancer(site: &OpenStackSite, one: &Value) -> Result<Value> {
     Ok(Value::Object(found))
 }
 
-/// Removes everything that was not there at first.
+/// Deletes all objects that are not in the base.
 pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
     let rest = &site.rest;
-    let left = Things::of(site).await?.without(&site.base);
+    let left = ProjectObjects::read(site).await?.without(&site.base);
     for balancer in &left.balancers {
         let id = text(&balancer["id"]);
         rest.delete(&format!(
@@ -318,17 +318,19 @@ pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
         ))
         .await?;
     }
-    let gone = async || {
-        let now = Things::of(site).await.ok()?;
+    let deleted = async || {
+        let now = ProjectObjects::read(site).await.ok()?;
         now.without(&site.base).balancers.is_empty().then_some(())
     };
-    patiently(LIMIT, gone).await.context("a load balancer stays")?;
+    poll(LIMIT, deleted)
+        .await
+        .context("a load balancer was not deleted")?;
     for floating in &left.floating {
         rest.delete(&format!("network/v2.0/floatingips/{}", text(&floating["id"])))
             .await?;
     }
     let groups: Vec<String> = left.groups.iter().map(|group| text(&group["id"])).collect();
-    for port in Things::of(site).await?.ports {
+    for port in ProjectObjects::read(site).await?.ports {
         let has: Vec<String> = items(&port["security_groups"]).iter().map(text).collect();
         if has.iter().any(|group| groups.contains(group)) {
             let keep: Vec<&String> = has.iter().filter(|group| !groups.contains(group)).collect();

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::cases::{items, text};
 
-/// What the requests of the tests call themselves, to tell them from the program's.
+/// The user agent of the tests' requests, which differs from that of the program.
 pub(crate) const AGENT: &str = "parity-recorder";
 
-/// Between two looks at what takes seconds.
+/// Pause between two reads of a state that changes in seconds.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A session of a user in a project.
@@ -43,12 +43,12 @@ pub(crate) fn by_password(user: &str, password: &str, project: &str) -> Value {
 }
 
 impl Rest {
-    pub(crate) async fn log_in(auth_url: &str, who: &Value) -> Result<Self> {
+    pub(crate) async fn log_in(auth_url: &str, auth: &Value) -> Result<Self> {
         let http = client();
         let request = http
             .post(format!("{auth_url}/auth/tokens"))
             .header(USER_AGENT, AGENT);
-        let answer = request.json(who).send().await?.error_for_status()?;
+        let answer = request.json(auth).send().await?.error_for_status()?;
         let token = answer.headers().get("x-subject-token").context("no token")?;
         let token = token.to_str()?.to_owned();
         let body: Value = answer.json().await?;
@@ -121,8 +121,8 @@ impl Rest {
     }
 }
 
-/// Looks again and again, as rarely as a real cloud that is busy likes it.
-pub(crate) async fn patiently<T>(limit: Duration, check: impl AsyncFn() -> Option<T>) -> Option<T> {
+/// Repeats the check until it returns a value, with pauses that suit a busy real cloud.
+pub(crate) async fn poll<T>(limit: Duration, check: impl AsyncFn() -> Option<T>) -> Option<T> {
     let wait = async {
         loop {
             if let Some(found) = check().await {

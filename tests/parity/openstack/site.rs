@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use super::{
     rebuild::rebuild,
-    record::{self, Base, Things, dump},
-    rest::{Rest, by_password, patiently},
-    upstream::{self, Told},
+    record::{self, Base, ProjectObjects, dump},
+    rest::{Rest, by_password, poll},
+    upstream::{self, UpstreamConfig},
 };
 use crate::{
     cases::{items, text},
-    site::{Call, Host, Names, Now, Site},
+    site::{Call, Host, Names, PresentNames, Site},
 };
 
 /// Servers, of which the first three are nodes of the cluster.
@@ -31,9 +31,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub(crate) struct OpenStackSite {
     pub(crate) rest: Rest,
     pub(crate) project: String,
-    /// What ids are called in the recordings.
+    /// The names of IDs in the recordings.
     pub(crate) names: BTreeMap<String, String>,
-    /// What addresses are called.
+    /// The names of addresses in the recordings.
     pub(crate) addresses: BTreeMap<String, String>,
     /// Ids of servers, by name.
     pub(crate) servers: BTreeMap<String, String>,
@@ -46,9 +46,9 @@ pub(crate) struct OpenStackSite {
     pub(crate) subnet: String,
     router: String,
     cloud: Cloud,
-    /// The objects that were there at first.
+    /// The objects that existed before the cases.
     pub(super) base: Base,
-    /// How the program introduces itself to the cloud.
+    /// The user agent of the program.
     agent: String,
 }
 
@@ -118,7 +118,7 @@ impl OpenStackSite {
                 })?;
             }
         }
-        site.look().await?;
+        site.name_objects().await?;
         Ok(site)
     }
 
@@ -162,7 +162,7 @@ impl OpenStackSite {
         };
         site.make_subnet_and_group().await?;
         site.make_real_servers().await?;
-        site.look().await?;
+        site.name_objects().await?;
         Ok(site)
     }
 
@@ -212,11 +212,11 @@ impl OpenStackSite {
             let all = servers.iter().all(|server| server["status"] == "ACTIVE");
             (all && servers.len() == SERVERS).then_some(())
         };
-        patiently(LIMIT, active).await.context("the servers do not start")
+        poll(LIMIT, active).await.context("the servers do not start")
     }
 
-    /// Gives everything its name, and the nodes' ports their group.
-    async fn look(&mut self) -> Result<()> {
+    /// Names all IDs and addresses, and adds the nodes' ports to their security group.
+    async fn name_objects(&mut self) -> Result<()> {
         let mut names = BTreeMap::new();
         for (kind, path) in [("net", "networks"), ("subnet", "subnets")] {
             for object in self.rest.list(&format!("network/v2.0/{path}")).await? {
@@ -250,7 +250,7 @@ impl OpenStackSite {
             self.servers.insert(name, id);
         }
         self.names = names;
-        self.base = Things::of(self).await?.ids();
+        self.base = ProjectObjects::read(self).await?.ids();
         Ok(())
     }
 
@@ -316,7 +316,7 @@ impl Site for OpenStackSite {
         })
     }
 
-    /// The program's calls are known by its user agent.
+    /// The program's calls, selected by its user agent.
     fn calls_since(&self, moment: &Moment) -> Result<Vec<Call>> {
         let mut calls = Vec::new();
         let mut add = |agent: Option<&str>, service: &str, method: &str, path: &str| {
@@ -352,11 +352,11 @@ impl Site for OpenStackSite {
         record::clear(self).await
     }
 
-    async fn rebuild(&self, phase: &Value, now: &mut Now) -> Result<()> {
+    async fn rebuild(&self, phase: &Value, now: &mut PresentNames) -> Result<()> {
         rebuild(self, phase, now).await
     }
 
-    /// Removes the servers, which cost the real cloud memory.
+    /// Deletes the servers, which use memory of the real cloud.
     async fn leave(&self) -> Result<()> {
         if !self.is_real() {
             return Ok(());
@@ -369,11 +369,11 @@ impl Site for OpenStackSite {
 
     fn writes_of_upstream(&self, got: &Value, hosts: &[Host], config: &Value) -> Vec<String> {
         let on = |key: &str| config["LoadBalancer"][key] != "false";
-        let told = Told {
+        let config = UpstreamConfig {
             monitors: on("create-monitor"),
             groups: on("manage-security-groups"),
         };
-        upstream::writes(got, hosts, told)
+        upstream::writes(got, hosts, config)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the upstream program would write if it came back: its rules for a load balancer that is there already, over the
-//! state that is found. It has no memory of its own; what it compares on every pass is all there is.
+//! The writes of the upstream program after a rollback to it: its rules for an existing load balancer, applied to the observed
+//! state. It keeps no state, so that its comparisons on every pass are complete.
 
 use std::collections::BTreeSet;
 
@@ -14,31 +14,32 @@ use crate::{
 const PREFIX: &str = "loadbalancer.openstack.org/";
 const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
 
-/// What the program was told in its config.
+/// The parts of upstream's config that the rules need.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct UpstreamConfig {
     pub(crate) monitors: bool,
     pub(crate) groups: bool,
 }
 
-struct Asked<'a> {
+/// A Service of type LoadBalancer.
+struct UpstreamService<'a> {
     name: String,
     service: &'a Value,
 }
 
-impl Asked<'_> {
-    fn note(&self, key: &str) -> Option<&str> {
+impl UpstreamService<'_> {
+    fn annotation(&self, key: &str) -> Option<&str> {
         self.service["metadata"]["annotations"][format!("{PREFIX}{key}")].as_str()
     }
 
     fn number(&self, key: &str, otherwise: i64) -> i64 {
-        self.note(key)
+        self.annotation(key)
             .and_then(|value| value.parse().ok())
             .unwrap_or(otherwise)
     }
 
     fn truth(&self, key: &str, otherwise: bool) -> bool {
-        match self.note(key) {
+        match self.annotation(key) {
             Some("true") => true,
             Some("false") => false,
             _ => otherwise,
@@ -50,7 +51,7 @@ impl Asked<'_> {
     }
 
     fn proxy(&self) -> Option<&'static str> {
-        match self.note("proxy-protocol") {
+        match self.annotation("proxy-protocol") {
             Some("true" | "v1") => Some("PROXY"),
             Some("v2") => Some("PROXYV2"),
             _ => None,
@@ -61,7 +62,7 @@ impl Asked<'_> {
         self.service["spec"]["externalTrafficPolicy"] == "Local"
     }
 
-    /// The port of health checks, by the name that recordings give it.
+    /// The port of health checks, with its name in recordings.
     fn health(&self) -> Value {
         if self.local() {
             self.service["spec"]["healthCheckNodePort"].clone()
@@ -71,9 +72,9 @@ impl Asked<'_> {
     }
 }
 
-/// The writes, each in a few words; none if it leaves everything as it is. `got` is what [`crate::play::Play::look`]
-/// saw.
-pub(crate) fn writes(got: &Value, hosts: &[Host], told: Told) -> Vec<String> {
+/// The writes, each in a few words. The list is empty if upstream changes nothing. `got` is the result of
+/// [`crate::play::Play::observe`].
+pub(crate) fn writes(got: &Value, hosts: &[Host], config: UpstreamConfig) -> Vec<String> {
     let mut all = Vec::new();
     let Some(specs) = got["specs"].as_object() else {
         return vec!["no Services were recorded".to_owned()];
@@ -82,7 +83,7 @@ pub(crate) fn writes(got: &Value, hosts: &[Host], told: Told) -> Vec<String> {
         if service["spec"]["type"] != "LoadBalancer" || !service["metadata"]["deletionTimestamp"].is_null() {
             continue;
         }
-        let asked = Asked {
+        let requested = UpstreamService {
             name: name.clone(),
             service,
         };
@@ -90,7 +91,7 @@ pub(crate) fn writes(got: &Value, hosts: &[Host], told: Told) -> Vec<String> {
             .iter()
             .filter(|host| !host.excluded)
             .filter(|host| {
-                asked.note("node-selector").is_none_or(|selector| {
+                requested.annotation("node-selector").is_none_or(|selector| {
                     selector.split(',').all(|term| match term.trim().split_once('=') {
                         Some((key, value)) => host.labels.get(key).is_some_and(|has| has == value),
                         None => host.labels.contains_key(term.trim()),
@@ -98,20 +99,25 @@ pub(crate) fn writes(got: &Value, hosts: &[Host], told: Told) -> Vec<String> {
                 })
             })
             .collect();
-        let found = balancer(got, &asked, &hosts, told);
+        let found = balancer(got, &requested, &hosts, config);
         all.extend(found.into_iter().map(|write| format!("{name}: {write}")));
     }
     all
 }
 
-fn balancer(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> Vec<String> {
+fn balancer(
+    got: &Value,
+    requested: &UpstreamService<'_>,
+    hosts: &[&Host],
+    config: UpstreamConfig,
+) -> Vec<String> {
     let mut writes = Vec::new();
-    if asked.proxy().is_some() && asked.truth("x-forwarded-for", false) {
-        // Refused before anything is looked at.
+    if requested.proxy().is_some() && requested.truth("x-forwarded-for", false) {
+        // Upstream refuses the Service before it reads the cloud.
         return writes;
     }
-    let tag = asked.tag();
-    let by_id = asked.note("load-balancer-id");
+    let tag = requested.tag();
+    let by_id = requested.annotation("load-balancer-id");
     let all = items(&got["cloud"]["loadbalancers"]);
     let Some(lb) = all.iter().find(|lb| match by_id {
         Some(id) if all.len() > 1 => id == format!("<lb:{}>", text(&lb["name"])),
@@ -130,60 +136,62 @@ fn balancer(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> Vec<
     if !has(&lb["tags"], &tag) {
         writes.push("tag the load balancer".to_owned());
     }
-    let mut wanted = BTreeSet::new();
-    for (index, port) in items(&asked.service["spec"]["ports"]).iter().enumerate() {
-        let protocol = if asked.truth("x-forwarded-for", false) {
+    let mut desired = BTreeSet::new();
+    for (index, port) in items(&requested.service["spec"]["ports"]).iter().enumerate() {
+        let protocol = if requested.truth("x-forwarded-for", false) {
             "HTTP".to_owned()
         } else {
             port["protocol"].as_str().unwrap_or("TCP").to_owned()
         };
-        let slot = format!("{protocol}/{}", port["port"]);
-        wanted.insert(slot.clone());
+        let listener_name = format!("{protocol}/{}", port["port"]);
+        desired.insert(listener_name.clone());
         let listener = items(&lb["listeners"])
             .iter()
             .find(|one| one["protocol"] == *protocol && one["protocol_port"] == port["port"]);
         let Some(listener) = listener else {
-            writes.push(format!("create listener {slot}"));
+            writes.push(format!("create listener {listener_name}"));
             continue;
         };
-        writes.extend(listener_writes(asked, &slot, listener));
-        let pool = items(&lb["pools"])
-            .iter()
-            .find(|pool| items(&pool["listeners"]).iter().any(|one| one == slot.as_str()));
+        writes.extend(listener_writes(requested, &listener_name, listener));
+        let pool = items(&lb["pools"]).iter().find(|pool| {
+            items(&pool["listeners"])
+                .iter()
+                .any(|one| one == listener_name.as_str())
+        });
         let Some(pool) = pool else {
-            writes.push(format!("create pool of {slot}"));
+            writes.push(format!("create pool of {listener_name}"));
             continue;
         };
-        let pool_protocol = asked.proxy().map_or(protocol, str::to_owned);
+        let pool_protocol = requested.proxy().map_or(protocol, str::to_owned);
         writes.extend(pool_writes(
-            asked,
-            &slot,
+            requested,
+            &listener_name,
             pool,
             &pool_protocol,
             (index, port),
             hosts,
-            told,
+            config,
         ));
     }
     for listener in items(&lb["listeners"]) {
-        let slot = format!("{}/{}", text(&listener["protocol"]), listener["protocol_port"]);
+        let listener_name = format!("{}/{}", text(&listener["protocol"]), listener["protocol_port"]);
         let ours = has(&listener["tags"], &tag) || (owner && items(&listener["tags"]).is_empty());
-        if ours && !wanted.contains(&slot) {
-            writes.push(format!("delete listener {slot}"));
+        if ours && !desired.contains(&listener_name) {
+            writes.push(format!("delete listener {listener_name}"));
         }
     }
-    let internal = asked.service["metadata"]["annotations"][INTERNAL] == "true";
+    let internal = requested.service["metadata"]["annotations"][INTERNAL] == "true";
     let floating = items(&got["cloud"]["floatingips"])
         .iter()
         .any(|floating| floating["port_id"] == lb["vip_port_id"]);
     match (internal && owner, floating) {
-        (true, true) => writes.push("take the floating address away".to_owned()),
-        (false, false) => writes.push("give it a floating address".to_owned()),
+        (true, true) => writes.push("remove the floating address".to_owned()),
+        (false, false) => writes.push("add a floating address".to_owned()),
         _ => {}
     }
-    writes.extend(group_writes(got, asked, hosts, told));
+    writes.extend(group_writes(got, requested, hosts, config));
     let address = if floating { "<fip>" } else { "<vip>" };
-    writes.extend(service_writes(got, asked, lb, address, all.len() > 1));
+    writes.extend(service_writes(got, requested, lb, address, all.len() > 1));
     writes
 }
 
@@ -191,20 +199,26 @@ fn has(tags: &Value, tag: &str) -> bool {
     items(tags).iter().any(|one| one == tag)
 }
 
-fn listener_writes(asked: &Asked<'_>, slot: &str, listener: &Value) -> Vec<String> {
+fn listener_writes(requested: &UpstreamService<'_>, listener_name: &str, listener: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
-    if !has(&listener["tags"], &asked.tag()) {
+    if !has(&listener["tags"], &requested.tag()) {
         wrong.push("tags");
     }
     let numbers = [
-        ("connection_limit", asked.number("connection-limit", -1)),
-        ("timeout_client_data", asked.number("timeout-client-data", 50_000)),
+        ("connection_limit", requested.number("connection-limit", -1)),
+        (
+            "timeout_client_data",
+            requested.number("timeout-client-data", 50_000),
+        ),
         (
             "timeout_member_connect",
-            asked.number("timeout-member-connect", 5_000),
+            requested.number("timeout-member-connect", 5_000),
         ),
-        ("timeout_member_data", asked.number("timeout-member-data", 50_000)),
-        ("timeout_tcp_inspect", asked.number("timeout-tcp-inspect", 0)),
+        (
+            "timeout_member_data",
+            requested.number("timeout-member-data", 50_000),
+        ),
+        ("timeout_tcp_inspect", requested.number("timeout-tcp-inspect", 0)),
     ];
     wrong.extend(
         numbers
@@ -213,10 +227,10 @@ fn listener_writes(asked: &Asked<'_>, slot: &str, listener: &Value) -> Vec<Strin
             .map(|(key, _)| *key),
     );
     let forwarded = listener["insert_headers"]["X-Forwarded-For"] == "true";
-    if forwarded != asked.truth("x-forwarded-for", false) {
+    if forwarded != requested.truth("x-forwarded-for", false) {
         wrong.push("insert_headers");
     }
-    let ranges: BTreeSet<String> = match items(&asked.service["spec"]["loadBalancerSourceRanges"]) {
+    let ranges: BTreeSet<String> = match items(&requested.service["spec"]["loadBalancerSourceRanges"]) {
         [] => BTreeSet::from(["0.0.0.0/0".to_owned()]),
         ranges => ranges.iter().map(text).collect(),
     };
@@ -230,28 +244,32 @@ fn listener_writes(asked: &Asked<'_>, slot: &str, listener: &Value) -> Vec<Strin
     }
     wrong
         .into_iter()
-        .map(|field| format!("change {field} of listener {slot}"))
+        .map(|field| format!("change {field} of listener {listener_name}"))
         .collect()
 }
 
 fn pool_writes(
-    asked: &Asked<'_>,
-    slot: &str,
+    requested: &UpstreamService<'_>,
+    listener_name: &str,
     pool: &Value,
     protocol: &str,
     (index, port): (usize, &Value),
     hosts: &[&Host],
-    told: Told,
+    config: UpstreamConfig,
 ) -> Vec<String> {
     if pool["protocol"] != protocol {
-        return vec![format!("make the pool of {slot} anew")];
+        return vec![format!("recreate the pool of {listener_name}")];
     }
     let mut writes = Vec::new();
-    if pool["lb_algorithm"] != asked.note("lb-method").unwrap_or("ROUND_ROBIN") {
-        writes.push(format!("change the method of {slot}"));
+    if pool["lb_algorithm"] != requested.annotation("lb-method").unwrap_or("ROUND_ROBIN") {
+        writes.push(format!("change the method of {listener_name}"));
     }
-    let monitored = asked.truth("enable-health-monitor", told.monitors);
-    let check = if monitored { asked.health() } else { Value::Null };
+    let monitored = requested.truth("enable-health-monitor", config.monitors);
+    let check = if monitored {
+        requested.health()
+    } else {
+        Value::Null
+    };
     let key = |name: &str, address: &str, at: &Value, check: &Value| format!("{name} {address} {at} {check}");
     let want: BTreeSet<String> = hosts
         .iter()
@@ -265,25 +283,25 @@ fn pool_writes(
         })
         .collect();
     if want != have {
-        writes.push(format!("set the members of {slot}"));
+        writes.push(format!("set the members of {listener_name}"));
     }
     let monitor = &pool["health_monitor"];
     match (monitored, monitor.is_null()) {
         (false, true) => {}
-        (false, false) => writes.push(format!("delete the monitor of {slot}")),
-        (true, true) => writes.push(format!("create the monitor of {slot}")),
+        (false, false) => writes.push(format!("delete the monitor of {listener_name}")),
+        (true, true) => writes.push(format!("create the monitor of {listener_name}")),
         (true, false) => {
             let kind = match port["protocol"].as_str() {
-                _ if !asked.health().is_null() => "HTTP",
+                _ if !requested.health().is_null() => "HTTP",
                 Some("UDP") => "UDP-CONNECT",
                 Some("SCTP") => "SCTP",
                 _ => "TCP",
             };
-            let name = format!("monitor_{index}_{}", asked.tag());
+            let name = format!("monitor_{index}_{}", requested.tag());
             if monitor["type"] != kind {
-                writes.push(format!("make the monitor of {slot} anew"));
+                writes.push(format!("recreate the monitor of {listener_name}"));
             } else if monitor["name"] != *name {
-                writes.push(format!("rename the monitor of {slot}"));
+                writes.push(format!("rename the monitor of {listener_name}"));
             }
             for (field, note, otherwise) in [
                 ("delay", "health-monitor-delay", 5),
@@ -291,8 +309,8 @@ fn pool_writes(
                 ("max_retries", "health-monitor-max-retries", 1),
                 ("max_retries_down", "health-monitor-max-retries-down", 3),
             ] {
-                if monitor[field] != asked.number(note, otherwise) {
-                    writes.push(format!("change {field} of the monitor of {slot}"));
+                if monitor[field] != requested.number(note, otherwise) {
+                    writes.push(format!("change {field} of the monitor of {listener_name}"));
                 }
             }
         }
@@ -300,25 +318,30 @@ fn pool_writes(
     writes
 }
 
-fn group_writes(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> Vec<String> {
-    let name = format!("lb-sg-<uid:{}>-default-{}", asked.name, asked.name);
+fn group_writes(
+    got: &Value,
+    requested: &UpstreamService<'_>,
+    hosts: &[&Host],
+    config: UpstreamConfig,
+) -> Vec<String> {
+    let name = format!("lb-sg-<uid:{}>-default-{}", requested.name, requested.name);
     let group = items(&got["cloud"]["security_groups"])
         .iter()
         .find(|group| group["name"] == *name);
     let Some(group) = group else {
-        return if told.groups {
+        return if config.groups {
             vec!["create the security group".to_owned()]
         } else {
             Vec::new()
         };
     };
-    if !told.groups {
+    if !config.groups {
         return vec!["delete the security group".to_owned()];
     }
     let mut writes = Vec::new();
     let rule =
         |protocol: &str, port: &Value| format!("ingress IPv4 {protocol} {port} {port} \"10.0.0.0/24\"");
-    let mut want: BTreeSet<String> = items(&asked.service["spec"]["ports"])
+    let mut want: BTreeSet<String> = items(&requested.service["spec"]["ports"])
         .iter()
         .map(|port| {
             rule(
@@ -327,8 +350,8 @@ fn group_writes(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> 
             )
         })
         .collect();
-    if !asked.health().is_null() {
-        want.insert(rule("tcp", &asked.health()));
+    if !requested.health().is_null() {
+        want.insert(rule("tcp", &requested.health()));
     }
     let have: BTreeSet<String> = items(&group["rules"])
         .iter()
@@ -355,8 +378,14 @@ fn group_writes(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> 
     writes
 }
 
-fn service_writes(got: &Value, asked: &Asked<'_>, lb: &Value, address: &str, many: bool) -> Vec<String> {
-    let live = &got["services"][&asked.name];
+fn service_writes(
+    got: &Value,
+    requested: &UpstreamService<'_>,
+    lb: &Value,
+    address: &str,
+    many: bool,
+) -> Vec<String> {
+    let live = &got["services"][&requested.name];
     let mut writes = Vec::new();
     let id = if many {
         format!("<lb:{}>", text(&lb["name"]))
@@ -367,15 +396,19 @@ fn service_writes(got: &Value, asked: &Asked<'_>, lb: &Value, address: &str, man
         ("load-balancer-id", id.as_str()),
         ("load-balancer-address", address),
     ] {
-        if asked.note(note) != Some(want) {
+        if requested.annotation(note) != Some(want) {
             writes.push(format!("set annotation {note}"));
         }
     }
     let ingress = &live["status"]["loadBalancer"]["ingress"][0];
-    let right = match asked.note("hostname") {
+    let right = match requested.annotation("hostname") {
         Some(hostname) => ingress["hostname"] == hostname && ingress["ip"].is_null(),
         None => {
-            let mode = if asked.proxy().is_some() { "Proxy" } else { "VIP" };
+            let mode = if requested.proxy().is_some() {
+                "Proxy"
+            } else {
+                "VIP"
+            };
             ingress["ip"] == address && ingress["ipMode"] == mode && ingress["hostname"].is_null()
         }
     };

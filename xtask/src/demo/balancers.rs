@@ -1,4 +1,4 @@
-//! What the cloud has made of the Services, seen in the cloud itself.
+//! The load balancers of the Services, read from the cloud itself.
 
 use anyhow::{Context, Result, bail};
 use ccm_testbed::openstack_real::OpenStack as Real;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::http;
 use ccm_testbed::{cloud::Cloud, test_cloud::LoadBalancers};
 
-/// Reads the load balancers whose names begin with the prefix where the cloud lets names be chosen.
+/// Reads the load balancers. On clouds with free names, reads only those that begin with the prefix.
 pub(super) async fn read(cloud: &Cloud, prefix: &str) -> Result<LoadBalancers> {
     match cloud {
         Cloud::Simulated(cloud) => Ok(LoadBalancers::of_openstack(cloud, prefix)),
@@ -46,7 +46,7 @@ impl Octavia {
         let answer = http::request("POST", &url, &headers, &body.to_string()).await?;
         let token = answer
             .header("X-Subject-Token")
-            .context("Keystone gives no token")?;
+            .context("Keystone returned no token")?;
         let catalogue: Value = serde_json::from_str(&answer.body)?;
         let services = catalogue.pointer("/token/catalog").and_then(Value::as_array);
         let mut services = services.into_iter().flatten();
@@ -61,7 +61,7 @@ impl Octavia {
             .and_then(Value::as_str);
         Ok(Self {
             endpoint: url
-                .context("Keystone knows no Octavia")?
+                .context("the catalogue of Keystone has no Octavia")?
                 .trim_end_matches('/')
                 .to_owned(),
             token: token.to_owned(),
@@ -103,7 +103,7 @@ impl Octavia {
             let pools = format!("pools?loadbalancer_id={}", balancer.id);
             for pool in self.list(&pools, "pools").await? {
                 let members = self.list(&format!("pools/{}/members", pool.id), "members").await;
-                // A pool may go between two questions.
+                // A pool may be deleted between two requests.
                 let members = members.unwrap_or_default().into_iter();
                 found
                     .pools

@@ -1,4 +1,4 @@
-//! As much HTTP as the demo needs: short requests to servers on this machine, and servers that say who they are.
+//! The HTTP of the demo: short requests to servers on this machine, and servers that return their name.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// For one request and its answer.
+/// Time limit of one request with its answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// An answer.
@@ -24,7 +24,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// A header, by its name in whichever case.
+    /// A header, by its name without regard to case.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (known, value) = line.split_once(':')?;
@@ -44,7 +44,7 @@ pub(super) async fn request(method: &str, url: &str, headers: &[(&str, &str)], b
         .strip_prefix("http://")
         .with_context(|| format!("{url} is not http://"))?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    // HTTP/1.0, so that the answer comes in one piece and its end is that of the connection.
+    // HTTP/1.0, so that the answer is not chunked and ends with the connection.
     let mut text = format!("{method} /{path} HTTP/1.0\r\nHost: {host}\r\n");
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
@@ -73,8 +73,8 @@ fn parse(answer: &str) -> Option<Answer> {
     })
 }
 
-/// Servers that stand in for the Pods of a Service: at each node's address and the node port, as kube-proxy would
-/// make it, each saying on which node it is.
+/// Servers in place of the Pods of a Service. Each listens on the node port of a node's address, as kube-proxy would, and
+/// answers with the name of its node.
 #[derive(Default)]
 pub(super) struct Pods {
     tasks: JoinSet<()>,
@@ -82,7 +82,7 @@ pub(super) struct Pods {
 }
 
 impl Pods {
-    /// Starts to answer on a node for a Service.
+    /// Starts the server of a Service on a node.
     pub(super) async fn start(
         &mut self,
         service: &str,
@@ -95,9 +95,8 @@ impl Pods {
         }
         let place = SocketAddr::new(address, port);
         let socket = TcpListener::bind(place).await;
-        let socket = socket.with_context(|| {
-            format!("cannot listen on {place}, where node {node} is to answer for {service}")
-        })?;
+        let socket = socket
+            .with_context(|| format!("cannot listen on {place}, the address of {service} on node {node}"))?;
         let text = format!("{service} on {node}\n");
         let text = format!("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n{text}");
         let task = self.tasks.spawn(serve(socket, text));
@@ -105,7 +104,7 @@ impl Pods {
         Ok(())
     }
 
-    /// The node is gone, and all that ran on it.
+    /// Stops all servers of a node.
     pub(super) fn stop(&mut self, node: &str) {
         for task in self.by_node.remove(node).unwrap_or_default() {
             task.abort();
@@ -124,11 +123,11 @@ async fn serve(socket: TcpListener, text: String) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        // What is asked for does not matter, but closing with unread bytes would take the answer back.
+        // The content of the request does not matter, but closing with unread bytes would discard the answer.
         let mut request = [0; 4096];
-        let heard = tokio::time::timeout(LIMIT, client.read(&mut request)).await;
-        if matches!(heard, Ok(Ok(count)) if count > 0) {
-            // The client may have left.
+        let received = tokio::time::timeout(LIMIT, client.read(&mut request)).await;
+        if matches!(received, Ok(Ok(count)) if count > 0) {
+            // The client may have closed the connection.
             let _sent = client.write_all(text.as_bytes()).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The second act: two Services get their load balancers, nodes come and go, and the load balancers follow.
+//! The second half of the demo: two Services get load balancers, nodes join and leave, and the load balancers follow.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,26 +23,26 @@ use serde_json::json;
 use super::{
     balancers,
     http::{self, Pods},
-    tables::{self, Deed, Pools, row},
+    tables::{self, Pools, Step, row},
 };
 use ccm_testbed::{cloud::Cloud, test_cloud::LoadBalancers};
 
 use crate::{print, say};
 
-/// Under this name the program makes what it makes, so that nothing else in a cloud is taken for it.
+/// The cluster's name, part of the names in the cloud, so that the demo does not use other objects there.
 pub(super) const CLUSTER: &str = "demo";
 const PREFIX: &str = "kube_service_demo_default_";
 /// The public Service and the internal one.
 const SERVICES: [(&str, bool); 2] = [("web", false), ("intranet", true)];
-/// A real load balancer on two busy cores takes its time.
+/// Time limit of each wait. A real load balancer takes long on two busy cores.
 const LIMIT: Duration = Duration::from_secs(180);
-/// On so many nodes somebody answers. Each takes a file descriptor for each Service, of which a process has often 1024.
+/// The most nodes with a server. Each takes a file descriptor for each Service, and a process often has only 1024.
 const ANSWERING: usize = 200;
-/// After so long without a call the program has asked all that it wanted to.
+/// Time without a call after which a step has ended.
 const QUIET: Duration = Duration::from_millis(1500);
 
-/// What plays.
-pub(super) struct Act<'a> {
+/// The state of the demo of Services.
+pub(super) struct ServiceDemo<'a> {
     pub(super) cloud: &'a Cloud,
     /// Serves the load balancers of a simulated cloud.
     forwarder: Option<Forwarder>,
@@ -50,23 +50,23 @@ pub(super) struct Act<'a> {
     pub(super) client: Client,
     /// The port of the Services.
     pub(super) port: u16,
-    /// Nodes that are there.
+    /// The nodes of the cluster.
     pub(super) nodes: BTreeSet<String>,
     pods: Pods,
     moments: Vec<(String, Pools)>,
-    deeds: Vec<Deed>,
+    steps: Vec<Step>,
 }
 
-/// A Service as it is seen.
-struct Seen {
+/// A row of `kubectl get services`.
+struct ServiceRow {
     name: &'static str,
-    /// The address or the name.
+    /// The IP address or the hostname.
     address: Option<String>,
     cluster_ip: String,
     node_port: u16,
 }
 
-impl<'a> Act<'a> {
+impl<'a> ServiceDemo<'a> {
     pub(super) fn new(
         cloud: &'a Cloud,
         forwarder: Option<Forwarder>,
@@ -84,21 +84,21 @@ impl<'a> Act<'a> {
             nodes: nodes.iter().cloned().collect(),
             pods: Pods::default(),
             moments: Vec::new(),
-            deeds: Vec::new(),
+            steps: Vec::new(),
         }
     }
 
-    /// Whether connections reach anything: the hypervisor and the network of a real cloud are fakes here.
-    fn flows(&self) -> bool {
+    /// Whether load balancers carry traffic. The hypervisor and the network of a real cloud are fakes here.
+    fn carries_traffic(&self) -> bool {
         matches!(self.cloud, Cloud::Simulated(_))
     }
 
-    /// Two Services, more nodes, fewer nodes. Fails where anything is not as it should be.
+    /// Creates two Services, adds nodes and removes one. Fails if the load balancers do not follow.
     pub(super) async fn play(&mut self, joining: &[String]) -> Result<()> {
         let began = self.begin()?;
         say("");
         say(&format!(
-            "creating two Services of type LoadBalancer: web, and intranet, which annotations keep inside: {}",
+            "creating two Services of type LoadBalancer: web, and intranet, which annotations make internal: {}",
             self.cloud.service().internal
         ));
         self.create().await?;
@@ -113,7 +113,7 @@ impl<'a> Act<'a> {
         let began = self.begin()?;
         say("");
         say(&format!(
-            "{} more nodes join, and get into every pool with one request for each",
+            "{} more nodes join, and become members of every pool with one request each",
             joining.len()
         ));
         self.join(joining, &seen).await?;
@@ -122,10 +122,10 @@ impl<'a> Act<'a> {
             .await?;
         self.moment(&format!("+{} NODES", joining.len())).await?;
 
-        let leaving = joining.first().context("nobody joins")?.clone();
+        let leaving = joining.first().context("no node joins")?.clone();
         let began = self.begin()?;
         say(&format!(
-            "{leaving} is taken out of the cluster, and of every pool; all else in them stays as it is"
+            "{leaving} is removed from the cluster and from every pool; the other members stay unchanged"
         ));
         self.leave(&leaving).await?;
         self.reached().await?;
@@ -136,44 +136,47 @@ impl<'a> Act<'a> {
         self.ask(&seen, 1).await
     }
 
-    /// Deletes the Services, and waits until nothing is left of them.
+    /// Deletes the Services, and waits until their objects in the cloud are deleted.
     pub(super) async fn clean(&mut self) -> Result<()> {
         let began = self.begin()?;
         say("");
-        say("deleting the Services: they stay until their load balancers are gone");
+        say("deleting the Services: they stay until their load balancers are deleted");
         let services = self.services();
         for (name, _) in SERVICES {
             if services.get_opt(name).await?.is_some() {
                 services.delete(name, &DeleteParams::default()).await?;
             }
         }
-        self.until("the Services and their load balancers are gone", async |act| {
-            for (name, _) in SERVICES {
-                if act.services().get_opt(name).await?.is_some() {
-                    return Ok(None);
+        self.until(
+            "the Services and their load balancers are deleted",
+            async |demo| {
+                for (name, _) in SERVICES {
+                    if demo.services().get_opt(name).await?.is_some() {
+                        return Ok(None);
+                    }
                 }
-            }
-            let left = act.balancers().await?;
-            Ok(left.names.is_empty().then_some(()))
-        })
+                let left = demo.balancers().await?;
+                Ok(left.names.is_empty().then_some(()))
+            },
+        )
         .await?;
         if let Cloud::Simulated(cloud) = self.cloud {
-            self.until("nothing listens for the load balancers", async |act| {
-                Ok(act.forwards().is_empty().then_some(()))
+            self.until("nothing listens for the load balancers", async |demo| {
+                Ok(demo.forwards().is_empty().then_some(()))
             })
             .await?;
             let left = cloud.floating_addresses();
             if !left.is_empty() {
-                bail!("the Services are gone, and of their floating addresses there are still {left:?}");
+                bail!("the Services are deleted, but these floating addresses still exist: {left:?}");
             }
         }
         self.done("both Services deleted", &began).await
     }
 
-    /// What every step took.
+    /// The time and the calls of every step.
     pub(super) fn summary(&self) -> String {
         let mut all: BTreeMap<String, u64> = BTreeMap::new();
-        for (kind, count) in self.deeds.iter().flat_map(|deed| &deed.calls) {
+        for (kind, count) in self.steps.iter().flat_map(|step| &step.calls) {
             *all.entry(kind.clone()).or_default() += count;
         }
         let kinds: Vec<_> = all
@@ -182,7 +185,7 @@ impl<'a> Act<'a> {
             .collect();
         format!(
             "{}\nthese calls by kind: {}",
-            tables::deeds(&self.deeds),
+            tables::steps(&self.steps),
             kinds.join(", ")
         )
     }
@@ -195,15 +198,15 @@ impl<'a> Act<'a> {
         balancers::read(self.cloud, PREFIX).await
     }
 
-    fn begin(&self) -> Result<Began> {
-        Ok(Began {
+    fn begin(&self) -> Result<StepStart> {
+        Ok(StepStart {
             at: Instant::now(),
             calls: self.cloud.calls()?,
         })
     }
 
-    /// Notes that something is done, with the calls that the program makes to see that for itself.
-    async fn done(&mut self, title: &str, began: &Began) -> Result<()> {
+    /// Records a step, with the calls that the program makes until it is quiet.
+    async fn done(&mut self, title: &str, began: &StepStart) -> Result<()> {
         let seconds = began.at.elapsed().as_secs_f64();
         let (mut calls, mut last) = (self.cloud.calls()?, Instant::now());
         while last.elapsed() < QUIET && began.at.elapsed() < LIMIT {
@@ -213,18 +216,18 @@ impl<'a> Act<'a> {
                 (calls, last) = (now, Instant::now());
             }
         }
-        let deed = Deed {
+        let step = Step {
             title: title.to_owned(),
             seconds,
             calls: tables::since(&began.calls, &calls),
         };
         say(&format!(
             "{title}: {:.1} s, {} cloud calls, {} of them writes",
-            deed.seconds,
-            deed.total(),
-            deed.writes()
+            step.seconds,
+            step.total(),
+            step.writes()
         ));
-        self.deeds.push(deed);
+        self.steps.push(step);
         Ok(())
     }
 
@@ -234,10 +237,10 @@ impl<'a> Act<'a> {
         Ok(())
     }
 
-    /// Looks again and again until there is an answer.
+    /// Repeats `check` until it returns a value.
     async fn until<T>(&mut self, what: &str, check: impl AsyncFn(&Self) -> Result<Option<T>>) -> Result<T> {
         let began = Instant::now();
-        let pause = Duration::from_millis(if self.flows() { 100 } else { 1000 });
+        let pause = Duration::from_millis(if self.carries_traffic() { 100 } else { 1000 });
         loop {
             if let Some(status) = self.ccm.exit_status()? {
                 bail!("the program ended ({status}); its log:\n{}", self.ccm.log()?);
@@ -272,21 +275,21 @@ impl<'a> Act<'a> {
                 },
             });
             let service = serde_json::from_value(service)?;
-            let made = self.services().create(&PostParams::default(), &service).await;
-            made.with_context(|| format!("cannot create Service {name}"))?;
+            let created = self.services().create(&PostParams::default(), &service).await;
+            created.with_context(|| format!("cannot create Service {name}"))?;
         }
         Ok(())
     }
 
-    /// Waits until both have an address, and says when each gets its own.
-    async fn addressed(&mut self, began: Instant) -> Result<Vec<Seen>> {
+    /// Waits until both Services have an address, and prints the time of each.
+    async fn addressed(&mut self, began: Instant) -> Result<Vec<ServiceRow>> {
         let mut all = Vec::new();
         for (name, internal) in SERVICES {
             let what = format!("Service {name} has an EXTERNAL-IP");
             let seen = self
-                .until(&what, async |act| {
-                    let service = act.services().get(name).await?;
-                    Ok(Some(Seen::of(name, &service)).filter(|seen| seen.address.is_some()))
+                .until(&what, async |demo| {
+                    let service = demo.services().get(name).await?;
+                    Ok(Some(ServiceRow::new(name, &service)).filter(|seen| seen.address.is_some()))
                 })
                 .await?;
             let address = seen.address.as_deref().context("it has one")?;
@@ -301,7 +304,7 @@ impl<'a> Act<'a> {
             ));
             all.push(seen);
         }
-        if self.flows() {
+        if self.carries_traffic() {
             for node in self.nodes.clone() {
                 self.answer_on(&node, &all).await?;
             }
@@ -309,32 +312,32 @@ impl<'a> Act<'a> {
         Ok(all)
     }
 
-    /// Waits until every pool has every node and no other.
+    /// Waits until every pool has exactly the nodes of the cluster as members.
     async fn reached(&mut self) -> Result<()> {
-        let wanted = self.nodes.clone();
-        let what = format!("both pools have the {} nodes as their members", wanted.len());
-        self.until(&what, async |act| {
+        let desired = self.nodes.clone();
+        let what = format!("both pools have the {} nodes as their members", desired.len());
+        self.until(&what, async |demo| {
             let LoadBalancers {
                 pools, unfinished, ..
-            } = act.balancers().await?;
-            let complete = pools.len() == SERVICES.len() && pools.values().all(|members| *members == wanted);
+            } = demo.balancers().await?;
+            let complete = pools.len() == SERVICES.len() && pools.values().all(|members| *members == desired);
             Ok((complete && !unfinished).then_some(()))
         })
         .await
     }
 
-    async fn join(&mut self, names: &[String], seen: &[Seen]) -> Result<()> {
+    async fn join(&mut self, names: &[String], seen: &[ServiceRow]) -> Result<()> {
         let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
         nodes::register(&self.client, &specs).await?;
         for name in names {
             self.nodes.insert(name.clone());
             let what = format!("node {name} is initialised");
-            self.until(&what, async |act| {
-                let node = act.kube_nodes().get(name).await?;
+            self.until(&what, async |demo| {
+                let node = demo.kube_nodes().get(name).await?;
                 Ok(observe::is_initialized(&node).then_some(()))
             })
             .await?;
-            if self.flows() {
+            if self.carries_traffic() {
                 self.answer_on(name, seen).await?;
             }
         }
@@ -358,8 +361,8 @@ impl<'a> Act<'a> {
         Api::all(self.client.clone())
     }
 
-    /// Starts what stands in for a node's Pods.
-    async fn answer_on(&mut self, name: &str, seen: &[Seen]) -> Result<()> {
+    /// Starts the servers of a node, in place of its Pods.
+    async fn answer_on(&mut self, name: &str, seen: &[ServiceRow]) -> Result<()> {
         if self.pods.nodes().count() >= ANSWERING {
             return Ok(());
         }
@@ -378,14 +381,16 @@ impl<'a> Act<'a> {
         Ok(())
     }
 
-    /// Asks both Services, and looks who answers: as the members take turns, everybody. Shows some of the answers.
-    async fn ask(&mut self, seen: &[Seen], shown: usize) -> Result<()> {
+    /// Sends requests to both Services and prints some of the answers. Members take turns, so that every node must answer.
+    async fn ask(&mut self, seen: &[ServiceRow], shown: usize) -> Result<()> {
         print("");
-        if !self.flows() {
+        if !self.carries_traffic() {
             say(match self.cloud {
-                Cloud::Test(..) => "not asked: the cloud is emulated, no packet reaches these addresses",
+                Cloud::Test(..) => {
+                    "no requests sent: the cloud is emulated, no packet reaches these addresses"
+                }
                 _ => {
-                    "not asked: the hypervisor behind a real OpenStack here is Nova's fake one, no packet reaches these addresses"
+                    "no requests sent: this OpenStack uses Nova's fake hypervisor, no packet reaches these addresses"
                 }
             });
             return Ok(());
@@ -396,8 +401,8 @@ impl<'a> Act<'a> {
             let url = format!("http://{address}:{}/", self.port);
             self.listening(address).await?;
             let mut nodes = BTreeSet::new();
-            let everybody = self.nodes.len() <= ANSWERING;
-            let rounds = if everybody { self.nodes.len() } else { shown };
+            let all_answer = self.nodes.len() <= ANSWERING;
+            let rounds = if all_answer { self.nodes.len() } else { shown };
             for round in 0..rounds {
                 let answer = http::get(&url).await?;
                 let text = answer.body.trim_end();
@@ -407,15 +412,15 @@ impl<'a> Act<'a> {
                 let node = text.strip_prefix(&format!("{} on ", service.name));
                 let node = node.with_context(|| {
                     format!(
-                        "{url} answered {text:?}, which is not what Service {} says",
+                        "{url} answered {text:?}, which is not an answer of Service {}",
                         service.name
                     )
                 })?;
                 nodes.insert(node.to_owned());
             }
-            if everybody && nodes != self.nodes {
+            if all_answer && nodes != self.nodes {
                 let missing: Vec<_> = self.nodes.symmetric_difference(&nodes).collect();
-                bail!("{rounds} requests to {url} should reach every node once; not so: {missing:?}");
+                bail!("{rounds} requests to {url} should reach every node once; wrong for: {missing:?}");
             }
             print(&format!(
                 "... {rounds} requests, answered by {} of the {} nodes",
@@ -433,15 +438,15 @@ impl<'a> Act<'a> {
             .unwrap_or_default()
     }
 
-    /// Waits until a load balancer of the simulated cloud is served at an address.
+    /// Waits until the forwarder listens on the address of a simulated load balancer.
     async fn listening(&mut self, address: IpAddr) -> Result<()> {
         if self.forwarder.is_none() {
             return Ok(());
         }
         let what = format!("the simulated load balancer answers at {address}");
-        self.until(&what, async |act| {
-            let forwards = act.forwards();
-            let Some(forward) = forwards.iter().find(|one| one.address.ip() == address) else {
+        self.until(&what, async |demo| {
+            let forwards = demo.forwards();
+            let Some(forward) = forwards.iter().find(|forward| forward.address.ip() == address) else {
                 return Ok(None);
             };
             match &forward.problem {
@@ -453,14 +458,14 @@ impl<'a> Act<'a> {
     }
 }
 
-/// When something began, and what had been asked of the cloud before.
-struct Began {
+/// The start of a step: its time, and the calls before it.
+struct StepStart {
     at: Instant,
     calls: BTreeMap<String, u64>,
 }
 
-impl Seen {
-    fn of(name: &'static str, service: &Service) -> Self {
+impl ServiceRow {
+    fn new(name: &'static str, service: &Service) -> Self {
         let spec = service.spec.as_ref();
         let ingress = service
             .status
@@ -477,8 +482,8 @@ impl Seen {
     }
 }
 
-/// As `kubectl get services` would.
-fn show(seen: &[Seen], port: u16) -> String {
+/// The table that `kubectl get services` would print.
+fn show(seen: &[ServiceRow], port: u16) -> String {
     let mut rows = vec![row(&["SERVICE", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)"])];
     for service in seen {
         rows.push(row(&[

@@ -1,4 +1,4 @@
-//! What the demo shows of Services.
+//! The tables of the demo.
 
 use ccm_testbed::proxy::AWS_READS;
 use std::{
@@ -9,7 +9,7 @@ use std::{
 /// The pools of load balancers with the names of their members.
 pub(super) type Pools = BTreeMap<String, BTreeSet<String>>;
 
-/// A table with a heading, its columns as wide as need be.
+/// A table with a heading. Columns are as wide as their longest cell.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -55,15 +55,15 @@ pub(super) fn members(moments: &[(String, Pools)]) -> String {
     table(&rows)
 }
 
-/// Something that was asked of the program, and what it took.
-pub(super) struct Deed {
+/// A step of the demo, with its time and its calls.
+pub(super) struct Step {
     pub(super) title: String,
     pub(super) seconds: f64,
     /// Calls by kind.
     pub(super) calls: BTreeMap<String, u64>,
 }
 
-impl Deed {
+impl Step {
     pub(super) fn total(&self) -> u64 {
         self.calls.values().sum()
     }
@@ -93,7 +93,7 @@ fn writes(kind: &str) -> bool {
             .any(|verb| kind.ends_with(verb))
 }
 
-/// What the calls between two moments were.
+/// The calls between two moments.
 pub(super) fn since(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let more = now.iter().map(|(kind, count)| {
         let known = before.get(kind).copied().unwrap_or_default();
@@ -102,15 +102,15 @@ pub(super) fn since(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>)
     more.filter(|(_, count)| *count > 0).collect()
 }
 
-/// What everything took.
-pub(super) fn deeds(deeds: &[Deed]) -> String {
+/// The table of the steps.
+pub(super) fn steps(steps: &[Step]) -> String {
     let mut rows = vec![row(&["STEP", "SECONDS", "CLOUD CALLS", "WRITES"])];
-    for deed in deeds {
+    for step in steps {
         rows.push(vec![
-            deed.title.clone(),
-            format!("{:.1}", deed.seconds),
-            deed.total().to_string(),
-            deed.writes().to_string(),
+            step.title.clone(),
+            format!("{:.1}", step.seconds),
+            step.total().to_string(),
+            step.writes().to_string(),
         ]);
     }
     table(&rows)
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_a_step_are_those_that_came_in_it_and_logins_change_nothing() {
+    fn a_step_counts_its_own_calls_and_logins_are_not_writes() {
         let before = counts(&[("server_list", 2), ("token_create", 1)]);
         let now = counts(&[
             ("server_list", 2),
@@ -138,17 +138,17 @@ mod tests {
             ("POST octavia", 1),
             ("POST keystone", 1),
         ]);
-        let deed = Deed {
+        let step = Step {
             title: String::new(),
             seconds: 0.0,
             calls: since(&before, &now),
         };
-        assert_eq!(deed.calls.get("server_list"), None);
-        assert_eq!((deed.total(), deed.writes()), (7, 4));
+        assert_eq!(step.calls.get("server_list"), None);
+        assert_eq!((step.total(), step.writes()), (7, 4));
     }
 
     #[test]
-    fn members_stand_below_the_moment_at_which_they_were_counted() {
+    fn members_are_below_the_moment_of_their_count() {
         let pool = |name: &str, members: &[&str]| {
             let members = members.iter().map(|member| (*member).to_owned()).collect();
             (name.to_owned(), members)

@@ -24,13 +24,13 @@ pub(crate) fn check(program: &Path, cloud: &str) -> Result<()> {
         let text = fs::read_to_string(root().join(page)).with_context(|| format!("could not read {page}"))?;
         if *page == guide {
             let missing = annotations.iter().filter(|name| !text.contains(short(name)));
-            wrong.extend(missing.map(|name| format!("{page}: no word about {name}")));
+            wrong.extend(missing.map(|name| format!("{page}: {name} is not described")));
         }
         let services = services(&text);
         for (number, line) in (1..).zip(services.lines()) {
             let key = line.trim().split_once(": ").map_or("", |(key, _)| key);
             if key.contains('/') && !key.starts_with('#') && !reference.contains(&format!("| `{key}` |")) {
-                wrong.push(format!("{page}:{number}: no annotation {key}"));
+                wrong.push(format!("{page}:{number}: {key} is not an annotation"));
             }
         }
         let report = validate(program, cloud, &services)?;
@@ -45,7 +45,7 @@ pub(crate) fn check(program: &Path, cloud: &str) -> Result<()> {
         let written = services.lines().filter(|line| *line == "kind: Service").count();
         if written == 0 || usize::try_from(seen.iter().sum::<u64>())? != written {
             wrong.push(format!(
-                "{page}: {written} Services, of which validate saw {seen:?}"
+                "{page}: {written} Services, but validate counted {seen:?}"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! Log lines and other sentences of the program that pages quote: they must be in its sources.
+//! Quotations of log lines and other sentences of the program in pages. The sources must contain them.
 
 use std::{fs, path::Path};
 
@@ -62,8 +62,8 @@ fn joined(source: &str) -> String {
     text
 }
 
-/// Texts in backticks that begin with a capital letter and have several words: sentences of the program, as flags, keys,
-/// metrics and headers are written otherwise.
+/// Texts in backticks that begin with a capital letter and have several words. These are sentences of the program, because flags,
+/// keys, metrics and headers have other forms.
 fn quotes(page: &str) -> Vec<&str> {
     let prose = page.split("```").step_by(2);
     let marked = prose.flat_map(|prose| prose.split('`').skip(1).step_by(2));

@@ -16,7 +16,7 @@ use crate::{say, tools::Tool};
 const MDBOOK: Tool = Tool {
     name: "mdbook",
     version: "0.5.4",
-    // The site is only built here: no web server and no file watcher.
+    // Only for building: without web server and file watcher.
     args: &["--no-default-features", "--features", "search"],
     purpose: "builds the documentation as a site",
 };
@@ -44,7 +44,7 @@ pub(crate) fn build() -> Result<()> {
         .output()
         .context("could not run mdbook")?;
     let log = String::from_utf8_lossy(&built.stderr);
-    // A file that an include does not find is only logged.
+    // mdBook only logs a missing file of an include.
     if !built.status.success() || log.contains("ERROR") {
         bail!("mdbook could not build the site:\n{log}");
     }

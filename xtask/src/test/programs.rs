@@ -23,7 +23,7 @@ const THREADS: &str = "3";
 /// The most seconds that a program may take: several times those of the longest one.
 const LIMIT: &str = "2400";
 
-/// The programs that take longest start first, so that none of them is waited for at the end.
+/// The longest programs start first, so that the run does not end with a wait for one of them.
 const LONG: [&str; 8] = [
     "every_cloud",
     "openstack",
@@ -35,8 +35,8 @@ const LONG: [&str; 8] = [
     "service",
 ];
 
-/// What the names of tests against the real cloud contain. They share one cloud, and each compares what it finds there, so
-/// they run one program after the other, with as many threads as there are cores.
+/// A part of the names of all tests against the real cloud. They share one cloud, and each compares the objects in it. So they
+/// run one program after the other, with as many threads as there are cores.
 const REAL: &str = "real";
 
 /// A compiled test program, or a part of its tests.
@@ -50,7 +50,7 @@ pub(super) struct Program {
 }
 
 /// Builds the test programs of these packages and features (arguments of cargo), and returns them with the program under
-/// test. Building that alone would compile the clouds' SDKs with other features once more.
+/// test. Building that program alone would compile the clouds' SDKs with other features once more.
 ///
 /// # Errors
 /// If something does not compile.
@@ -77,7 +77,7 @@ pub(super) fn build(selection: &[String]) -> Result<(Vec<Program>, PathBuf)> {
     });
     Ok((
         programs,
-        executable.context("cargo did not say where the binary is")?,
+        executable.context("cargo did not print the path of the binary")?,
     ))
 }
 
@@ -149,14 +149,14 @@ impl Program {
         })
     }
 
-    /// Its package's folder and its name.
+    /// The folder of its package and its name.
     fn shown(&self) -> String {
         let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let part = if self.is_real { " (real cloud)" } else { "" };
         format!("{folder} {}{part}", self.name)
     }
 
-    /// Whether it has tests against the real cloud.
+    /// Whether the program has tests against the real cloud.
     fn has_real_tests(&self) -> bool {
         let list = Command::new(&self.executable).args(["--list", REAL]).output();
         list.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).contains(": test"))
@@ -170,12 +170,12 @@ impl Program {
 
     /// Runs its tests and prints their output when they have ended. Returns whether all passed.
     fn run(&self, switches: &[(&str, Option<OsString>)]) -> Result<bool> {
-        // It ends with this process. A test that waits for what never comes is ended, too; the output has its name.
+        // The program ends with this process. A test that waits forever is also ended, and the output has its name.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", LIMIT]);
         if self.is_real {
-            // In a session of its own, to which Linux gives as much of the processor as to all other tests together: the real
-            // cloud is slow enough.
+            // A session of its own gets as much of the processor from Linux as all other tests together, because the real
+            // cloud is slow.
             command.arg("setsid");
         }
         command

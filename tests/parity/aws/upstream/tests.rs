@@ -1,10 +1,10 @@
-//! The rules, held against what upstream itself built.
+//! The rules, checked against the objects that upstream itself created.
 
 use super::*;
 use crate::cases::{Case, cases, recorded};
 
-/// What a case asks for in one of its phases: its Services with the patches so far, and which nodes are left out.
-fn asked(case: &Case, phase: &str) -> (Value, Vec<Host>) {
+/// The desired state of a case in one of its phases: its Services with the patches so far, and the excluded nodes.
+fn desired(case: &Case, phase: &str) -> (Value, Vec<Host>) {
     let mut services = case.services.clone();
     let mut hosts: Vec<_> = [("node-1", "a"), ("node-2", "a"), ("node-3", "b")]
         .into_iter()
@@ -50,7 +50,7 @@ fn asked(case: &Case, phase: &str) -> (Value, Vec<Host>) {
     (Value::Object(specs.collect()), hosts)
 }
 
-/// Variables of the cases by the names of the recordings.
+/// Replaces the variables of the cases by the names of the recordings.
 fn names(value: &Value) -> Value {
     let mut text = value.to_string();
     for (variable, name) in [
@@ -74,15 +74,15 @@ fn merge(value: &mut Value, patch: &Value) {
 }
 
 fn seen(case: &Case, phase: &Value) -> (Value, Vec<Host>) {
-    let (specs, hosts) = asked(case, &text(&phase["phase"]));
+    let (specs, hosts) = desired(case, &text(&phase["phase"]));
     let mut got = phase.clone();
     got["specs"] = specs;
     (got, hosts)
 }
 
 #[test]
-fn upstream_leaves_alone_what_it_built() {
-    // The emulator of the recordings did not keep the protocol to instances, and `nlb-bad-values` is what an error left.
+fn upstream_does_not_change_its_own_objects() {
+    // The emulator of the recordings did not keep the protocol to instances. `nlb-bad-values` has the state after an error.
     const LEFT_OUT: [&str; 2] = ["classic-https", "nlb-bad-values"];
     let (mut checked, mut problems) = (0, Vec::new());
     for case in cases("aws").unwrap() {
@@ -100,7 +100,7 @@ fn upstream_leaves_alone_what_it_built() {
     assert!(checked > 25, "{checked} phases");
 }
 
-/// Changes one place of a case's first phase, and returns what upstream would write then.
+/// Changes one value of a case's first phase, and returns the writes of upstream after it.
 fn changed(case: &str, path: &str, value: Value) -> Vec<String> {
     let case = cases("aws")
         .unwrap()
@@ -114,7 +114,7 @@ fn changed(case: &str, path: &str, value: Value) -> Vec<String> {
 }
 
 #[test]
-fn every_difference_that_upstream_sees_is_a_write() {
+fn every_difference_that_upstream_compares_is_a_write() {
     for (case, path, value, expected) in [
         ("nlb-tcp", "/cloud/v2", json!([]), "create load balancer"),
         (

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::cases::recorded;
 
-/// What was recorded of the first case, and its Service.
+/// The recording of the first case, and its Service.
 fn seen() -> Value {
     let mut got = recorded("openstack", "external-tcp").unwrap()["phases"][0].clone();
     let ports: Vec<Value> = [80, 443, 8080]
@@ -29,18 +29,18 @@ fn hosts() -> Vec<Host> {
     ["node-1", "node-2", "node-3"].map(host).to_vec()
 }
 
-const TOLD: Told = Told {
+const CONFIG: UpstreamConfig = UpstreamConfig {
     monitors: true,
     groups: true,
 };
 
 #[test]
-fn upstream_leaves_alone_what_it_built() {
-    assert_eq!(writes(&seen(), &hosts(), TOLD), Vec::<String>::new());
+fn upstream_does_not_change_its_own_objects() {
+    assert_eq!(writes(&seen(), &hosts(), CONFIG), Vec::<String>::new());
 }
 
 #[test]
-fn every_difference_that_upstream_sees_is_a_write() {
+fn every_difference_that_upstream_compares_is_a_write() {
     let lb = "/cloud/loadbalancers/0";
     for (path, value, expected) in [
         ("/tags", json!([]), "tag the load balancer"),
@@ -77,7 +77,7 @@ fn every_difference_that_upstream_sees_is_a_write() {
         (
             "/pools/0/protocol",
             json!("PROXY"),
-            "make the pool of TCP/443 anew",
+            "recreate the pool of TCP/443",
         ),
         (
             "/pools/0/lb_algorithm",
@@ -112,12 +112,12 @@ fn every_difference_that_upstream_sees_is_a_write() {
     ] {
         let mut got = seen();
         *got.pointer_mut(&format!("{lb}{path}")).unwrap() = value;
-        let found = writes(&got, &hosts(), TOLD);
+        let found = writes(&got, &hosts(), CONFIG);
         let expected = format!("external-tcp: {expected}");
         assert!(found.contains(&expected), "{path}: {found:?} has no {expected:?}");
     }
     for (path, value, expected) in [
-        ("/cloud/floatingips", json!([]), "give it a floating address"),
+        ("/cloud/floatingips", json!([]), "add a floating address"),
         (
             "/cloud/security_groups/0/rules/0/protocol",
             json!("udp"),
@@ -147,11 +147,11 @@ fn every_difference_that_upstream_sees_is_a_write() {
     ] {
         let mut got = seen();
         *got.pointer_mut(path).unwrap() = value;
-        let found = writes(&got, &hosts(), TOLD);
+        let found = writes(&got, &hosts(), CONFIG);
         assert!(
             found.iter().any(|write| write.contains(expected)),
             "{path}: {found:?}"
         );
     }
-    assert!(!writes(&seen(), &hosts()[..2], TOLD).is_empty());
+    assert!(!writes(&seen(), &hosts()[..2], CONFIG).is_empty());
 }

@@ -1,4 +1,4 @@
-//! Who wrote when.
+//! The log of all writes, with their writers and times.
 
 use std::{
     convert::Infallible,
@@ -14,16 +14,16 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::sleep};
 /// One write.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Who wrote.
+    /// The name of the writer.
     pub(crate) writer: String,
-    /// When it was answered, if it was.
+    /// The time of the answer, if it was sent.
     pub(crate) returned: Option<SystemTime>,
 }
 
-/// How long writes take.
+/// The delay of the answers to writes.
 #[derive(Clone, Debug, Default)]
 struct Delay {
-    /// Those of this writer alone.
+    /// The only writer with this delay, or `None` for all writers.
     writer: Option<String>,
     time: Duration,
 }
@@ -31,21 +31,21 @@ struct Delay {
 impl Delay {
     fn of(&self, writer: &str) -> Duration {
         match &self.writer {
-            Some(one) if one != writer => Duration::ZERO,
+            Some(delayed) if delayed != writer => Duration::ZERO,
             _ => self.time,
         }
     }
 }
 
-/// A server that keeps a list of all that is posted to it, in the order of arrival.
-pub(crate) struct Ledger {
+/// A server that records all POST requests in the order of arrival.
+pub(crate) struct WriteLog {
     address: String,
     entries: watch::Sender<Vec<Entry>>,
     delay: Arc<watch::Sender<Delay>>,
     server: JoinHandle<()>,
 }
 
-impl Ledger {
+impl WriteLog {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -87,17 +87,17 @@ impl Ledger {
         }
     }
 
-    /// Where this writer posts.
+    /// The URL for the writes of this writer.
     pub(crate) fn url(&self, writer: &str) -> String {
         format!("{}/{writer}", self.address)
     }
 
-    /// How long each write takes from now on.
+    /// Sets the time that each write takes.
     pub(crate) fn delay(&self, time: Duration) {
         self.delay.send_replace(Delay { writer: None, time });
     }
 
-    /// How long each write of this writer takes from now on; those of others take no time.
+    /// Sets the time that each write of this writer takes. Writes of others take no time.
     pub(crate) fn delay_of(&self, writer: &str, time: Duration) {
         let writer = Some(writer.to_owned());
         self.delay.send_replace(Delay { writer, time });
@@ -107,18 +107,18 @@ impl Ledger {
         self.entries.borrow().clone()
     }
 
-    /// How often this one has written.
+    /// The number of writes of this writer.
     pub(crate) fn count(&self, writer: &str) -> usize {
         let entries = self.entries.borrow();
         entries.iter().filter(|entry| entry.writer == writer).count()
     }
 
-    /// The writers, each once for every time it took over from another.
+    /// The writers in their order, each once for every time that it followed another.
     pub(crate) fn successions(&self) -> Vec<String> {
         self.successions_of(|_| true)
     }
 
-    /// The same of these writers alone.
+    /// The same for a part of the writers.
     pub(crate) fn successions_of(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let mut writers: Vec<_> = self.entries().into_iter().map(|entry| entry.writer).collect();
         writers.retain(|writer| of(writer));
@@ -127,7 +127,7 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for WriteLog {
     fn drop(&mut self) {
         self.server.abort();
     }

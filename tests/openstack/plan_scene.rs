@@ -1,4 +1,4 @@
-//! A cluster whose next steps somebody looks at who may only read.
+//! A cluster for which a user with rights to read runs `plan`.
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
@@ -16,16 +16,17 @@ use tokio::process::Command;
 
 use crate::scene::{Scene, program};
 
-/// As whom a plan is made: somebody who may read and nothing else.
+/// The user of `plan`, who has only rights to read.
 const READER: &str = "system:serviceaccount:kube-system:reader";
 
-pub(crate) struct Planned {
+/// The result of `plan`.
+pub(crate) struct PlanOutput {
     code: i32,
     pub(crate) text: String,
     pub(crate) log: String,
 }
 
-impl Planned {
+impl PlanOutput {
     #[track_caller]
     pub(crate) fn assert_code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}\n{}", self.text, self.log);
@@ -33,13 +34,13 @@ impl Planned {
     }
 }
 
-/// A control plane, a cloud, and the right to read.
-pub(crate) struct Rehearsal {
+/// A control plane, a cloud, and an account with rights to read.
+pub(crate) struct PlanScene {
     pub(crate) scene: Scene,
     pub(crate) reader: PathBuf,
 }
 
-impl Rehearsal {
+impl PlanScene {
     pub(crate) async fn set() -> Self {
         let scene = Scene::set().await;
         let conf = format!(
@@ -90,10 +91,10 @@ impl Rehearsal {
         command
     }
 
-    pub(crate) async fn plan(&self, words: &[&str]) -> Planned {
+    pub(crate) async fn plan(&self, words: &[&str]) -> PlanOutput {
         let words: Vec<_> = ["plan"].iter().chain(words).copied().collect();
         let output = self.command(&words).output().await.unwrap();
-        Planned {
+        PlanOutput {
             code: output.status.code().unwrap(),
             text: String::from_utf8(output.stdout).unwrap(),
             log: String::from_utf8(output.stderr).unwrap(),
@@ -139,7 +140,7 @@ impl Rehearsal {
         self.scene.eventually(&format!("{name} is served"), check).await;
     }
 
-    /// The writes that the cloud saw, by operation.
+    /// The writes to the cloud, by operation.
     pub(crate) fn writes(&self) -> BTreeMap<String, usize> {
         let mut writes = BTreeMap::new();
         for call in self.scene.cloud.calls() {
@@ -150,12 +151,12 @@ impl Rehearsal {
         writes
     }
 
-    /// Nothing was written anywhere by who may only read, and nothing was tried.
+    /// Checks that the reader wrote nothing and attempted no write.
     pub(crate) async fn assert_untouched(&self) {
         assert_eq!(self.writes(), BTreeMap::new());
         let log = self.scene.stage.control_plane.audit_log().unwrap();
         let ours: Vec<_> = log.into_iter().filter(|entry| entry.user == READER).collect();
-        assert!(!ours.is_empty(), "it asked as somebody else");
+        assert!(!ours.is_empty(), "the requests had another user");
         for entry in ours {
             let reads = matches!(entry.verb.as_str(), "get" | "list" | "watch");
             assert!(
@@ -168,12 +169,12 @@ impl Rehearsal {
         assert!(lease.is_none(), "{lease:?}");
         let events: Api<Event> = Api::all(self.scene.client.clone());
         let events = events.list(&ListParams::default()).await.unwrap().items;
-        let said = events.into_iter().filter_map(|event| event.source?.component);
-        assert_eq!(said.collect::<Vec<_>>(), Vec::<String>::new());
+        let components = events.into_iter().filter_map(|event| event.source?.component);
+        assert_eq!(components.collect::<Vec<_>>(), Vec::<String>::new());
     }
 }
 
-/// Ids are made up anew each time.
+/// Replaces IDs, which differ in each run.
 pub(crate) fn redact(text: &str) -> String {
     let is_id = |word: &str| {
         word.len() == 36
