@@ -174,7 +174,7 @@ impl Rights {
         let log = self.life.log();
         assert!(self.ccm.wait(LIMIT).await.unwrap().success(), "{log}");
         let log = self.life.log();
-        assert!(log.contains("Gave up the lease"), "{log}");
+        assert!(log.contains("Released the lease"), "{log}");
         // Nothing was under way any more, so that there was nothing to wait for.
         assert!(!log.contains("Cutting off"), "{log}");
         let requests = self.requests();

@@ -26,8 +26,8 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     until(200, || ccm.get_as(&scraper, "/metrics")).await;
     for (round, (resource, what)) in [
-        ("tokenreviews", "who clients are"),
-        ("subjectaccessreviews", "what clients may do"),
+        ("tokenreviews", "TokenReview"),
+        ("subjectaccessreviews", "SubjectAccessReview"),
     ]
     .into_iter()
     .enumerate()
@@ -42,17 +42,11 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
         for path in ["/healthz", "/livez", "/readyz"] {
             assert_eq!(ccm.get_as(&scraper, path).await.unwrap().0, 200, "{path}");
         }
-        assert_eq!(
-            stage.lines("The API server cannot be asked about clients"),
-            round + 1
-        );
+        assert_eq!(stage.lines("Reviews of clients fail"), round + 1);
         assert_eq!(stage.lines(&format!("what=\"{what}\"")).min(1), 1);
         proxy.remove(rule);
         until(200, || ccm.get_as(&scraper, "/metrics")).await;
-        assert_eq!(
-            stage.lines("The API server answers about clients again"),
-            round + 1
-        );
+        assert_eq!(stage.lines("Reviews of clients succeed again"), round + 1);
     }
     // What passes is asked again, so that a scraper need not notice.
     let once = Action::status(500);
@@ -182,12 +176,15 @@ async fn certificates_are_replaced_by_good_ones_while_it_runs() {
     fs::write(&certificate, new.cert.pem()).unwrap();
     assert_eq!(shown().await, old.cert.der().to_vec());
     assert_eq!(shown().await, old.cert.der().to_vec());
-    assert_eq!(stage.lines("Keeping the serving certificate in use"), 1);
+    assert_eq!(
+        stage.lines("Changed files are not usable, keeping the previous content"),
+        1
+    );
     fs::write(&key, new.signing_key.serialize_pem()).unwrap();
     assert_eq!(shown().await, new.cert.der().to_vec());
     fs::remove_file(&key).unwrap();
     assert_eq!(shown().await, new.cert.der().to_vec());
-    assert_eq!(stage.lines("Loaded the changed serving certificate"), 1);
+    assert_eq!(stage.lines("Loaded changed files"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
