@@ -538,25 +538,24 @@ impl Flag {
         }
         let FlagDef { name, kind, .. } = self.def;
         let flag = format!("--{name}={}", values.join(","));
+        let is_default = self.def.is_default(values);
         match self.status {
             Status::Deprecated(why) => reader.warn(format!("deprecated: --{name}: {why}")),
-            Status::NotYet(why) if self.def.is_default(values) => {
-                // Only a boolean can have a default that requests something.
-                if self.def.default == "true" {
-                    reader.warn(format!("{flag}: not there yet: {why}"));
-                }
+            // Only a boolean can have a default that requests something.
+            Status::NotYet(why) if is_default && self.def.default == "true" => {
+                reader.warn(format!("{flag}: not there yet: {why}"));
             }
-            Status::NotYet(_) if self.is_off(values) => {}
-            Status::NotYet(why) => {
+            Status::NotYet(why) if !is_default && !self.is_off(values) => {
                 let instead = match kind {
                     FlagKind::Bool => format!("leave it out or write --{name}=false"),
                     _ => "leave it out".to_owned(),
                 };
                 reader.refuse(format!("{flag}: not there yet: {why}; {instead}"));
             }
-            _ if self.def.is_default(values) => {}
-            Status::NoEffectYet(why) => reader.warn(format!("{flag} has no effect yet: {why}")),
-            Status::NoEffect(why) => reader.warn(format!("{flag} has no effect: {why}")),
+            Status::NoEffectYet(why) if !is_default => {
+                reader.warn(format!("{flag} has no effect yet: {why}"));
+            }
+            Status::NoEffect(why) if !is_default => reader.warn(format!("{flag} has no effect: {why}")),
             _ => {}
         }
     }

@@ -55,10 +55,10 @@ fn certificate(reader: &mut Reader) -> Certificate {
             return Certificate::Files(CertificateFiles { certificate, key });
         }
         (Some(_), None) => {
-            reader.refuse("--tls-cert-file is given without --tls-private-key-file; give both")
+            reader.refuse("--tls-cert-file is given without --tls-private-key-file; give both");
         }
         (None, Some(_)) => {
-            reader.refuse("--tls-private-key-file is given without --tls-cert-file; give both")
+            reader.refuse("--tls-private-key-file is given without --tls-cert-file; give both");
         }
         (None, None) => {}
     }
