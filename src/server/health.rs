@@ -261,12 +261,12 @@ impl Slis {
     }
 
     pub(super) fn render(&self) -> Result<String, std::fmt::Error> {
-        let mut registry = Registry::default();
+        let registry = &mut Registry::default();
         let results = self.0.read();
-        register(&mut registry, "kubernetes_healthcheck", results.last.clone());
-        register(&mut registry, "kubernetes_healthchecks", results.total.clone());
+        register(registry, "kubernetes_healthcheck", results.last.clone());
+        register(registry, "kubernetes_healthchecks", results.total.clone());
         let mut text = String::new();
-        encode(&mut text, &registry)?;
+        encode(&mut text, registry)?;
         Ok(text)
     }
 }

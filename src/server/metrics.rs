@@ -151,26 +151,24 @@ impl Collector for ProcessCollector {
         let (cpu, start) = stat.as_deref().and_then(times).unzip();
         let boot = number("stat", "btime ");
         let kilobytes = |name: &str| number("self/status", name).map(|kilobytes| kilobytes * 1024.0);
-        for (name, value) in [
-            ("process_resident_memory_bytes", kilobytes("VmRSS:")),
-            ("process_open_fds", open_files()),
-            ("process_max_fds", number("self/limits", "Max open files")),
-            ("process_virtual_memory_bytes", kilobytes("VmSize:")),
-            (
-                "process_start_time_seconds",
-                boot.zip(start).map(|(boot, start)| boot + start),
-            ),
-        ] {
-            if let Some(metric) = value.map(ConstGauge::new) {
-                let help = meaning(name).unwrap_or_default();
-                metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-            }
-        }
+        let mut gauge = |name: &str, value: Option<f64>| {
+            let Some(metric) = value.map(ConstGauge::new) else {
+                return Ok(());
+            };
+            let help = meaning(name).unwrap_or_default();
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+        };
+        gauge("process_resident_memory_bytes", kilobytes("VmRSS:"))?;
+        gauge("process_open_fds", open_files())?;
+        gauge("process_max_fds", number("self/limits", "Max open files"))?;
+        gauge("process_virtual_memory_bytes", kilobytes("VmSize:"))?;
+        let start = boot.zip(start).map(|(boot, start)| boot + start);
+        gauge("process_start_time_seconds", start)?;
         if let Some(metric) = cpu.map(ConstCounter::new) {
+            let help = meaning("process_cpu_seconds_total").unwrap_or_default();
             // The format appends `_total`.
-            let (name, help) = ("process_cpu_seconds", meaning("process_cpu_seconds_total"));
-            let help = help.unwrap_or_default();
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+            let cpu = encoder.encode_descriptor("process_cpu_seconds", help, None, metric.metric_type())?;
+            metric.encode(cpu)?;
         }
         Ok(())
     }
