@@ -1,8 +1,8 @@
-//! What the flags come to once they are checked.
+//! The checked values of the flags.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     num::NonZeroUsize,
     path::PathBuf,
     time::Duration,
@@ -11,14 +11,14 @@ use std::{
 use ccm_core::{Cloud, FlagValues, Provider};
 use rustls::{CipherSuite, NamedGroup};
 
-/// The command line, checked.
+/// The checked command line.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The provider that `--cloud-provider` names.
     pub provider: &'static Provider,
-    /// The flags that were given. Values of the provider's flags are well formed.
+    /// The flags that were given. Values of the provider's flags are well-formed.
     pub flags: FlagValues,
-    /// The provider's config file. Whether it exists and is right is the provider's to say.
+    /// The provider's config file. The provider checks it.
     pub cloud_config: Option<PathBuf>,
     /// The cluster's name; part of the names of what is created in the cloud.
     pub cluster_name: String,
@@ -44,7 +44,7 @@ pub struct Config {
     pub serving: Option<ServingConfig>,
     /// The log.
     pub logging: LoggingConfig,
-    /// Nothing is written, no lease is taken: what would be done is logged.
+    /// Nothing is written and no lease is acquired; the log reports what a run would do.
     pub dry_run: bool,
     /// How long work in progress may take after a signal to stop.
     pub shutdown_drain: Duration,
@@ -52,11 +52,11 @@ pub struct Config {
     pub version: String,
     /// Every flag with its value, for the log.
     pub values: Vec<(String, String)>,
-    /// What was accepted but is worth a word in the log.
+    /// Warnings about accepted values, for the log.
     pub warnings: Vec<String>,
 }
 
-/// How to reach the API server. With neither file nor address: as a pod does.
+/// The address of the API server, and the limit on requests. With neither file nor address, it is that of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct ApiServerConfig {
     /// The kubeconfig file.
@@ -92,11 +92,11 @@ pub struct NodeConfig {
 /// Which controllers run: `--controllers`, and the file of a leader migration. All names are canonical.
 #[derive(Clone, Debug, Default)]
 pub struct Controllers {
-    /// Those that are switched off.
+    /// The controllers that are switched off.
     pub disabled: BTreeSet<&'static str>,
-    /// Those that a leader migration has given to another component, with its name.
+    /// The controllers that a leader migration assigns to another component, with its name.
     pub elsewhere: BTreeMap<&'static str, String>,
-    /// Those of the others that run under the [lease of the migration](MigrationConfig::lease).
+    /// The enabled controllers that run under the [lease of the migration](MigrationConfig::lease).
     pub migrated: BTreeSet<&'static str>,
 }
 
@@ -111,13 +111,14 @@ impl Controllers {
 /// The node lifecycle controller.
 #[derive(Clone, Debug)]
 pub struct LifecycleConfig {
-    /// The shortest time between two questions about a node that is not ready.
+    /// The shortest time between two reads of a node that is not ready.
     pub monitor_period: Duration,
     /// A node younger than this is never deleted.
     pub deletion_grace: Duration,
-    /// How far apart the two answers must be that say that a node's machine is gone.
+    /// The least time between the two answers that a node's machine does not exist.
     pub deletion_confirm: Duration,
-    /// If more than this share of the nodes (0 to 1), and more than three, seem gone, they are deleted slowly.
+    /// If the machines of more than this share of the nodes (0 to 1), and of more than three, seem missing, nodes are deleted
+    /// slowly.
     pub deletion_share: f64,
 }
 
@@ -125,7 +126,7 @@ impl LifecycleConfig {
     /// The default of [`Self::deletion_grace`].
     pub const DELETION_GRACE: Duration = Duration::from_secs(120);
 
-    /// [`Self::deletion_grace`], raised to what this cloud needs if it has its default.
+    /// [`Self::deletion_grace`]. A default is raised to the time that the cloud needs.
     #[must_use]
     pub fn grace(&self, cloud: &dyn Cloud) -> Duration {
         if self.deletion_grace == Self::DELETION_GRACE {
@@ -141,20 +142,20 @@ impl LifecycleConfig {
 pub struct ServiceConfig {
     /// How many parts of load balancers are worked on at once.
     pub concurrent_syncs: NonZeroUsize,
-    /// How often load balancers are compared with the cloud though nothing has changed here; `None` for never.
+    /// How often load balancers are compared with the cloud although nothing changed here; `None` for never.
     pub drift_period: Option<Duration>,
-    /// What becomes of load balancers whose Service does not exist.
+    /// The handling of load balancers without a Service.
     pub orphans: OrphanConfig,
 }
 
-/// What becomes of load balancers whose Service does not exist.
+/// The handling of load balancers whose Service does not exist.
 #[derive(Clone, Copy, Debug)]
 pub struct OrphanConfig {
-    /// Whether those with this cluster's ownership tag are deleted; otherwise they are only reported.
+    /// Whether load balancers with this cluster's ownership tag are deleted; otherwise they are only reported.
     pub delete: bool,
-    /// How long one is seen before it is reported. Its Service may only be late.
+    /// How long an orphan is observed before it is reported. Its Service may only be late.
     pub report_after: Duration,
-    /// How long one is seen before it is deleted. Every restart, and every listing that lost Services, begins again.
+    /// How long an orphan is observed before it is deleted. A restart, or a listing that lost Services, restarts this time.
     pub delete_after: Duration,
 }
 
@@ -171,22 +172,22 @@ impl Default for OrphanConfig {
 /// The route controller.
 #[derive(Clone, Debug)]
 pub struct RouteConfig {
-    /// Whether routes are wanted: `--configure-cloud-routes`.
+    /// `--configure-cloud-routes`.
     pub enabled: bool,
-    /// `--cluster-cidr` as it was given. What is wrong with it matters only where there are routes.
+    /// `--cluster-cidr` as it was given. It is checked only where there are routes.
     pub cluster_cidr: String,
-    /// How often everything is compared though nothing changed; `None` for as often as is good.
+    /// How often all routes are compared with the cloud although nothing changed; `None` for the default.
     pub period: Option<Duration>,
 }
 
 /// The election of one leader among replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionConfig {
-    /// How long others wait after the last renewal that they saw before they take the lease.
+    /// How long other processes wait after the last renewal that they observed before they acquire the lease.
     pub lease_duration: Duration,
-    /// A leader that could not renew for this long gives up. Shorter than `lease_duration`.
+    /// A leader that could not renew for this long exits. Shorter than `lease_duration`.
     pub renew_deadline: Duration,
-    /// The time between two tries to get or to renew the lease.
+    /// The time between two tries to acquire or to renew the lease.
     pub retry_period: Duration,
     /// The Lease's name.
     pub name: String,
@@ -196,16 +197,16 @@ pub struct ElectionConfig {
     pub migration: Option<MigrationConfig>,
 }
 
-/// A leader migration: controllers that are handed over from one controller manager to another.
+/// A leader migration: controllers that move from one controller manager to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationConfig {
-    /// The name of the Lease under which they run, in the namespace of the other one.
+    /// The name of the Lease of these controllers, in the namespace of the other Lease.
     pub lease: String,
-    /// What the file says of each. What that comes to stands in [`Controllers`].
+    /// The content of the file. [`Controllers`] has its effect.
     pub leaders: Vec<ControllerLeader>,
 }
 
-/// Who runs a controller during a leader migration.
+/// The component that runs a controller during a leader migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerLeader {
     /// The controller, by any of its names.
@@ -217,59 +218,49 @@ pub struct ControllerLeader {
 /// The HTTPS server.
 #[derive(Clone, Debug)]
 pub struct ServingConfig {
-    /// Where it listens.
-    pub bind_address: IpAddr,
-    /// The port.
-    pub port: u16,
-    /// What it proves its name with.
+    /// The address and the port that it listens on.
+    pub address: SocketAddr,
+    /// Its certificate.
     pub certificate: Certificate,
-    /// What it proves further names with, to clients that ask for them.
+    /// Certificates for other server names.
     pub named_certificates: Vec<NamedCertificate>,
-    /// What it agrees to in a TLS handshake.
+    /// Limits on the TLS handshake.
     pub tls: TlsConfig,
-    /// How many HTTP/2 requests may run at once on one connection; `None` to speak HTTP/1.1 only.
+    /// How many HTTP/2 requests may run at once on one connection; `None` for HTTP/1.1 only.
     pub http2_max_streams: Option<u32>,
     /// Whether other processes may listen on the same port and share the connections (`SO_REUSEPORT`).
     pub share_port: bool,
-    /// Who may see what.
+    /// Authentication and authorization of clients.
     pub access: AccessConfig,
-}
-
-impl ServingConfig {
-    /// Where it listens.
-    #[must_use]
-    pub fn socket_address(&self) -> SocketAddr {
-        SocketAddr::new(self.bind_address, self.port)
-    }
 }
 
 /// Authentication and authorization of the HTTPS server's clients.
 #[derive(Clone, Debug, Default)]
 pub struct AccessConfig {
-    /// Where the API server is asked who a client is; `None` for the pod's account, or that of the whole program.
+    /// The kubeconfig for TokenReviews; `None` for the pod's account, or that of the whole program.
     pub authentication_kubeconfig: Option<PathBuf>,
-    /// How long an answer about a token is remembered.
+    /// How long the result of a TokenReview is cached.
     pub token_ttl: Duration,
     /// Whether the cluster's client CA is not read.
     pub skip_lookup: bool,
-    /// Whether to continue if the cluster refuses to give its client CA.
+    /// Whether to continue if the cluster refuses to return its client CA.
     pub tolerate_lookup_failure: bool,
     /// The file with the authorities that verify client certificates, in place of the cluster's client CA.
     pub client_authorities: Option<PathBuf>,
-    /// Where the API server is asked what a client may do; `None` as for the other.
+    /// The kubeconfig for SubjectAccessReviews; `None` as for TokenReviews.
     pub authorization_kubeconfig: Option<PathBuf>,
-    /// How long a yes is remembered.
+    /// How long a permission is cached.
     pub allowed_ttl: Duration,
-    /// How long a no is remembered.
+    /// How long a denial is cached.
     pub denied_ttl: Duration,
-    /// The paths that are served to everybody; a `*` at the end stands for anything.
+    /// The paths that are served to all clients; a `*` at the end matches any characters.
     pub open_paths: Vec<String>,
 }
 
-/// What the HTTPS server proves its name with.
+/// The certificate of the HTTPS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// A self-signed certificate that lives in memory.
+    /// A self-signed certificate in memory.
     InMemory,
     /// The pair of files in this folder; created there if it is missing.
     Directory(PathBuf),
@@ -295,12 +286,12 @@ pub struct NamedCertificate {
     pub names: Vec<String>,
 }
 
-/// What the HTTPS server agrees to in a TLS handshake.
+/// Limits on the TLS handshake of the HTTPS server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsConfig {
     /// Whether TLS 1.2 is refused, too.
     pub only_tls13: bool,
-    /// The cipher suites for TLS 1.2; `None` for all that are safe. Those of TLS 1.3 are not a choice.
+    /// The cipher suites of TLS 1.2; `None` for all that are safe. The suites of TLS 1.3 cannot be chosen.
     pub cipher_suites: Option<Vec<CipherSuite>>,
     /// The key exchange methods; `None` for the usual ones.
     pub key_exchange: Option<Vec<NamedGroup>>,
@@ -309,29 +300,29 @@ pub struct TlsConfig {
 /// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggingConfig {
-    /// How much of it.
+    /// The value of `-v`.
     pub verbosity: u8,
-    /// How much of it for some modules; the first that matches counts.
+    /// The verbosity of single modules; the first match counts.
     pub modules: Vec<ModuleVerbosity>,
-    /// In which form.
-    pub format: LogFormat,
+    /// The format.
+    pub format: OutputFormat,
 }
 
-/// How much some modules log.
+/// The verbosity of some modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleVerbosity {
-    /// Which modules: `*` and `?` stand for any characters. With a `::` for the whole path of a module, else for its last
-    /// part.
+    /// A pattern with `*` and `?`. With a `::` it matches the whole path of a module, else the last part of it.
     pub pattern: String,
-    /// How much.
+    /// The value on the scale of `-v`.
     pub verbosity: u8,
 }
 
-/// The form of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// A line of text for each event.
+/// The format of the log, of a plan or of a validation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// Text for people; a line for each event of the log.
+    #[default]
     Text,
-    /// A JSON object for each event.
+    /// JSON for programs; an object for each event of the log.
     Json,
 }

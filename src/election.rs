@@ -16,8 +16,8 @@
 //! | [`elector`] | the loop |
 //! | [`api`] | the API server |
 //!
-//! A process that takes part in a leader migration holds two leases: its own, and, once it has that, the one of the
-//! controllers that are handed over between managers. Each has a fence of its own. The loss of either ends the process.
+//! A process that takes part in a leader migration holds two leases: its own, and, once it has that, the lease of the
+//! controllers that migrate between managers. Each has a fence of its own. The loss of either ends the process.
 //!
 //! The end: a leader that is to stop renews the lease until its last write has returned, and then releases it. A leader that
 //! lost the lease stops at once.
@@ -57,11 +57,11 @@ use state::State;
 
 /// Source of the election's events.
 const COMPONENT: &str = "cloud-controller-manager";
-/// How long after its lease a leader that neither renews it nor ends counts as stuck.
+/// How long after the end of its lease a leader that neither renews it nor exits counts as stuck.
 const STUCK: Duration = Duration::from_secs(20);
-/// For the events about the end.
+/// The limit of the events about the end.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
-/// For releasing the lease and the event about it.
+/// The limit of the release of the lease, and of the event about it.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long one request of the election may take.
@@ -72,31 +72,31 @@ pub(crate) fn request_timeout(config: &ElectionConfig) -> Duration {
 /// A replica's part in the election.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidacy {
-    stand: CancellationToken,
+    begin: CancellationToken,
     leader: watch::Receiver<Leader>,
 }
 
 impl Candidacy {
-    /// Who leads.
+    /// The current leader.
     pub(crate) fn leader(&self) -> Leader {
         self.leader.borrow().clone()
     }
 
     /// Takes part from now on, and returns when this process leads. Never returns if the election has ended.
     pub(crate) async fn lead(&mut self) {
-        self.stand.cancel();
+        self.begin.cancel();
         if self.leader.wait_for(Leader::is_we).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// What a lease is for.
+/// The purpose of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// One leader among replicas.
     Main,
-    /// The controllers that are handed over between managers.
+    /// The controllers that migrate between managers.
     Migration,
 }
 
@@ -117,7 +117,7 @@ impl Purpose {
     }
 }
 
-/// What the elections of one process have in common.
+/// The common inputs of the elections of one process.
 pub(crate) struct Contest<'a> {
     config: &'a ElectionConfig,
     pub(crate) client: Client,
@@ -146,19 +146,19 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// One election as the process sees it.
+/// One election of the process.
 #[derive(Debug)]
 pub(crate) struct Election {
     fence: Fence,
     stop: CancellationToken,
-    /// `None` if there is no election, or its end was seen.
+    /// `None` without an election, or after its end.
     task: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Election {
     /// No election: this process leads.
     pub(crate) fn none(fence: Fence) -> (Self, Candidacy) {
-        // The receiver keeps the value after the sender is gone.
+        // The receiver keeps the value after the sender is dropped.
         let (_, leader) = watch::channel(Leader::We(Instant::now()));
         Self::new(fence, leader)
     }
@@ -166,7 +166,7 @@ impl Election {
     /// An election without a task.
     fn new(fence: Fence, leader: watch::Receiver<Leader>) -> (Self, Candidacy) {
         let candidacy = Candidacy {
-            stand: CancellationToken::new(),
+            begin: CancellationToken::new(),
             leader,
         };
         let election = Self {
@@ -193,7 +193,7 @@ impl Election {
             .checks
             .register_probe(check, Kind::Live, move || match seen.borrow().renewed() {
                 Some(at) if at.elapsed() > longest => {
-                    Err("the lease has run out, and the process has not noticed".to_owned())
+                    Err("the lease has expired, and the process still leads".to_owned())
                 }
                 _ => Ok(()),
             });
@@ -211,7 +211,7 @@ impl Election {
             sender,
         );
         let (mut election, candidacy) = Self::new(fence, leader);
-        let (begin, end) = (candidacy.stand.clone(), election.stop.clone());
+        let (begin, end) = (candidacy.begin.clone(), election.stop.clone());
         let span = info_span!("election", lease = format!("{}/{name}", config.namespace));
         let elect = async move {
             let writer = tokio::spawn(writer.run());
@@ -221,7 +221,7 @@ impl Election {
                 () = begin.cancelled() => {}
             }
             let ended = elector.run(end).await;
-            // The recorder is gone with the elector, so that the writer ends with the last event.
+            // The recorder was dropped with the elector, so that the writer ends with the last event.
             let _ = timeout(LAST_EVENTS, writer).await;
             ended.map_err(|lost| purpose.lost(lost))
         };
@@ -244,7 +244,7 @@ impl Election {
         }
     }
 
-    /// Ends it: waits at most until `limit` for writes that are under way, refuses any further, and gives up the lease.
+    /// Ends it: waits at most until `limit` for writes in progress, refuses further writes, and releases the lease.
     pub(crate) async fn end(mut self, limit: Instant) {
         let _ = timeout_at(limit, self.fence.idle()).await;
         self.fence.close();
@@ -260,13 +260,13 @@ impl Election {
 pub(crate) struct Elections(pub(crate) Vec<Election>);
 
 impl Elections {
-    /// As [`Election::lost`], of whichever ends first.
+    /// As [`Election::lost`], of the first election that ends.
     pub(crate) async fn lost(&mut self) -> anyhow::Error {
         let all = self.0.iter_mut().map(|election| Box::pin(election.lost()));
         select_all(all).await.0
     }
 
-    /// As [`Election::end`], of all of them.
+    /// As [`Election::end`], of all elections.
     pub(crate) async fn end(self, limit: Instant) {
         join_all(self.0.into_iter().map(|election| election.end(limit))).await;
     }

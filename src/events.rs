@@ -7,7 +7,7 @@ use crate::config::ElectionConfig;
 /// The source of the Events about the process.
 pub(crate) const COMPONENT: &str = "cloud-controller-manager";
 
-/// A reference to an object that is not at hand.
+/// A reference to an object that was not read.
 pub(crate) fn reference(
     api_version: &str,
     kind: &str,

@@ -1,4 +1,4 @@
-//! The content of files that others replace while the program runs: config, credentials, certificates.
+//! The content of files that other programs replace while this one runs: config, credentials, certificates.
 //!
 //! Contents are compared, in one way everywhere: a mounted Secret changes by a replaced symbolic link, not every file system
 //! sends notifications, and a touch without a change must cause nothing. Loops compare every few seconds; the HTTPS server
@@ -12,10 +12,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Result;
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
 /// The most bytes of a file that are compared. Config files are never longer.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Files and their content when they were last read, as hashes: they hold secrets.
+/// Files and their content when they were last read, as hashes: files may contain secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedFiles {
     hasher: RandomState,
@@ -62,6 +66,54 @@ impl WatchedFiles {
         let has_changed = now != self.seen;
         self.seen = now;
         has_changed
+    }
+}
+
+/// A value that is loaded from files, and again when they change. Unusable files leave the value in use unchanged.
+#[derive(Debug)]
+pub(crate) struct LoadedFiles<F, T> {
+    /// The name of the value, for the log.
+    what: &'static str,
+    files: F,
+    load: fn(&F) -> Result<T>,
+    current: Mutex<(WatchedFiles, T)>,
+}
+
+impl<F, T: Clone> LoadedFiles<F, T> {
+    /// Loads the value. Its files have these `paths`.
+    pub(crate) fn open(
+        what: &'static str,
+        files: F,
+        paths: impl IntoIterator<Item = PathBuf>,
+        load: fn(&F) -> Result<T>,
+    ) -> Result<Self> {
+        let watched = WatchedFiles::new(paths);
+        Ok(Self {
+            current: Mutex::new((watched, load(&files)?)),
+            what,
+            files,
+            load,
+        })
+    }
+
+    /// The value in use, loaded again if the files have changed.
+    pub(crate) fn current(&self) -> T {
+        let (watched, value) = &mut *self.current.lock();
+        if watched.has_changed() {
+            let (what, files) = (self.what, watched.seen.keys());
+            match (self.load)(&self.files) {
+                Ok(changed) => {
+                    info!(what, ?files, "Loaded changed files");
+                    *value = changed;
+                }
+                Err(error) => warn!(
+                    what,
+                    error = format!("{error:#}"),
+                    "Changed files are not usable, keeping the previous content"
+                ),
+            }
+        }
+        value.clone()
     }
 }
 

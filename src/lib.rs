@@ -1,16 +1,16 @@
 //! One cloud-controller-manager for Kubernetes, with each cloud as a Cargo feature.
 //!
-//! This crate knows no cloud. It reads the flags ([`options`]), runs the HTTPS server and the controllers, and asks the
-//! provider that `--cloud-provider` names; which ones there are is decided by what is linked in ([`providers`]).
+//! This crate knows no cloud. It reads the flags ([`options`]), runs the HTTPS server and the controllers, and calls the
+//! provider that `--cloud-provider` names. The providers are those that are linked in ([`providers`]).
 //!
-//! A binary with a provider of one's own registers it with `ccm_core::register_provider!` and calls [`main`]; see
+//! A binary with another provider registers it with `ccm_core::register_provider!` and calls [`main`]; see
 //! `examples/out_of_tree.rs`.
 //!
 //! | Module | Contents |
 //! |---|---|
 //! | `process` | start order, signals, end |
 //! | [`options`] | flags |
-//! | `config` | what the flags come to |
+//! | `config` | the checked values of the flags |
 //! | [`providers`] | the clouds of this repository |
 //! | `logging` | the log |
 //! | `metrics` | the description of every metric, and their registration |
@@ -18,15 +18,15 @@
 //! | `election` | one leader among replicas |
 //! | `api` | access to the Kubernetes API server: clients and credentials |
 //! | `app` | the shared stores, and the start and end of the controllers |
-//! | `plan` | what would be done: `plan` and `--dry-run` |
-//! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
+//! | `plan` | the changes that a run would apply: `plan` and `--dry-run` |
+//! | `validate` | problems of config, cloud and manifests, without a cluster |
 //! | `events` | the objects that Events refer to |
-//! | `files` | whether files that others replace have changed |
-//! | `reload` | the cloud's config: applied again when its files change |
+//! | `files` | files that other programs replace |
+//! | `reload` | reload of the cloud's config when its files change |
 //! | `controllers` | the table of the framework's controllers, one folder for each (stores, queues: `ccm_core::controllers`) |
 
-// Names a provider crate that Cargo offers but nobody mentions, which the linker would leave out without a word. Tests
-// get further crates that not each of them uses.
+// Warns about a provider crate that no code names: the linker would leave it out silently. Tests have further crates that not
+// each of them uses.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod api;

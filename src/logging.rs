@@ -1,7 +1,7 @@
 //! The log: one event a line on standard error, as text or JSON.
 //!
-//! Only the flags decide, no environment variable: what a pod logs must be readable from its manifest.
-//! `-v` keeps the meaning that operators of Kubernetes know, mapped to the levels of `tracing`:
+//! Only the flags decide, no environment variable: the manifest of a pod must show what it logs.
+//! `-v` has its usual meaning in Kubernetes, mapped to the levels of `tracing`:
 //!
 //! | `-v` | this program and its providers | libraries |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //!
 //! Libraries never log at trace: some print headers there.
 //!
-//! `--vmodule` gives single modules a number of their own, on the scale of this program, or of libraries for theirs.
+//! `--vmodule` sets the verbosity of single modules, on the scale of this program, or of libraries for theirs.
 
 mod failing;
 
@@ -30,10 +30,10 @@ use tracing_subscriber::{
 
 pub(crate) use failing::{Failing, FailingByKind, warn_if_new};
 
-use crate::config::{LogFormat, LoggingConfig, ModuleVerbosity};
+use crate::config::{LoggingConfig, ModuleVerbosity, OutputFormat};
 
-/// Crates that belong to others, by the first part of their targets. Everything else is ours, or a provider's out of
-/// this repository.
+/// Libraries, by the first part of their targets. All other crates belong to this program, or to a provider out of this
+/// repository.
 const LIBRARIES: &[&str] = &[
     "h2",
     "hyper",
@@ -64,12 +64,12 @@ pub(crate) fn start(config: &LoggingConfig) {
     };
     let events = fmt::layer().with_writer(stderr);
     let events = match config.format {
-        // The message comes first, then the fields. The target helps only those who look into the code.
-        LogFormat::Text => events
+        // The message comes first, then the fields. The target helps only readers of the code.
+        OutputFormat::Text => events
             .with_ansi(stderr().is_terminal())
             .with_target(config.verbosity >= 4 || !config.modules.is_empty())
             .boxed(),
-        LogFormat::Json => events.json().flatten_event(true).with_span_list(false).boxed(),
+        OutputFormat::Json => events.json().flatten_event(true).with_span_list(false).boxed(),
     };
     // An error means that a test or an embedding program has its own log already.
     let _ = tracing_subscriber::registry()
@@ -77,7 +77,7 @@ pub(crate) fn start(config: &LoggingConfig) {
         .try_init();
 }
 
-/// Which events are logged. Only what is known at a place in the code counts, so that each is judged once.
+/// The events that are logged. Only the metadata of a place in the code counts, so that each place is checked once.
 struct Verbosity {
     /// The first one that matches counts.
     modules: Vec<ModuleVerbosity>,
@@ -93,7 +93,7 @@ impl Verbosity {
             .find(|module| matches(&module.pattern, target))?;
         Some(match is_library(target) {
             false => ours(module.verbosity),
-            // A pattern for a library asks for more of it than a larger number for all.
+            // A pattern for a library requests more of it than a larger number for all modules.
             true if module.verbosity >= 4 => LevelFilter::DEBUG,
             true => theirs(module.verbosity),
         })
@@ -125,7 +125,7 @@ fn is_library(target: &str) -> bool {
     LIBRARIES.contains(&name)
 }
 
-/// A pattern without `::` stands for the last part of a module's path. `/` is `::`, as in the paths of files.
+/// A pattern without `::` matches the last part of a module's path. `/` is `::`, as in the paths of files.
 fn matches(pattern: &str, target: &str) -> bool {
     let pattern = pattern.replace('/', "::");
     let name = match pattern.contains("::") {
@@ -135,7 +135,7 @@ fn matches(pattern: &str, target: &str) -> bool {
     glob(pattern.as_bytes(), name.as_bytes())
 }
 
-/// Whether `*` (any characters) and `?` (any single one) can be filled in so that the pattern is the text.
+/// Whether the pattern with `*` (any characters) and `?` (any single character) matches the text.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     // For each length: whether the pattern so far can be the begin of the text of that length.
     let mut fits: Vec<bool> = (0..=text.len()).map(|length| length == 0).collect();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_says_what_a_metric_means() {
+    fn the_reference_has_the_meaning_of_a_metric() {
         assert_eq!(meaning("workqueue_depth"), Some("keys that wait for a worker"));
         assert_eq!(
             meaning("ccm_routes"),

@@ -1,8 +1,8 @@
 //! The command line, from words to a checked [`Config`].
 //!
-//! `flags` declares every flag. Three steps read them: `arguments` turns Go's flag dialect into a plain one, clap finds
-//! each flag's values, and `complete` reads the values, section by section. Each step collects what is wrong instead of
-//! stopping, so that the user sees all of it at once. clap holds every value as text for that reason.
+//! `flags` declares every flag, and clap renders the help. Two steps read the flags: `arguments` finds the values of each
+//! flag in Go's flag dialect, and `complete` parses the values, section by section. Each step collects all problems
+//! instead of stopping, so that the user sees them at once.
 
 mod arguments;
 mod controller_settings;
@@ -22,23 +22,24 @@ mod value;
 use std::{collections::BTreeMap, ffi::OsString};
 
 use ccm_core::{FlagDef, FlagValues, Provider};
-use clap::parser::ValueSource;
+use clap::Arg;
 
 pub use crate::config::{
     AccessConfig, ApiServerConfig, Certificate, CertificateFiles, ClientLimit, Config, ControllerLeader,
-    Controllers, ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
-    NamedCertificate, NodeConfig, OrphanConfig, RouteConfig, ServiceConfig, ServingConfig, TlsConfig,
+    Controllers, ElectionConfig, LifecycleConfig, LoggingConfig, MigrationConfig, ModuleVerbosity,
+    NamedCertificate, NodeConfig, OrphanConfig, OutputFormat, RouteConfig, ServiceConfig, ServingConfig,
+    TlsConfig,
 };
-pub use subcommands::{Output, PlanRequest, ValidateRequest};
+pub use subcommands::{PlanRequest, ValidateRequest};
 
 pub use crate::validate::Manifests;
 
 use crate::providers;
-use arguments::Word;
+use arguments::{Arguments, Subcommand};
 use controllers::Known;
 use value::Reader;
 
-/// One thing that is wrong with the command line, in words for the user.
+/// A problem of the command line, for the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct OptionError(String);
@@ -49,21 +50,21 @@ impl OptionError {
     }
 }
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug)]
 pub enum Request {
-    /// To run.
+    /// Run.
     Run(Box<Config>),
-    /// To say what would be done.
+    /// Print what a run would do.
     Plan(Box<PlanRequest>),
-    /// To say what is wrong with config, cloud and manifests.
+    /// Print the problems of config, cloud and manifests.
     Validate(Box<ValidateRequest>),
-    /// To print this on standard output and end.
+    /// Print this text on standard output and end.
     Print(String),
 }
 
-const ABOUT: &str = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
-     and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.";
+const ABOUT: &str = "Connects a Kubernetes cluster to its cloud: sets addresses, provider ID, zone, region and type of new nodes and \
+     keeps them up to date, and reconciles the load balancers of Services of type LoadBalancer.";
 
 const USAGE: &str = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]\n       \
      cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]\n       \
@@ -82,11 +83,10 @@ pub fn command(providers: &[&'static Provider]) -> clap::Command {
         // Our own forms of these, as Go has them.
         .disable_version_flag(true)
         .disable_help_flag(true)
-        .args_override_self(true)
         .max_term_width(100)
         .args(flags::ALL.iter().map(flags::Flag::arg));
     for flag in providers.iter().flat_map(|provider| provider.flags) {
-        let is_known = |known: &clap::Arg| known.get_id() == flag.name;
+        let is_known = |known: &Arg| known.get_id() == flag.name;
         // Several providers may have a flag, and the framework accepts some.
         if !command.get_arguments().any(is_known) {
             let section = format!("Provider {}", defining(flag.name, providers).join(", "));
@@ -100,17 +100,17 @@ pub fn command(providers: &[&'static Provider]) -> clap::Command {
     })
 }
 
-/// The providers, if none of them defines a flag that the framework has already. One that is only accepted may be defined
-/// again.
+/// The providers, if none of them defines a flag that the framework has already. A flag that is only accepted may be
+/// defined again.
 ///
 /// # Errors
-/// Which flag is taken.
+/// The flag that is taken.
 pub fn without_taken_flags(providers: Vec<&'static Provider>) -> Result<Vec<&'static Provider>, String> {
     let taken = |name: &str| flags::ALL.iter().any(|flag| flag.def.name == name) && !flags::accepts(name);
     for provider in &providers {
         if let Some(flag) = provider.flags.iter().find(|flag| taken(flag.name)) {
             return Err(format!(
-                "the cloud provider {} defines {:?}, which is the framework's; give it another name",
+                "the cloud provider {} defines {:?}, which belongs to the framework; choose another name",
                 provider.name, flag.name
             ));
         }
@@ -137,7 +137,7 @@ fn foreign(flag: &FlagDef, chosen: &Provider, providers: &[&'static Provider]) -
 /// Reads the command line, the program's name left out, for a binary with these providers.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All problems of it.
 pub fn parse(
     words: impl IntoIterator<Item = OsString>,
     providers: &[&'static Provider],
@@ -151,49 +151,50 @@ pub(crate) fn parse_with(
     providers: &[&'static Provider],
     implied: Option<&str>,
 ) -> Result<Request, Vec<OptionError>> {
-    let command = command(providers);
-    let arguments = arguments::normalise(&command, words);
-    if arguments.help {
+    let mut command = command(providers);
+    let Arguments {
+        given,
+        help_requested,
+        subcommand,
+        mut errors,
+    } = arguments::read(&command, words);
+    if help_requested {
         return Ok(Request::Print(help(command)));
     }
-    let mut errors = arguments.errors;
-    let program = command.get_name().to_owned();
-    // What is left are known flags with values, so that clap has nothing more to complain about.
-    let words = std::iter::once(program).chain(arguments.flags);
-    let matches = match command.clone().try_get_matches_from(words) {
-        Ok(matches) => matches,
-        Err(error) => {
-            errors.push(OptionError::new(error.to_string().trim_end()));
-            return Err(errors);
-        }
-    };
-    let all = || values(&command, &matches, false);
-    let mut reader = Reader::new(all());
+    // Gives its default to each flag.
+    command.build();
+    let mut values: BTreeMap<_, _> = command.get_arguments().filter_map(default).collect();
+    values.extend(given.clone());
+    let shown = values
+        .iter()
+        .map(|(flag, values)| (flag.clone(), without_credentials(&values.join(","))))
+        .collect();
+    let mut reader = Reader::new(values);
     if errors.is_empty()
         && let Some(answer) = global::answer(&reader, providers)
     {
         return answer.map(Request::Print).map_err(|error| vec![error]);
     }
-    let mut shown: Vec<_> = all()
-        .map(|(flag, values)| (flag, without_credentials(&values.join(","))))
-        .collect();
-    shown.sort();
-    let word = arguments.word;
-    let output = subcommands::output(word, &mut reader);
-    let service = subcommands::service(word, &mut reader);
-    let (manifests, strict) = subcommands::manifests(word, &mut reader);
-    let given = values(&command, &matches, true).collect();
-    let config = complete(given, shown, implied, providers, &mut reader);
+    let output = subcommands::output(subcommand, &mut reader);
+    let service = subcommands::service(subcommand, &mut reader);
+    let (manifests, strict) = subcommands::manifests(subcommand, &mut reader);
+    let config = complete(
+        given.into_iter().collect(),
+        shown,
+        implied,
+        providers,
+        &mut reader,
+    );
     errors.append(&mut reader.errors);
     let config = config.filter(|_| errors.is_empty()).ok_or(errors)?;
-    Ok(match word {
+    Ok(match subcommand {
         None => Request::Run(Box::new(config)),
-        Some(Word::Plan) => Request::Plan(Box::new(PlanRequest {
+        Some(Subcommand::Plan) => Request::Plan(Box::new(PlanRequest {
             config,
             service,
             output,
         })),
-        Some(Word::Validate) => Request::Validate(Box::new(ValidateRequest {
+        Some(Subcommand::Validate) => Request::Validate(Box::new(ValidateRequest {
             config,
             manifests,
             strict,
@@ -212,25 +213,14 @@ fn help(mut command: clap::Command) -> String {
         .collect()
 }
 
-/// Every flag that has a value, with all its values; only those that were given, or the defaults, too.
-fn values<'a>(
-    command: &'a clap::Command,
-    matches: &'a clap::ArgMatches,
-    only_given: bool,
-) -> impl Iterator<Item = (String, Vec<String>)> + 'a {
-    command.get_arguments().filter_map(move |arg| {
-        let id = arg.get_id().as_str();
-        if only_given && matches.value_source(id) != Some(ValueSource::CommandLine) {
-            return None;
-        }
-        let words = matches
-            .get_raw(id)?
-            .map(|word| word.to_string_lossy().into_owned());
-        Some((arg.get_long()?.to_owned(), words.collect()))
-    })
+/// The name of a flag and its default, if it has one.
+fn default(flag: &Arg) -> Option<(String, Vec<String>)> {
+    let values = flag.get_default_values().iter();
+    let values: Vec<_> = values.map(|value| value.to_string_lossy().into_owned()).collect();
+    (!values.is_empty()).then(|| (flag.get_id().to_string(), values))
 }
 
-/// A value as it may be shown: a URL may hold a user and a password.
+/// A value without credentials: a URL may contain a user and a password.
 fn without_credentials(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else {
         return value.to_owned();
@@ -264,9 +254,9 @@ fn complete(
         Ok(chosen) => check_provided(chosen, &given, &mut values, providers, reader),
         Err(message) => reader.refuse(message),
     }
-    // Read all of them, whatever is wrong with the others.
+    // All flags are read, whatever problems the others have.
     let chosen = provider.as_ref().ok().copied();
-    flags::judge(&given, chosen, reader);
+    flags::check_accepted(&given, chosen, reader);
     gates::check(reader);
     generic::check_content_type(reader);
     let user_agent = generic::user_agent(&version, reader);

@@ -1,10 +1,11 @@
-//! The life of the process: what is started when, what ends it, and how.
+//! The life of the process: its start and its end.
 //!
 //! Start: flags, log, all checks that need no request (all problems are reported at once), HTTPS server, client of the API
 //! server, cloud (with retries until it answers), stores, leader election, controllers. From the HTTPS server on, `/readyz`
 //! shows what the process waits for.
 //!
-//! End: work in progress is finished, for a while; then writes are refused, the lease is released, and the server ends. If the lease was lost, the first step is skipped.
+//! End: work in progress is finished, within a limit; then writes are refused, the lease is released, and the server ends. If
+//! the lease was lost, the first step is skipped.
 
 mod cloud;
 mod leases;
@@ -43,19 +44,19 @@ use leases::Leases;
 
 pub use subcommands::{plan, validate};
 
-/// The work is waiting, not computing; more threads only cost memory.
+/// The process usually waits; more threads would only cost memory.
 const MAX_WORKERS: usize = 4;
-/// For the HTTPS server to give its last answers.
+/// The limit of the last answers of the HTTPS server.
 const SERVER_STOP: Duration = Duration::from_secs(6);
-/// The same when the lease is lost: the process must be gone before somebody else leads.
+/// The same when the lease is lost: the process must end before another process leads.
 const SERVER_STOP_LOST: Duration = Duration::from_millis(500);
-/// For work that was cut off to be gone.
+/// The limit for the end of work that was cut off.
 const CUT_OFF: Duration = Duration::from_millis(100);
-/// For blocking work (file reads, name lookups) that is still under way at the very end.
+/// The limit of blocking work (file reads, name lookups) that is still in progress at the end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
-/// The whole program: reads the command line and runs until a signal stops it. A binary with providers of its own
-/// needs no more than to call this.
+/// The whole program: reads the command line and runs until a signal stops it. A binary with other providers only calls
+/// this function.
 ///
 /// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error; for the others see [`plan()`] and
 /// [`validate()`].
@@ -64,7 +65,7 @@ pub fn main() -> ExitCode {
     let registered = match providers::registered().and_then(options::without_taken_flags) {
         Ok(registered) => registered,
         Err(message) => {
-            complain([message]);
+            print_errors([message]);
             return ExitCode::FAILURE;
         }
     };
@@ -81,8 +82,7 @@ pub fn main() -> ExitCode {
             print_result(in_runtime(&request.config.logging, validate(&request)))
         }
         Err(errors) => {
-            complain(errors);
-            // There is nobody left to tell if this fails.
+            print_errors(errors);
             let _ = writeln!(std::io::stderr(), "Run with --help for all flags.");
             ExitCode::FAILURE
         }
@@ -105,7 +105,7 @@ fn print_result(result: Option<Printed>) -> ExitCode {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::from(exit_code),
         Err(error) => {
-            // Goes nowhere after `--help` and the like, whose reader may go away (`| head`): no log was started.
+            // Without effect after `--help` and the like, whose reader may end (`| head`): no log was started.
             error!(%error, "Could not print the result");
             ExitCode::FAILURE
         }
@@ -150,7 +150,7 @@ struct StartProblems(Vec<String>);
 /// # Errors
 /// The configuration prevents the start, or a part of the program ended when it should not have.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    // `kube` and the providers find it as the process's default. Someone else may have chosen another one before.
+    // `kube` and the providers use the process's default. An embedding program may have set another one before.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let config = Arc::new(config);
     info!(
@@ -173,7 +173,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let controllers = controllers::all(config.provider).map(ControllerDef::short_name);
     let metrics = Metrics::new(&config.version, &names, controllers);
     let checks = Checks::default();
-    // In the order in which they come to be well.
+    // In the order in which they succeed.
     let cloud_check = checks.register("cloud-provider", Kind::Ready);
     checks
         .register("informer-sync", Kind::Ready)
@@ -267,7 +267,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     .await
 }
 
-/// What the provider is given.
+/// The input of the provider.
 fn build_context(config: &Config, fences: Fences, metrics: ClientMetrics, plan: PlanMetrics) -> BuildContext {
     BuildContext {
         cloud_config: config.cloud_config.clone(),
@@ -281,10 +281,9 @@ fn build_context(config: &Config, fences: Fences, metrics: ClientMetrics, plan: 
     }
 }
 
-/// What the provider is given for one check, after which the process ends. `fence` is never opened, so that nothing is
-/// written.
-fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
-    // As for a process that runs; an embedding program may have chosen another one before.
+/// The input of the provider for `plan` and `validate`. `fence` is never opened, so that nothing is written.
+fn prepare_read_only(config: &Config, fence: &Fence) -> BuildContext {
+    // As in `run`.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     for warning in &config.warnings {
         warn!(warning, "Command line");
@@ -293,7 +292,7 @@ fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
     build_context(config, fences, ClientMetrics::default(), PlanMetrics::default())
 }
 
-/// The parts of the running process.
+/// The tasks of the running process.
 struct Process {
     work: JoinHandle<anyhow::Result<()>>,
     elections: Elections,
@@ -348,7 +347,7 @@ impl Process {
         self.elections
             .end(last_writes.max(Instant::now() + CUT_OFF))
             .await;
-        // The server is the last to go, so that the drain can be watched.
+        // The server ends last, so that the drain can be observed.
         self.stop_server.cancel();
         if !self.server.is_finished() {
             let limit = if lost { SERVER_STOP_LOST } else { SERVER_STOP };
@@ -369,7 +368,7 @@ fn ended_well(part: &'static str, ended: Result<anyhow::Result<()>, JoinError>) 
     }
 }
 
-/// The first signal asks for an orderly end, the second one ends at once.
+/// The first signal requests an orderly end, the second one ends the process at once.
 fn stop_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -390,7 +389,7 @@ fn stop_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Panics go to the log, in its form, like everything else.
+/// Writes panics to the log, in its format.
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
@@ -404,10 +403,9 @@ async fn until(stop: CancellationToken) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Before there is a log.
-fn complain(messages: impl IntoIterator<Item = impl fmt::Display>) {
+/// Prints errors before there is a log. A failure to print them cannot be reported.
+fn print_errors(messages: impl IntoIterator<Item = impl fmt::Display>) {
     for message in messages {
-        // There is nobody left to tell if this fails.
         let _ = writeln!(std::io::stderr(), "error: {message}");
     }
 }

@@ -9,8 +9,8 @@ use ccm_core::{Provider, controllers::ControllerDef, registry};
 
 use crate::controllers::FRAMEWORK;
 
-/// Links the crates of the clouds whose features are on. The `pub use` makes the linker keep a crate: Cargo merely offers it,
-/// and a crate that nobody names is left out of the binary together with its registration.
+/// Links the crates of the clouds whose features are on. Without the `pub use`, the linker would leave out a crate together
+/// with its registration.
 macro_rules! clouds {
     ($($feature:literal => $crate_name:ident as $name:ident;)+) => {
         $(cfg_if::cfg_if! {
@@ -37,7 +37,7 @@ clouds! {
     "openstack" => ccm_provider_openstack as openstack;
 }
 
-/// The clouds that are to follow. No feature exists for them yet.
+/// The planned clouds. No feature exists for them yet.
 pub const PLANNED: &[&str] = &["azure", "gce"];
 
 /// All providers linked into this binary, sorted by name.
@@ -55,7 +55,7 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
     });
     if let Some(provider) = twice {
         return Err(format!(
-            "two cloud providers are linked into this binary under the name {:?} (one says {:?}); build it with one \
+            "two cloud providers are linked into this binary under the name {:?} (one of them: {:?}); build it with one \
              of them only",
             provider.name, provider.summary
         ));
@@ -68,7 +68,7 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
             .flat_map(ControllerDef::migration_names);
         if let Some(name) = names.find(|name| taken(name)) {
             return Err(format!(
-                "the cloud provider {} defines {name:?}, which is the framework's; give it another name",
+                "the cloud provider {} defines {name:?}, which belongs to the framework; choose another name",
                 provider.name
             ));
         }
@@ -76,7 +76,7 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
     Ok(providers)
 }
 
-/// What to do about a binary without any provider.
+/// The error of a binary without any provider.
 pub(crate) fn none_compiled_in() -> String {
     format!(
         "this binary was built without any cloud provider; build it again with --features <name>, where the name is \
@@ -103,7 +103,7 @@ pub(crate) fn implied(program: &OsStr, compiled_in: &[&'static Provider]) -> Opt
 /// The provider that `--cloud-provider` names.
 ///
 /// # Errors
-/// There is none of this name, in words for the user.
+/// There is no such provider: the error for the user.
 pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a Provider, String> {
     if let Some(provider) = compiled_in.iter().find(|provider| provider.name == name) {
         return Ok(provider);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_provider_is_told_how_to_be_had() {
+    fn a_missing_provider_is_an_error_with_its_fix() {
         let compiled_in = [provider("acme")];
         assert_eq!(find("acme", &compiled_in).unwrap().name, "acme");
         let cases = [

@@ -1,13 +1,13 @@
 //! Reload of the cloud's config: when its files change, the cloud applies what it can while running.
 //!
 //! The files are compared every few seconds ([`WatchedFiles`]). A problem of a changed config is reported once for each
-//! content, by log and Event, and the config is tried again with growing waits: the cloud may accept later what it refuses
-//! now. Meanwhile the previous config stays in force.
+//! content, by log and Event, and the config is tried again with growing waits: the cloud may accept it later. Meanwhile the
+//! previous config stays in use.
 //!
 //! | Metric | Meaning |
 //! |---|---|
 //! | `ccm_config_reloads_total{result}` | reloads of a changed config: `applied`, `unchanged` (without effect), `invalid`, `rejected` (by the cloud) |
-//! | `ccm_config_last_reload_successful` | 1, or 0 while an error keeps the content of the files from being in force |
+//! | `ccm_config_last_reload_successful` | 1, or 0 while the content of the files is not in use because of an error |
 
 #[cfg(test)]
 mod tests;
@@ -75,7 +75,7 @@ pub(crate) struct Reloader {
     restart_needed: BTreeSet<String>,
 }
 
-/// A config that is not in force.
+/// A config that is not in use.
 #[derive(Debug)]
 struct Failure {
     reason: &'static str,
@@ -143,9 +143,9 @@ impl Reloader {
         // The content before the reload counts, so that a change during the reload is a change.
         self.seen = match &outcome {
             _ if now == files => Some(contents),
-            // Files that were not compared before: the cloud reads them once more. That costs it nothing.
+            // Files that were not compared before: the cloud reads them once more, at no cost.
             Ok(_) => None,
-            // Once more would be one more try with what was just refused.
+            // Another reload would be one more try with the refused content.
             Err(_) => self.contents(&now).await.map(|mut now| {
                 for (path, content) in contents {
                     now.entry(path).and_modify(|seen| *seen = content);
@@ -167,15 +167,12 @@ impl Reloader {
             self.metrics.count("applied");
             let keys = reload.applied.join(", ");
             info!(keys, scope, "Applied the changed cloud config");
-            self.publish(
-                EventType::Normal,
-                RELOADED,
-                &format!("Applied {keys}; using {scope}"),
-            );
+            let message = format!("Applied {keys}; using {scope}");
+            self.publish(EventType::Normal, RELOADED, &message);
         } else if failure.is_some() {
             self.metrics.count("unchanged");
-            info!(scope, "The cloud config is as it was before it failed");
-            let message = format!("The cloud config is as it was before; using {scope}");
+            info!(scope, "The cloud config is unchanged again after its failure");
+            let message = format!("The cloud config is unchanged again; using {scope}");
             self.publish(EventType::Normal, RELOADED, &message);
         } else {
             self.metrics.count("unchanged");
@@ -217,9 +214,10 @@ impl Reloader {
         }
         warn!(
             error = report,
-            "The changed cloud config cannot be applied, keeping the config in force"
+            "The changed cloud config cannot be applied, keeping the previous config in use"
         );
-        let message = format!("Keeping the config in force, the changed one cannot be applied: {report}");
+        let message =
+            format!("Keeping the previous config in use, the changed one cannot be applied: {report}");
         self.publish(EventType::Warning, reason, &message);
     }
 

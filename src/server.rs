@@ -1,7 +1,7 @@
 //! The HTTPS server: health, metrics and status pages.
 //!
 //! It starts before the first request to the cloud or the API server, on every replica, so that it shows what the program
-//! waits for. Every answer comes from memory. Only the client is looked up at the API server ([`access`]), unless the path is
+//! waits for. Every answer comes from memory. Only the client is reviewed by the API server ([`access`]), unless the path is
 //! open.
 
 mod access;
@@ -57,26 +57,26 @@ use crate::{
     logging::{Failing, warn_if_new},
 };
 
-/// The most connections. Probes and scrapers need a handful; beyond this the one that was idle for longest is closed.
+/// The most connections. Probes and scrapers need a handful; beyond this the connection that was idle for longest is closed.
 const MAX_CONNECTIONS: usize = 128;
 /// The limit of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The limit of the head of a request, with the idle time before it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// A connection is shut down gracefully after this time. This also ends those whose peer does not read.
+/// A connection is shut down gracefully after this time, also if its peer does not read.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// The limit of the last answer on a connection that is shut down.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
 /// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// The wait after a failure to accept (no file descriptors left, for one).
+/// The wait after a failure to accept, for example without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
 
 /// The content of the pages.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Shown {
     /// On `/livez`, `/readyz` and `/healthz`.
     pub(crate) checks: Checks,
@@ -89,7 +89,6 @@ pub(crate) struct Shown {
 }
 
 /// A server that listens but does not answer yet.
-#[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
     tls: rustls::ServerConfig,
@@ -102,7 +101,7 @@ impl Server {
     /// Listens on the port, loads or generates the certificate, and loads the authorities of clients.
     ///
     /// # Errors
-    /// All problems that prevent the start, in words for the user.
+    /// All problems that prevent the start, for the user.
     pub(crate) fn bind(config: &ServingConfig, shown: Shown) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let mut keep = |problem: String| problems.push(format!("HTTPS server: {problem}"));
@@ -111,7 +110,7 @@ impl Server {
             .metrics
             .with(|registry| Access::open(&config.access, registry))
             .map_err(&mut keep);
-        let address = config.socket_address();
+        let address = config.address;
         let listener = listen(address, config.share_port).map_err(|error| {
             keep(format!(
                 "cannot listen on {address}: {error}; choose another with --secure-port and --bind-address"
@@ -132,7 +131,7 @@ impl Server {
         })
     }
 
-    /// The address that it listens on.
+    /// The address of the listener.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -140,7 +139,7 @@ impl Server {
     /// Answers until `stop`, then finishes the requests in progress.
     ///
     /// # Errors
-    /// The cluster refuses to give its client CA, which is required.
+    /// The cluster refuses to return its client CA, which is required.
     pub(crate) async fn serve(self, reviewers: Reviewers, stop: CancellationToken) -> Result<(), String> {
         let answering = Arc::new(Answering {
             acceptor: TlsAcceptor::from(Arc::new(self.tls)),

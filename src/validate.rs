@@ -1,13 +1,13 @@
-//! `validate`: what is wrong with a config, its cloud and manifests of Services, found without a cluster.
+//! `validate`: the problems of a config, its cloud and manifests of Services, without a cluster.
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | this file | what is looked at, and what it comes to |
-//! | [`manifest`] | Services in files, and where in them everything stands |
-//! | [`text`] | the same for people to read |
-//! | [`json`] | the same for programs |
+//! | this file | the checks, and their result |
+//! | [`manifest`] | Services in files, and the positions of their fields |
+//! | [`text`] | the report for people |
+//! | [`json`] | the report for programs |
 //!
-//! The provider decides what is wrong ([`ccm_core::check`]). Nothing is written, neither to a cloud nor to a cluster.
+//! The provider decides what is a problem ([`ccm_core::check`]). Nothing is written, neither to a cloud nor to a cluster.
 
 #[cfg(test)]
 #[path = "validate/any_bytes_tests.rs"]
@@ -40,10 +40,10 @@ pub(crate) use self::{json::render as as_json, text::render as as_text};
 
 /// The limit of authentication at a cloud without a checker.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Larger files are no manifests.
+/// Larger files are not manifests.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Where manifests come from.
+/// A source of manifests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manifests {
     /// A file.
@@ -52,7 +52,7 @@ pub enum Manifests {
     Stdin,
 }
 
-/// As messages name it.
+/// The name in messages.
 impl fmt::Display for Manifests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,34 +62,34 @@ impl fmt::Display for Manifests {
     }
 }
 
-/// Everything that was found.
+/// The result of all checks.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     provider: &'static str,
     /// The scope of the credentials in the cloud.
     scope: Option<String>,
-    /// What is wrong: config, cloud, manifests, each in its order.
-    findings: Vec<Found>,
+    /// The problems of config, cloud and manifests, each in its order.
+    findings: Vec<Problem>,
     passed: Vec<Passed>,
-    /// What was not looked at, in sentences.
+    /// What was not checked, in sentences.
     left_out: Vec<String>,
-    /// Services that were looked at.
+    /// The number of checked Services.
     services: usize,
     skipped: Vec<Skipped>,
-    /// How many objects there are of other kinds.
+    /// The number of objects of other kinds.
     others: BTreeMap<String, usize>,
 }
 
-/// A finding with what it belongs to.
+/// A finding with its source.
 #[derive(Debug)]
-struct Found {
+struct Problem {
     source: Source,
     /// The Service, as its manifest names it.
     service: Option<String>,
     finding: Finding,
 }
 
-/// What was looked at.
+/// What was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
@@ -98,7 +98,7 @@ enum Source {
     Manifests,
 }
 
-/// What all of it comes to.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -108,12 +108,12 @@ pub(crate) enum Verdict {
     Warnings,
     /// Something will not work.
     Errors,
-    /// Something could not be found out.
+    /// Some check was not possible.
     Incomplete,
 }
 
 impl Verdict {
-    /// As those of `plan`, where 2 is also what there is to do something about. `strict`: warnings are, too.
+    /// As those of `plan`, where 2 also requests an action of the user. `strict`: so do warnings.
     pub(crate) fn exit_code(self, strict: bool) -> u8 {
         match self {
             Self::Fine => 0,
@@ -144,7 +144,7 @@ impl Report {
     }
 
     fn add(&mut self, source: Source, findings: impl IntoIterator<Item = Finding>) {
-        self.findings.extend(findings.into_iter().map(|finding| Found {
+        self.findings.extend(findings.into_iter().map(|finding| Problem {
             source,
             service: None,
             finding,
@@ -155,23 +155,23 @@ impl Report {
         self.left_out.push(what.into());
     }
 
-    /// What the provider says of Services.
-    fn judge(&mut self, checker: &dyn Checker, manifest: &Manifest) {
+    /// Checks a Service with the provider.
+    fn check(&mut self, checker: &dyn Checker, manifest: &Manifest) {
         let view = &manifest.view;
         if checker.claims(view) != Claim::Ours {
             let class = view.class.as_deref().unwrap_or_default();
-            let why = format!("loadBalancerClass {class:?} is another component's");
+            let why = format!("loadBalancerClass {class:?} belongs to another component");
             self.skipped.push(manifest.skipped(why));
             return;
         }
         let Some(findings) = checker.service(view) else {
-            let why = format!("the provider {} does not look at Services", self.provider);
+            let why = format!("the provider {} does not check Services", self.provider);
             self.skipped.push(manifest.skipped(why));
             return;
         };
         self.services += 1;
         self.findings.extend(findings.into_iter().map(|found| {
-            Found {
+            Problem {
                 source: Source::Manifests,
                 service: Some(manifest.name.clone()),
                 finding: Finding::new(found.severity, found.field.to_string(), found.message)
@@ -182,8 +182,8 @@ impl Report {
     }
 }
 
-/// Looks at everything.
-pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[Manifests]) -> Report {
+/// Checks config, cloud and manifests.
+pub(crate) async fn check(provider: &Provider, context: BuildContext, sources: &[Manifests]) -> Report {
     let mut report = Report {
         provider: provider.name,
         ..Report::default()
@@ -211,7 +211,7 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
         for (kind, count) in reading.others {
             *report.others.entry(kind).or_default() += count;
         }
-        let found = reading.findings.into_iter().map(|(service, finding)| Found {
+        let found = reading.findings.into_iter().map(|(service, finding)| Problem {
             source: Source::Manifests,
             service,
             finding,
@@ -220,16 +220,15 @@ pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[
         match &checker {
             Some(checker) => {
                 for manifest in &reading.services {
-                    report.judge(&**checker, manifest);
+                    report.check(&**checker, manifest);
                 }
             }
             None => {
-                let skipped =
-                    |manifest: &Manifest| manifest.skipped("only its form was looked at".to_owned());
+                let skipped = |manifest: &Manifest| manifest.skipped("only its form was checked".to_owned());
                 report.skipped.extend(reading.services.iter().map(skipped));
             }
         }
-        // What is wrong with the form and with the meaning, in the order of the file.
+        // The problems of form and of content, in the order of the file.
         if let Some(of_file) = report.findings.get_mut(first..) {
             of_file.sort_by_key(|found| found.finding.place.as_ref().and_then(|place| place.position));
         }
@@ -245,7 +244,7 @@ async fn with_checker(
         Ok(checker) => checker,
         Err(findings) => {
             report.add(Source::Config, findings);
-            report.leave_out("The cloud, and what Services ask for: the config has to be right first.");
+            report.leave_out("The cloud, and the Services: the config must be correct first.");
             return None;
         }
     };
@@ -255,13 +254,13 @@ async fn with_checker(
     report.passed = cloud.passed;
     report.left_out = cloud.left_out;
     let mut findings = cloud.findings;
-    // What is about no line comes first, as it was looked at.
+    // Findings without a line come first, in the order of the checks.
     findings.sort_by_key(|finding| finding.place.as_ref().and_then(|place| place.position));
     report.add(Source::Cloud, findings);
     Some(checker)
 }
 
-/// What can be found out about any provider: its config is read, and it connects.
+/// Checks a provider without a checker: its config is read, and it connects.
 async fn without_checker(provider: &Provider, context: BuildContext, report: &mut Report) {
     if let Err(error) = (provider.validate)(&context) {
         let all = error
@@ -269,7 +268,7 @@ async fn without_checker(provider: &Provider, context: BuildContext, report: &mu
             .lines()
             .map(|line| Finding::new(Severity::Error, "config", line));
         report.add(Source::Config, all);
-        report.leave_out("The cloud: the config has to be right first.");
+        report.leave_out("The cloud: the config must be correct first.");
         return;
     }
     match timeout(CONNECT_TIMEOUT, (provider.build)(context)).await {

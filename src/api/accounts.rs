@@ -28,13 +28,13 @@ use tracing::{debug, info, warn};
 use super::client::Work;
 
 const NAMESPACE: &str = "kube-system";
-/// The requested lifetime of a token in seconds. The API server may give another one.
+/// The requested lifetime of a token in seconds. The API server may set another one.
 const LIFETIME: i64 = 3600;
 /// The most requests for a token before that has failed.
 const TRIES: u32 = 4;
 /// The waits between them.
 const BACKOFF: Backoff = Backoff::millis(500, 2000);
-/// How long a failure is the answer to all who need a token, before the next request for one.
+/// How long a failure is the result for all requests, before another token is requested.
 const FAILED: Duration = Duration::from_secs(5);
 /// How long a token that could not be replaced is used before that is tried again.
 const POSTPONED: Duration = Duration::from_secs(30);
@@ -67,14 +67,14 @@ struct Account {
     name: &'static str,
     client: Client,
     state: Mutex<State>,
-    /// Held by the one that requests a token.
+    /// Locked during a request for a token.
     asking: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    /// Why there is none, and until when that is the answer.
+    /// Why there is no token, and until when this is the result.
     failure: Option<(Instant, String)>,
 }
 
@@ -114,7 +114,7 @@ impl Account {
         let token = self.token().await?;
         request.headers_mut().insert(header::AUTHORIZATION, token.clone());
         let (head, body) = request.into_parts();
-        // None if its body cannot be sent twice.
+        // `None` if its body cannot be sent twice.
         let again = body
             .try_clone()
             .map(|body| Request::from_parts(head.clone(), body));
@@ -134,32 +134,31 @@ impl Account {
 
     /// The value of the header `Authorization`.
     async fn token(self: &Arc<Self>) -> Result<HeaderValue, NoToken> {
-        let now = Instant::now();
-        let kept = self.state.lock().token.clone().filter(|token| now < token.end);
-        if let Some(token) = kept {
-            if now >= token.renewal {
+        if let Some(token) = self.valid() {
+            if Instant::now() >= token.renewal {
                 self.renew();
             }
             return Ok(token.header);
         }
         let _asking = self.asking.lock().await;
-        let now = Instant::now();
+        // The result of a request is also the result for all that waited for it.
+        if let Some(token) = self.valid() {
+            return Ok(token.header);
+        }
+        if let Some((until, failure)) = &self.state.lock().failure
+            && Instant::now() < *until
         {
-            // The result of the request before is also the result for those that waited for it.
-            let state = self.state.lock();
-            if let Some(token) = state.token.as_ref().filter(|token| now < token.end) {
-                return Ok(token.header.clone());
-            }
-            if let Some((until, failure)) = &state.failure
-                && now < *until
-            {
-                return Err(NoToken::Failed(self.name, failure.clone()));
-            }
+            return Err(NoToken::Failed(self.name, failure.clone()));
         }
         self.ask().await
     }
 
-    /// Replaces the token, unless that is being done.
+    fn valid(&self) -> Option<Token> {
+        let token = self.state.lock().token.clone();
+        token.filter(|token| Instant::now() < token.end)
+    }
+
+    /// Replaces the token, unless it is being replaced already.
     fn renew(self: &Arc<Self>) {
         let Ok(asking) = Arc::clone(&self.asking).try_lock_owned() else {
             return;
@@ -184,13 +183,12 @@ impl Account {
         }
     }
 
-    /// Requests a token until there is one or a failure is final, and remembers the result.
+    /// Requests a token until there is one or a failure is final, and stores the result.
     async fn ask(&self) -> Result<HeaderValue, NoToken> {
         let asked = self.try_to_ask().await;
         let mut state = self.state.lock();
-        match asked {
+        match &asked {
             Ok(token) => {
-                let header = token.header.clone();
                 if state.token.is_none() {
                     info!(
                         account = format!("{NAMESPACE}/{}", self.name),
@@ -198,28 +196,24 @@ impl Account {
                     );
                 }
                 *state = State {
-                    token: Some(token),
+                    token: Some(token.clone()),
                     failure: None,
                 };
-                Ok(header)
             }
             Err(NoToken::Failed(name, failure)) => {
-                if state
-                    .failure
-                    .as_ref()
-                    .is_none_or(|(_, before)| *before != failure)
-                {
+                let before = state.failure.as_ref();
+                if before.is_none_or(|(_, before)| before != failure) {
                     warn!(
                         account = format!("{NAMESPACE}/{name}"),
                         error = failure,
-                        "There is no token for the service account of a controller"
+                        "Could not get a token for the service account of a controller"
                     );
                 }
                 state.failure = Some((Instant::now() + FAILED, failure.clone()));
-                Err(NoToken::Failed(name, failure))
             }
-            Err(fenced) => Err(fenced),
+            Err(NoToken::Fenced(_)) => {}
         }
+        asked.map(|token| token.header)
     }
 
     async fn try_to_ask(&self) -> Result<Token, NoToken> {
@@ -270,7 +264,7 @@ impl Account {
         let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
         let request = request.body(body.to_string().into_bytes());
         let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
-        // kube would log an answer that it cannot read as a `TokenRequest`, and this one holds a secret.
+        // kube would log an answer that it cannot read as a `TokenRequest`, and the answer contains a secret.
         let text = self.client.request_text(request).await.map_err(failed)?;
         let answer: TokenRequest = serde_json::from_str(&text).map_err(|_| Failure::Unreadable)?;
         let token = answer
@@ -328,7 +322,7 @@ impl Failure {
                 status.message
             ),
             Self::Request(_, error) => report(error),
-            Self::Unreadable => "the answer of the API server holds none".to_owned(),
+            Self::Unreadable => "the answer of the API server contains no token".to_owned(),
         }
     }
 }

@@ -146,7 +146,8 @@ async fn a_token_is_replaced_when_a_fifth_of_its_life_is_left_while_it_is_used_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_api_server_says_how_long_a_token_lives_and_one_that_cannot_be_replaced_is_used_to_its_end() {
+async fn the_api_server_sets_the_lifetime_of_a_token_and_a_token_that_cannot_be_replaced_is_used_to_its_end()
+{
     let (client, server) = stage();
     server.lock().lifetime = 600;
     patch(&client).await.unwrap();

@@ -1,18 +1,19 @@
 //! The clients for the API server.
 //!
 //! Clients of one account share a connection; each has a name, which is in its user agent, and a rate of its own. A request
-//! waits for its turn, gets its user agent and its credentials, passes the fence, is measured, and is sent. A connection is
-//! opened again when its credentials change.
+//! waits for the rate limit, gets its user agent and its credentials, passes the fence, is measured, and is sent. A connection
+//! is opened again when its credentials change.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use ccm_core::{client::Fence, error::report};
+use ccm_core::{
+    Priority,
+    client::{Bucket, Fence, Quota},
+    error::report,
+};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use kube::{Client, client::Body, config::AuthInfo};
-use tokio::{
-    sync::{Mutex, watch},
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tower::{BoxError, service_fn, timeout::error::Elapsed};
 use tracing::{info, warn};
 
@@ -24,12 +25,12 @@ use super::{
 use crate::config::{ApiServerConfig, ClientLimit};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The limit of the head of the answer, also of a watch. The API server itself gives a request a minute.
+/// The limit of the head of the answer, also of a watch. The API server itself limits a request to a minute.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 /// Longer than a watch lives (the API server ends it within five minutes), so that no idle watch is cut off. It is for
-/// servers that hang while their kernel still acknowledges packets; see [`Keepalive`] for those that are gone.
+/// servers that hang while their kernel still acknowledges packets; see [`Keepalive`] for dead connections.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);
-/// Clients of the HTTPS server must not make it overrun the API server.
+/// Clients of the HTTPS server must not overload the API server.
 const REVIEW_LIMIT: ClientLimit = ClientLimit {
     qps: 200.0,
     burst: 400,
@@ -45,10 +46,11 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// What the flags say. Reads files and environment and runs credential plugins. Sends no request to the API server.
+    /// The API server of the flags. Reads files and environment and runs credential plugins. Sends no request to the API
+    /// server.
     ///
     /// # Errors
-    /// What is wrong, in words for the user.
+    /// The problem of the flags or the files, for the user.
     pub(crate) async fn load(
         config: &ApiServerConfig,
         version: &str,
@@ -89,12 +91,12 @@ impl ApiServer {
         }
     }
 
-    /// For all work. Sends no request yet. Writes pass the fence.
+    /// The connection of all work. Sends no request yet. Writes pass the fence.
     pub(crate) fn for_work(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
         self.connect(self.connection(), Some(fence), limit, HEAD_TIMEOUT)
     }
 
-    /// The same for requests that bring their own credentials.
+    /// The same for requests that have credentials of their own.
     pub(crate) fn for_others(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
         let connection = Connection {
             anonymous: true,
@@ -103,13 +105,13 @@ impl ApiServer {
         self.connect(connection, Some(fence), limit, HEAD_TIMEOUT)
     }
 
-    /// For leader election alone: it writes without being the leader, has no limit and does not wait long.
+    /// The client of leader election: it writes without being the leader, has no limit and does not wait long.
     pub(crate) fn for_election(&self, timeout: Duration) -> anyhow::Result<Client> {
         let connection = Connection {
             connect_timeout: timeout,
-            // The next try is never far.
+            // The next try follows soon.
             retries: false,
-            // The lease ends before keepalive finds out that a connection is dead.
+            // The lease ends before keepalive detects that a connection is dead.
             versions: Versions::Http1,
             ..self.connection()
         };
@@ -117,7 +119,7 @@ impl ApiServer {
             .client(Some("leader-election"))
     }
 
-    /// For questions about clients of the HTTPS server. Every replica asks them, leader or not, and retries by its own rule.
+    /// The client for reviews of clients of the HTTPS server. Every replica sends reviews, leader or not, with its own retries.
     pub(crate) fn for_reviews(&self) -> anyhow::Result<Client> {
         let connection = Connection {
             retries: false,
@@ -145,13 +147,14 @@ impl ApiServer {
         timeout: Duration,
     ) -> kube::Result<Work> {
         let mut renewing = Renewing::new(connection, &self.credentials)?;
-        let measure = Measure::new(&self.requests, &self.credentials.server());
+        let config = &self.credentials.current().config;
+        let measure = Measure::new(&self.requests, &config.cluster_url);
         let (measured, fence) = (measure.clone(), fence.cloned());
         let transport = service_fn(move |request: Request<Body>| {
             let measurement = measured.begin(&request);
             let fence = fence.clone().filter(|_| writes(request.method()));
             let answer = renewing.send(request);
-            // Measured inside of the fence: what it refuses is no request.
+            // Measured inside of the fence: a refused request is not sent.
             let answer = async move {
                 let answer = answer.await;
                 measurement.end(&answer);
@@ -160,7 +163,7 @@ impl ApiServer {
             pass(fence, answer)
         });
         Ok(Work {
-            transport: Client::new(transport, self.credentials.default_namespace()),
+            transport: Client::new(transport, config.default_namespace.clone()),
             measure,
             limit,
             timeout,
@@ -175,7 +178,7 @@ struct Connection {
     connect_timeout: Duration,
     /// Whether requests with passing failures (429, 503, 504) are sent again.
     retries: bool,
-    /// Whether the connection has no credentials: requests bring their own.
+    /// Whether the connection has no credentials: requests have their own.
     anonymous: bool,
     versions: Versions,
     keepalive: Keepalive,
@@ -195,11 +198,10 @@ impl Connection {
     }
 }
 
-/// Sends requests with the credentials in force. A request in progress when they change ends on its old connection.
+/// Sends requests with the credentials in use. A request in progress when they change ends on its old connection.
 struct Renewing {
     connection: Connection,
     credentials: Credentials,
-    changes: watch::Receiver<Arc<Current>>,
     generation: u64,
     client: Client,
 }
@@ -207,27 +209,24 @@ struct Renewing {
 impl Renewing {
     /// Connects to nothing yet.
     fn new(connection: Connection, credentials: &Credentials) -> kube::Result<Self> {
-        let mut changes = credentials.subscribe();
-        let current = Arc::clone(&changes.borrow_and_update());
+        let current = credentials.current();
         Ok(Self {
             client: connection.open(&current)?,
             connection,
             credentials: credentials.clone(),
-            changes,
             generation: current.generation,
         })
     }
 
-    fn follow(&mut self) {
-        if !self.changes.has_changed().unwrap_or(false) {
+    /// Opens another connection if the credentials have changed.
+    fn renew(&mut self) {
+        let current = self.credentials.current();
+        if current.generation == self.generation {
             return;
         }
-        let current = Arc::clone(&self.changes.borrow_and_update());
+        self.generation = current.generation;
         match self.connection.open(&current) {
-            Ok(client) => {
-                self.client = client;
-                self.generation = current.generation;
-            }
+            Ok(client) => self.client = client,
             // Not expected: loading the credentials has checked them.
             Err(error) => warn!(
                 error = report(&error),
@@ -241,9 +240,9 @@ impl Renewing {
         &mut self,
         request: Request<Body>,
     ) -> impl Future<Output = kube::Result<Response<Body>>> + Send + use<> {
-        self.follow();
+        self.renew();
         let (client, generation) = (self.client.clone(), self.generation);
-        // A request with a token of its own also gets another token by itself.
+        // A request with a token of its own also replaces that token itself.
         let credentials = (!self.connection.anonymous).then(|| self.credentials.clone());
         async move {
             let answer = client.send(request).await?;
@@ -261,7 +260,7 @@ fn writes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Runs a request while the fence, if there is one, allows it. A write whose answer has begun counts as returned: it was
+/// Runs a request while the fence, if there is one, allows it. A write counts as returned when its answer begins: it was
 /// carried out by then.
 async fn pass(
     fence: Option<Fence>,
@@ -303,7 +302,13 @@ impl Work {
             Some(name) => HeaderValue::from_str(&format!("{}/{name}", self.agent))?,
             None => HeaderValue::from_str(&self.agent)?,
         };
-        let bucket = self.limit.map(|limit| Arc::new(Mutex::new(Bucket::new(limit))));
+        let bucket = self.limit.map(|limit| {
+            Bucket::new(Quota {
+                rate: limit.qps,
+                burst: limit.burst,
+                max_in_flight: u32::MAX,
+            })
+        });
         let (transport, measure, limit) = (self.transport.clone(), self.measure.clone(), self.timeout);
         let service = service_fn(move |mut request: Request<Body>| {
             request.headers_mut().insert(header::USER_AGENT, agent.clone());
@@ -312,9 +317,8 @@ impl Work {
             async move {
                 if let Some((bucket, measure)) = rate {
                     let began = Instant::now();
-                    // The lock is fair, so that requests keep their order. A watch counts once, when it is opened.
-                    let mut bucket = bucket.lock().await;
-                    sleep_until(bucket.reserve(Instant::now())).await;
+                    // Requests keep their order. A watch counts once, when it is opened.
+                    bucket.acquire(Priority::User).await.begin();
                     measure.limited(request.method(), began.elapsed());
                 }
                 timeout(limit, send(transport, request))
@@ -326,75 +330,16 @@ impl Work {
     }
 }
 
-/// A token bucket as one instant: when it will be full again if nobody asks any more.
-#[derive(Debug)]
-struct Bucket {
-    interval: Duration,
-    depth: Duration,
-    full_at: Option<Instant>,
-}
-
-impl Bucket {
-    fn new(limit: ClientLimit) -> Self {
-        // A day between two requests is as good as never.
-        let interval = Duration::try_from_secs_f64(1.0 / limit.qps)
-            .unwrap_or(Duration::MAX)
-            .min(Duration::from_secs(86_400));
-        Self {
-            interval,
-            depth: interval.saturating_mul(limit.burst.saturating_sub(1)),
-            full_at: None,
-        }
-    }
-
-    /// When a request that is made now may be sent.
-    fn reserve(&mut self, now: Instant) -> Instant {
-        let full_at = self.full_at.map_or(now, |full_at| full_at.max(now));
-        self.full_at = Some(full_at + self.interval);
-        full_at.checked_sub(self.depth).map_or(now, |turn| turn.max(now))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use parking_lot::Mutex as SyncMutex;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
     use tokio::time::sleep;
 
     use super::*;
-
-    #[test]
-    fn the_burst_goes_at_once_and_the_rest_at_the_rate() {
-        let mut bucket = Bucket::new(ClientLimit { qps: 10.0, burst: 3 });
-        let now = Instant::now() + Duration::from_secs(3600);
-        let mut wait = |at: Instant| (bucket.reserve(at) - at).as_millis();
-        assert_eq!(
-            [wait(now), wait(now), wait(now), wait(now), wait(now)],
-            [0, 0, 0, 100, 200]
-        );
-        let later = now + Duration::from_secs(60);
-        assert_eq!(
-            [wait(later), wait(later), wait(later), wait(later)],
-            [0, 0, 0, 100]
-        );
-    }
-
-    #[test]
-    fn extreme_rates_do_no_harm() {
-        let now = Instant::now();
-        let mut fast = Bucket::new(ClientLimit {
-            qps: 1e300,
-            burst: u32::MAX,
-        });
-        assert_eq!(fast.reserve(now), now);
-        let mut slow = Bucket::new(ClientLimit {
-            qps: 1e-300,
-            burst: 1,
-        });
-        assert_eq!(slow.reserve(now), now);
-        assert!(slow.reserve(now) > now);
-    }
 
     /// The program's own client of a server.
     fn client<F>(answer: impl Fn() -> F + Send + 'static, limit: Option<ClientLimit>) -> Client
@@ -415,16 +360,36 @@ mod tests {
         Request::get("/version").body(Vec::new()).unwrap()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn requests_wait_for_their_turn() {
-        let answer = async || Ok(Response::new(Body::from(b"{}".to_vec())));
-        let client = client(answer, Some(ClientLimit { qps: 2.0, burst: 3 }));
-        let began = Instant::now();
-        for _ in 0..7 {
+    /// How long each of so many requests waits, in tenths of a second.
+    async fn waits(client: &Client, requests: usize) -> Vec<u128> {
+        let mut waits = Vec::new();
+        for _ in 0..requests {
+            let began = Instant::now();
             client.request_text(request()).await.unwrap();
+            waits.push(began.elapsed().as_millis() / 100);
         }
-        let waited = began.elapsed().as_millis();
-        assert!((2000..2100).contains(&waited), "{waited} ms");
+        waits
+    }
+
+    async fn nothing() -> Result<Response<Body>, BoxError> {
+        Ok(Response::new(Body::from(b"{}".to_vec())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_burst_is_sent_at_once_and_the_rest_at_the_rate() {
+        let client = client(nothing, Some(ClientLimit { qps: 2.0, burst: 3 }));
+        assert_eq!(waits(&client, 7).await, [0, 0, 0, 5, 5, 5, 5]);
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(waits(&client, 4).await, [0, 0, 0, 5]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn extreme_rates_do_no_harm() {
+        let limited = |qps, burst| client(nothing, Some(ClientLimit { qps, burst }));
+        assert_eq!(waits(&limited(1e300, u32::MAX), 3).await, [0, 0, 0]);
+        let slow = limited(1e-300, 1);
+        assert_eq!(waits(&slow, 1).await, [0]);
+        timeout(HEAD_TIMEOUT, waits(&slow, 1)).await.unwrap_err();
     }
 
     #[tokio::test(start_paused = true)]
@@ -436,8 +401,8 @@ mod tests {
     }
 
     /// A client of an API server that takes a second for everything, and what arrived there.
-    fn fenced(fence: &Fence) -> (Client, Arc<SyncMutex<Vec<Method>>>) {
-        let (fence, arrived) = (fence.clone(), Arc::new(SyncMutex::new(Vec::new())));
+    fn fenced(fence: &Fence) -> (Client, Arc<Mutex<Vec<Method>>>) {
+        let (fence, arrived) = (fence.clone(), Arc::new(Mutex::new(Vec::new())));
         let log = Arc::clone(&arrived);
         let server = service_fn(move |request: Request<Body>| {
             let (log, method) = (Arc::clone(&log), request.method().clone());

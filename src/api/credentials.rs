@@ -2,7 +2,7 @@
 //!
 //! The kubelet, an administrator or a plugin replaces tokens, certificates and authorities while the program runs. They are
 //! loaded again when the content of a file has changed, shortly before they expire if they have an expiry, and when the API
-//! server answers 401. Unusable credentials leave the previous ones in force.
+//! server answers 401. Unusable credentials leave the previous ones in use.
 //!
 //! The address of the server never changes: the state of this process belongs to one cluster.
 
@@ -16,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use http::Uri;
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
 use tokio::{
@@ -33,13 +32,13 @@ use crate::{
 };
 use source::Loaded;
 
-/// How often files are compared and a failed plugin is tried again. Also the least time between two reloads after answers 401:
-/// a plugin may cost its user something.
+/// How often files are compared and a failed plugin is run again. Also the least time between two reloads after answers 401: a
+/// run of a plugin may be expensive.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long before their expiry credentials are renewed; a fifth of their life if that is shorter.
 const LEAD: Duration = Duration::from_secs(60);
 
-/// The credentials in force.
+/// The credentials in use.
 pub(super) struct Current {
     /// Complete: no file and no plugin is needed for it.
     pub(super) config: Config,
@@ -62,7 +61,7 @@ impl Credentials {
     /// Loads the source, and follows its changes until the last clone is dropped.
     ///
     /// # Errors
-    /// What is wrong with it, in words for the user.
+    /// The problem of the source, for the user.
     pub(crate) async fn load(source: Source) -> Result<Self, String> {
         Self::load_at(source, INTERVAL).await
     }
@@ -90,24 +89,14 @@ impl Credentials {
         &self.0.source
     }
 
-    /// The server. It never changes.
-    pub(super) fn server(&self) -> Uri {
-        self.0.current.borrow().config.cluster_url.clone()
+    /// The credentials in use.
+    pub(super) fn current(&self) -> Arc<Current> {
+        self.0.current.borrow().clone()
     }
 
-    /// The namespace of requests that name none.
-    pub(super) fn default_namespace(&self) -> String {
-        self.0.current.borrow().config.default_namespace.clone()
-    }
-
-    /// The credentials in force, now and later.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<Current>> {
-        self.0.current.subscribe()
-    }
-
-    /// The API server has answered 401 to this generation.
+    /// Records that the API server has answered 401 to this generation.
     pub(super) fn rejected(&self, generation: u64) {
-        let current = self.0.current.borrow().generation;
+        let current = self.current().generation;
         self.0.rejected.send_if_modified(|newest| {
             let is_new = generation >= current && generation > *newest;
             if is_new {
@@ -121,14 +110,14 @@ impl Credentials {
 /// The state between two checks of a source.
 struct Watch {
     interval: Duration,
-    /// Their content when they were last compared, whether it could be used or not.
+    /// The files with the content that was last compared, usable or not.
     files: WatchedFiles,
     /// When the credentials are renewed even if no file changes.
     due: Option<Instant>,
     from_plugin: bool,
     /// The problems of changed credentials.
     failing: Failing<String>,
-    /// Whether the credentials in force are rejected.
+    /// Whether the credentials in use are rejected.
     rejected: Failing,
 }
 
@@ -187,12 +176,9 @@ impl Watch {
             // Before the source is loaded, so that no later change is missed.
             self.files.replace(source.files());
         }
-        let before = Arc::clone(&shared.current.borrow());
-        match source
-            .load()
-            .await
-            .and_then(|loaded| same_server(&before, loaded))
-        {
+        let before = shared.current.borrow().clone();
+        let loaded = source.load().await;
+        match loaded.and_then(|loaded| same_server(&before, loaded)) {
             Ok(loaded) => {
                 self.loaded(loaded.expires, loaded.from_plugin);
                 if is_rejected && same_user(&before.config, &loaded.config) {
@@ -239,7 +225,7 @@ fn same_server(before: &Current, loaded: Loaded) -> Result<Loaded, String> {
     match old == new {
         true => Ok(loaded),
         false => Err(format!(
-            "the server is {new} now, it was {old}; to go over to another API server the program must be started again"
+            "the server is {new} now, it was {old}; restart the program to change the API server"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! The `rest_client_*` metrics: requests to the API server, under the names that components of Kubernetes have them under.
+//! The `rest_client_*` metrics: requests to the API server, under the names of the components of Kubernetes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::metrics::metrics;
 type Labels<const N: usize> = [(&'static str, String); N];
 
 metrics! {
-    /// Where requests are counted. A clone counts in the same place.
+    /// Counters of requests. A clone counts in the same place.
     pub(crate) struct ApiRequests {
         total: Family<Labels<3>, Counter> = "rest_client_requests",
         duration: Family<Labels<2>, Histogram> = "rest_client_request_duration_seconds" in family(seconds),
@@ -26,7 +26,7 @@ metrics! {
     }
 }
 
-/// Registered nowhere.
+/// Metrics without a registry.
 impl Default for ApiRequests {
     fn default() -> Self {
         Self::register(&mut Registry::default())
@@ -73,7 +73,7 @@ impl Measure {
         }
     }
 
-    /// A request had to wait for its turn.
+    /// Records that a request waited for the rate limit.
     pub(super) fn limited(&self, method: &Method, time: Duration) {
         let limited = self.requests.limited.get_or_create(&self.labels(method));
         limited.observe(time.as_secs_f64());
@@ -83,7 +83,7 @@ impl Measure {
         [("verb", method.to_string()), ("host", self.host.clone())]
     }
 
-    /// A request is sent.
+    /// Records that a request is sent.
     pub(super) fn begin(&self, request: &Request<impl Body>) -> Measurement {
         Measurement {
             measure: self.clone(),
@@ -96,7 +96,7 @@ impl Measure {
 }
 
 impl Measurement {
-    /// The head of the answer has come, or there will be none.
+    /// Records the head of the answer, or the failure.
     #[expect(clippy::cast_precision_loss, reason = "nothing of 2^52 bytes is sent")]
     pub(super) fn end<B, E>(self, answer: &Result<Response<B>, E>) {
         let Self {

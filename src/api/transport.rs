@@ -1,7 +1,7 @@
-//! Connections to the API server, and the layers that a kubeconfig asks for.
+//! Connections to the API server, with the layers of a kubeconfig.
 //!
-//! [`kube::Client::try_from`] speaks HTTP/1.1 without any keepalive: a connection that dies silently (a firewall forgot it,
-//! a machine lost power) would be noticed when the watches on it should have ended, minutes later.
+//! [`kube::Client::try_from`] uses HTTP/1.1 without any keepalive: a connection that dies silently (a firewall forgot it, a
+//! machine lost power) would be detected when the watches on it should have ended, minutes later.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ use tower::{
     util::{MapErrLayer, option_layer},
 };
 
-/// A connection without a request for so long is not used again: it may have died together with the one whose failure led to
-/// the request, and keepalive does not probe a connection while something that was sent waits for its acknowledgement.
+/// A connection without a request for so long is not used again: it may have died together with the connection whose failure
+/// led to the request, and keepalive does not probe a connection while something that was sent waits for its acknowledgement.
 const POOL_IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// When a silent connection counts as dead.
@@ -46,7 +46,7 @@ pub(super) struct Keepalive {
     probe_interval: Duration,
     /// Probes without an answer.
     probes: u32,
-    /// Longest wait for the acknowledgement of what was sent.
+    /// Longest wait for the acknowledgement of sent data.
     user_timeout: Duration,
 }
 
@@ -68,11 +68,11 @@ impl Default for Keepalive {
 pub(super) enum Versions {
     /// All requests share one connection.
     Http2,
-    /// A request that is given up takes its connection with it, so that the next one opens another.
+    /// A cancelled request closes its connection, so that the next request opens another.
     Http1,
 }
 
-/// A client with what a config says: TLS, proxy, timeouts, retries and credentials. Connects to nothing yet.
+/// A client with TLS, proxy, timeouts, retries and credentials of a config. Connects to nothing yet.
 pub(super) fn open(config: &Config, keepalive: Keepalive, versions: Versions) -> kube::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

@@ -11,7 +11,7 @@ use super::lease::Lease;
 /// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// It refused the request: nothing was changed.
+    /// The API server refused the request: nothing was changed.
     #[error("{0}")]
     Refused(String),
     /// Another process wrote or created the object since it was read: nothing was changed.

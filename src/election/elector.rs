@@ -1,4 +1,4 @@
-//! The loop of an election: asks [`State`] what to do and does it.
+//! The loop of an election: it runs the steps that [`State`] decides.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::logging::{Failing, warn_if_new};
 
-/// While waiting, up to this share of the retry period is added to it, so that replicas do not ask in step.
+/// While waiting, up to this share of the retry period is added to it, so that replicas do not send requests at once.
 const JITTER: f64 = 1.2;
 /// The release of the lease must not keep the process from ending.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
@@ -31,7 +31,7 @@ pub(crate) enum Leader {
     Unknown,
     /// This process, which sent the last renewal then.
     We(Instant),
-    /// The one with this identity.
+    /// The process with this identity.
     Other(String),
 }
 
@@ -57,14 +57,14 @@ pub(super) struct Lost(pub(super) String);
 /// The result of one try.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Ours.
-    Held,
-    /// Somebody else's.
+    /// This process holds the lease.
+    Acquired,
+    /// Another process holds it.
     Waiting,
-    /// Nothing is known.
+    /// The holder is not known.
     Failed(String),
-    /// It was ours.
-    Taken,
+    /// Another process acquired it from this one.
+    Lost,
 }
 
 pub(super) struct Elector<L> {
@@ -72,11 +72,11 @@ pub(super) struct Elector<L> {
     pub(super) state: State,
     pub(super) fence: Fence,
     pub(super) metrics: ElectionMetrics,
-    /// Shows others who leads.
+    /// The current leader, for readers.
     pub(super) leader: watch::Sender<Leader>,
     /// When the last try began.
     tried: Instant,
-    /// Whether a write that would make the lease ours had no answer.
+    /// Whether a write that would acquire the lease had no answer.
     unanswered: bool,
     failing: Failing,
 }
@@ -101,7 +101,7 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Waits for the lease, keeps it until `stop`, and releases it.
+    /// Waits for the lease, renews it until `stop`, and releases it.
     ///
     /// # Errors
     /// It was lost. The fence is closed then.
@@ -113,41 +113,39 @@ impl<L: Leases> Elector<L> {
         }
         if self.state.until().is_none() {
             if self.unanswered {
-                // It may be ours without our knowing; nobody should have to wait for us.
+                // The write may have acquired it; other processes should not wait for this one.
                 self.release().await;
             }
             return Ok(());
         }
         info!(identity = self.state.identity(), "Became leader");
         self.announce("became leader");
-        let held = self.hold(&stop).await;
-        // Before anything else, whichever way it ended.
-        if held.is_err() {
+        let ended = self.renew(&stop).await;
+        // First of all, whatever the reason.
+        if ended.is_err() {
             self.fence.close();
         }
         self.leader.send_replace(Leader::Unknown);
         self.metrics.leads(false);
         info!(identity = self.state.identity(), "Stopped leading");
         self.announce("stopped leading");
-        held?;
+        ended?;
         if self.fence.is_settled(self.state.config().lease_duration) {
             self.release().await;
         } else {
-            // A successor that begins now could be overtaken by it.
-            warn!(
-                "Not giving up the lease before it runs out: a write was cut off and may still arrive at its destination"
-            );
+            // That write could arrive after a write of a successor that begins now.
+            warn!("Not releasing the lease before it expires: a write was cut off and may still arrive");
         }
         Ok(())
     }
 
-    /// Returns when the lease is ours.
+    /// Returns when this process holds the lease.
     async fn acquire(&mut self) {
         info!(identity = self.state.identity(), "Waiting to become leader");
         loop {
             let outcome = self.attempt().await;
             self.report(&outcome);
-            if outcome == Outcome::Held {
+            if outcome == Outcome::Acquired {
                 return;
             }
             let jitter = rand::random_range(0.0..=JITTER);
@@ -156,12 +154,12 @@ impl<L: Leases> Elector<L> {
     }
 
     /// Renews the lease until `stop`.
-    async fn hold(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
+    async fn renew(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
         let mut why = "there was no time to renew the lease".to_owned();
         loop {
             let Some(until) = self.state.until() else {
                 return Err(Lost(
-                    "the API server gave the lease to another process".to_owned(),
+                    "the API server assigned the lease to another process".to_owned(),
                 ));
             };
             let next = self
@@ -170,7 +168,7 @@ impl<L: Leases> Elector<L> {
                 .unwrap_or(until);
             let renewal = async {
                 sleep_until(next).await;
-                // Not after a time in which this process did not run.
+                // Not after a pause of this process.
                 if Instant::now() < until {
                     self.attempt().await
                 } else {
@@ -187,17 +185,17 @@ impl<L: Leases> Elector<L> {
             };
             self.report(&outcome);
             match outcome {
-                Outcome::Held => {}
+                Outcome::Acquired => {}
                 Outcome::Failed(reason) => why = reason,
-                Outcome::Waiting | Outcome::Taken => {
+                Outcome::Waiting | Outcome::Lost => {
                     let holder = self.state.lease().map_or("", |lease| lease.holder());
-                    return Err(Lost(format!("{holder:?} has taken the lease")));
+                    return Err(Lost(format!("{holder:?} has acquired the lease")));
                 }
             }
         }
     }
 
-    /// One try to get or to keep the lease.
+    /// One try to acquire or to renew the lease.
     async fn attempt(&mut self) -> Outcome {
         self.tried = Instant::now();
         if let Some(lease) = self.state.renewal(self.tried, Timestamp::now()) {
@@ -211,10 +209,10 @@ impl<L: Leases> Elector<L> {
             Err(error) => return Outcome::Failed(format!("cannot read the lease: {error}")),
         };
         let leads = self.state.until().is_some();
-        let step = self.state.found(found, Instant::now(), Timestamp::now());
+        let step = self.state.observe(found, Instant::now(), Timestamp::now());
         match step {
             Step::Wait => Outcome::Waiting,
-            Step::Lost => Outcome::Taken,
+            Step::Lost => Outcome::Lost,
             Step::Create(_) | Step::Update(_) => {
                 if leads {
                     self.metrics.slow_path();
@@ -227,10 +225,10 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Writes the Lease as ours.
+    /// Writes the Lease with this process as its holder.
     async fn write(&mut self, step: &Step) -> Result<Outcome, Failure> {
         let sent = Instant::now();
-        // Also if this is cancelled.
+        // Also if this future is dropped.
         self.unanswered = true;
         let written = match step {
             Step::Create(lease) => self.ask(self.leases.create(lease)).await,
@@ -243,7 +241,7 @@ impl<L: Leases> Elector<L> {
                 self.fence.allow_until(until);
                 self.leader.send_replace(Leader::We(sent));
                 self.metrics.leads(true);
-                Ok(Outcome::Held)
+                Ok(Outcome::Acquired)
             }
             None => Ok(Outcome::Waiting),
         }
@@ -256,7 +254,7 @@ impl<L: Leases> Elector<L> {
             .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}"))))
     }
 
-    /// Gives the lease up if it is ours. A renewal that was cut off may have been carried out meanwhile.
+    /// Releases the lease if this process holds it. A renewal that was cut off may have been carried out meanwhile.
     async fn release(&mut self) {
         let released = timeout(RELEASE_LIMIT, async {
             loop {
@@ -274,10 +272,10 @@ impl<L: Leases> Elector<L> {
             }
         });
         match released.await {
-            Ok(Ok(true)) => info!("Gave up the lease"),
-            Ok(Ok(false)) => debug!("The lease is not ours, nothing to give up"),
-            Ok(Err(error)) => warn!(%error, "Could not give up the lease, it will run out"),
-            Err(_) => warn!(limit = ?RELEASE_LIMIT, "Could not give up the lease in time, it will run out"),
+            Ok(Ok(true)) => info!("Released the lease"),
+            Ok(Ok(false)) => debug!("Another process holds the lease, nothing to release"),
+            Ok(Err(error)) => warn!(%error, "Could not release the lease, it will expire"),
+            Err(_) => warn!(limit = ?RELEASE_LIMIT, "Could not release the lease in time, it will expire"),
         }
     }
 
@@ -288,13 +286,13 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Logs a change.
+    /// Logs changes of the outcome.
     fn report(&mut self, outcome: &Outcome) {
         if let Outcome::Failed(error) = outcome {
             warn_if_new!(
                 self.failing.begins(()),
                 error,
-                "Cannot get or renew the lease, trying again"
+                "Cannot acquire or renew the lease, trying again"
             );
             return;
         }

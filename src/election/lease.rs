@@ -1,7 +1,7 @@
 //! The Lease as an election sees it.
 //!
 //! Fields that an election does not use (labels, annotations, fields of a later API) are sent back unchanged. Any field may be
-//! missing or malformed: anybody may have edited the object.
+//! missing or malformed: a user may have edited the object.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// A Lease with everything in it.
+/// A Lease with all of its fields.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Lease(pub(super) DynamicObject);
 
-/// The fields whose change proves that the holder is alive.
+/// The fields that a renewal changes.
 const RECORD: [&str; 5] = [
     "holderIdentity",
     "leaseDurationSeconds",
@@ -33,7 +33,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The API counts in whole seconds. Rounded up: the others wait for it.
+    /// The API counts in whole seconds. Rounded up: other processes wait for it.
     fn seconds(&self) -> u64 {
         let more = u64::from(self.lease_duration.subsec_nanos() > 0);
         self.lease_duration.as_secs().saturating_add(more).max(1)
@@ -45,30 +45,30 @@ impl Lease {
         ApiResource::erase::<k8s_openapi::api::coordination::v1::Lease>(&())
     }
 
-    /// A new one, held on these terms.
+    /// A new Lease with these terms.
     pub(super) fn first(namespace: &str, name: &str, terms: &Terms, clock: Timestamp) -> Self {
         let mut lease = Self(DynamicObject::new(name, &Self::resource()).within(namespace));
         lease.set("leaseTransitions", 0);
-        lease.hold(terms, clock);
+        lease.set_holder(terms, clock);
         lease
     }
 
-    /// This one, taken over on these terms.
-    pub(super) fn taken(mut self, terms: &Terms, clock: Timestamp) -> Self {
+    /// This Lease, acquired with these terms.
+    pub(super) fn acquired(mut self, terms: &Terms, clock: Timestamp) -> Self {
         self.set("leaseTransitions", self.transitions().saturating_add(1));
         self.set("acquireTime", time(clock));
-        self.hold(terms, clock);
+        self.set_holder(terms, clock);
         self
     }
 
-    /// This one, renewed by its holder.
+    /// This Lease, renewed by its holder.
     pub(super) fn renewed(mut self, terms: &Terms, clock: Timestamp) -> Self {
         self.set("leaseTransitions", self.transitions());
-        self.hold(terms, clock);
+        self.set_holder(terms, clock);
         self
     }
 
-    /// This one, released.
+    /// This Lease, released.
     pub(super) fn released(mut self, clock: Timestamp) -> Self {
         self.set("leaseTransitions", self.transitions());
         self.set("holderIdentity", "");
@@ -78,7 +78,7 @@ impl Lease {
         self
     }
 
-    fn hold(&mut self, terms: &Terms, clock: Timestamp) {
+    fn set_holder(&mut self, terms: &Terms, clock: Timestamp) {
         self.set("holderIdentity", terms.identity.as_str());
         self.set("leaseDurationSeconds", terms.seconds());
         self.set("renewTime", time(clock));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_kept() {
+    fn other_fields_are_left_unchanged() {
         let object = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -216,7 +216,7 @@ mod tests {
             json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now});
         for (name, lease, changes) in [
             ("renewed", lease.clone().renewed(&terms(), clock()), ours),
-            ("taken", lease.clone().taken(&terms(), clock()), taken),
+            ("acquired", lease.clone().acquired(&terms(), clock()), taken),
             ("released", lease.clone().released(clock()), given_up),
         ] {
             assert_eq!(serde_json::to_value(&lease.0).unwrap(), expect(changes), "{name}");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_content_is_read_as_nothing_and_mended() {
+    fn malformed_content_is_read_as_nothing_and_corrected() {
         for spec in [
             Value::Null,
             json!([1]),
@@ -242,7 +242,7 @@ mod tests {
                 "{spec}"
             );
             for held in [
-                lease.clone().taken(&terms(), clock()),
+                lease.clone().acquired(&terms(), clock()),
                 lease.clone().renewed(&terms(), clock()),
             ] {
                 assert_eq!(held.holder(), "me", "{spec}");
@@ -252,11 +252,11 @@ mod tests {
             assert_eq!(lease.released(clock()).holder(), "", "{spec}");
         }
         let most = lease(&json!({"leaseTransitions": i32::MAX}));
-        assert_eq!(most.taken(&terms(), clock()).transitions(), i32::MAX);
+        assert_eq!(most.acquired(&terms(), clock()).transitions(), i32::MAX);
     }
 
     #[test]
-    fn only_the_record_is_a_sign_of_life() {
+    fn only_a_change_of_the_record_is_a_renewal() {
         let before = lease(&json!({"holderIdentity": "a", "renewTime": "2029-01-01T00:00:00.000000Z"}));
         let mut labelled = before.clone();
         labelled.0.metadata.resource_version = Some("8".to_owned());

@@ -1,4 +1,4 @@
-//! The decision what to do with the Lease: the pure half of an election.
+//! The decision about the next step: the pure half of an election.
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::lease::{Lease, Terms};
 use crate::config::ElectionConfig;
 
-/// What is known of the Lease.
+/// The state of the Lease, as far as it is known.
 #[derive(Debug)]
 pub(super) struct State {
     terms: Terms,
@@ -18,24 +18,24 @@ pub(super) struct State {
     until: Option<Instant>,
 }
 
-/// The Lease as it was seen last.
+/// The Lease as it was last observed.
 #[derive(Debug)]
 struct Observed {
     lease: Lease,
-    /// When this process saw the last sign of life in it. Clocks of other machines do not count.
+    /// When this process observed its last renewal. Clocks of other machines do not count.
     changed: Instant,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// There is none: create this one.
+    /// There is no Lease: create this one.
     Create(Lease),
-    /// Write this one in place of the one that was read.
+    /// Replace the Lease that was read by this one.
     Update(Lease),
     /// Another process holds it.
     Wait,
-    /// This process held it, and another one holds it now.
+    /// Another process has acquired it from this one.
     Lost,
 }
 
@@ -61,7 +61,7 @@ impl State {
         &self.terms.identity
     }
 
-    /// The Lease as it was seen last.
+    /// The Lease as it was last observed.
     pub(super) fn lease(&self) -> Option<&Lease> {
         self.observed.as_ref().map(|observed| &observed.lease)
     }
@@ -71,15 +71,15 @@ impl State {
         self.until
     }
 
-    /// What a leader writes without reading first, in the hope that nobody else has written.
+    /// The renewal that a leader writes without a read before it. It fails if another process has written the Lease.
     pub(super) fn renewal(&self, now: Instant, clock: Timestamp) -> Option<Lease> {
         let observed = self.observed.as_ref()?;
         let ours = self.until.is_some_and(|until| now < until) && observed.lease.holder() == self.identity();
         ours.then(|| observed.lease.clone().renewed(&self.terms, clock))
     }
 
-    /// What to do about the Lease as it was read just now.
-    pub(super) fn found(&mut self, found: Option<Lease>, now: Instant, clock: Timestamp) -> Step {
+    /// The next step after a read of the Lease.
+    pub(super) fn observe(&mut self, found: Option<Lease>, now: Instant, clock: Timestamp) -> Step {
         let Some(found) = found else {
             return Step::Create(Lease::first(
                 &self.config.namespace,
@@ -97,23 +97,23 @@ impl State {
             changed,
         });
         match found.holder() {
-            "" => Step::Update(found.taken(&self.terms, clock)),
+            "" => Step::Update(found.acquired(&self.terms, clock)),
             holder if holder == self.terms.identity => Step::Update(found.renewed(&self.terms, clock)),
             _ if self.until.is_some() => Step::Lost,
             _ => {
-                // One that does not say how long is waited for as long as we would have others wait.
+                // Without a duration in the Lease, it is that of this process.
                 let duration = found.duration().unwrap_or(self.terms.lease_duration);
                 if changed.checked_add(duration).is_none_or(|expires| now < expires) {
                     Step::Wait
                 } else {
-                    Step::Update(found.taken(&self.terms, clock))
+                    Step::Update(found.acquired(&self.terms, clock))
                 }
             }
         }
     }
 
-    /// The API server has carried out what was sent at `sent`, and answered with this. Says until when we lead, if it
-    /// is ours.
+    /// Records that the API server has carried out the write of `sent`, and answered with this. Returns until when this process
+    /// leads, if it does.
     ///
     /// The next leader waits for the whole lease duration from a later moment than `sent`.
     pub(super) fn written(&mut self, lease: Lease, sent: Instant) -> Option<Instant> {
@@ -161,17 +161,17 @@ mod tests {
     /// What is done with a Lease that is read again and again without a change, second by second.
     fn taken_after(state: &mut State, lease: &Lease, start: Instant) -> Option<u32> {
         (0..100).find(|second| {
-            let step = state.found(Some(lease.clone()), start + *second * SECOND, clock());
+            let step = state.observe(Some(lease.clone()), start + *second * SECOND, clock());
             assert!(matches!(step, Step::Wait | Step::Update(_)), "{step:?}");
             step != Step::Wait
         })
     }
 
     #[test]
-    fn one_that_nobody_holds_is_taken_at_once() {
+    fn a_lease_without_a_holder_is_acquired_at_once() {
         let now = Instant::now();
-        let Step::Create(first) = state().found(None, now, clock()) else {
-            panic!("not made")
+        let Step::Create(first) = state().observe(None, now, clock()) else {
+            panic!("not created")
         };
         assert_eq!((first.holder(), first.transitions()), ("me", 0));
         for spec in [
@@ -179,7 +179,7 @@ mod tests {
             json!({}),
             json!({"holderIdentity": "", "leaseDurationSeconds": 1}),
         ] {
-            let Step::Update(taken) = state().found(Some(lease(&spec)), now, clock()) else {
+            let Step::Update(taken) = state().observe(Some(lease(&spec)), now, clock()) else {
                 panic!("{spec} not taken")
             };
             assert_eq!((taken.holder(), taken.transitions()), ("me", 1), "{spec}");
@@ -188,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn another_holder_is_waited_for_from_its_last_sign_of_life_as_seen_here() {
-        // Whatever the clock of the holder says.
+    fn another_holder_is_waited_for_since_its_last_renewal_that_was_observed() {
+        // The clock of the holder does not count.
         for renewed in [
             "2030-01-01T00:00:00.000000Z",
             "2029-12-31T23:59:30.000000Z",
@@ -209,13 +209,13 @@ mod tests {
         let mut state = state();
         let start = Instant::now();
         let first = held_by("other", "2030-01-01T00:00:10.000000Z");
-        assert_eq!(state.found(Some(first), start, clock()), Step::Wait);
+        assert_eq!(state.observe(Some(first), start, clock()), Step::Wait);
         let renewed = held_by("other", "2030-01-01T00:00:05.000000Z");
         assert_eq!(taken_after(&mut state, &renewed, start + 14 * SECOND), Some(15));
     }
 
     #[test]
-    fn the_holder_says_how_long_it_is_waited_for_and_if_it_does_not_we_do() {
+    fn the_lease_sets_how_long_its_holder_is_waited_for() {
         for (duration, seconds) in [
             (json!(40), 40),
             (json!(1), 1),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_reads_who_else_has_written() {
+    fn a_leader_reads_a_lease_that_another_process_has_written() {
         let sent = Instant::now();
         let leader = || {
             let mut state = state();
@@ -260,19 +260,19 @@ mod tests {
         let now = sent + SECOND;
         // Ours still: somebody set a label, or our own renewal was carried out and its answer lost.
         let ours = held_by("me", "2030-01-01T00:00:02.000000Z");
-        let Step::Update(renewed) = leader().found(Some(ours), now, clock()) else {
+        let Step::Update(renewed) = leader().observe(Some(ours), now, clock()) else {
             panic!("not renewed")
         };
         assert_eq!(renewed.transitions(), 3);
-        // Taken away, even if by somebody whose lease is over.
+        // Another process has acquired it, even one whose lease has expired.
         let theirs = held_by("other", "1970-01-01T00:00:00.000000Z");
-        assert_eq!(leader().found(Some(theirs), now, clock()), Step::Lost);
+        assert_eq!(leader().observe(Some(theirs), now, clock()), Step::Lost);
         // Emptied or deleted by hand.
-        let Step::Update(again) = leader().found(Some(held_by("", "")), now, clock()) else {
+        let Step::Update(again) = leader().observe(Some(held_by("", "")), now, clock()) else {
             panic!("not taken again")
         };
         assert_eq!(again.transitions(), 4);
-        assert!(matches!(leader().found(None, now, clock()), Step::Create(_)));
+        assert!(matches!(leader().observe(None, now, clock()), Step::Create(_)));
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         let mut state = state();
         let now = Instant::now();
         let Step::Update(renewed) =
-            state.found(Some(held_by("me", "2030-01-01T00:00:00.000000Z")), now, clock())
+            state.observe(Some(held_by("me", "2030-01-01T00:00:00.000000Z")), now, clock())
         else {
             panic!("not renewed")
         };

@@ -60,7 +60,7 @@ impl Store {
         self.0.lock().lease.clone().unwrap()
     }
 
-    /// As somebody with `kubectl edit` would.
+    /// As a user with `kubectl edit` would.
     fn edit(&self, change: impl FnOnce(&mut Option<Lease>)) {
         let mut stored = self.0.lock();
         stored.version += 1;
@@ -255,7 +255,7 @@ async fn a_killed_leader_is_followed_after_its_lease() {
     let began = Instant::now();
     second.leads().await;
     let waited = began.elapsed();
-    // The lease counts from the look that saw the last renewal, and ends at another: each up to 4.4 s after its due time.
+    // The lease counts from the read that observed the last renewal, and ends at another read: each up to 4.4 s after its due time.
     assert!((13 * SECOND..24 * SECOND).contains(&waited), "{waited:?}");
 }
 
@@ -329,19 +329,22 @@ async fn a_lease_that_is_taken_away_is_lost_at_the_next_renewal() {
         };
         *lease = lease
             .take()
-            .map(|lease| lease.taken(&terms, "2030-01-01T00:00:00Z".parse().unwrap()));
+            .map(|lease| lease.acquired(&terms, "2030-01-01T00:00:00Z".parse().unwrap()));
     });
     let began = Instant::now();
     let fence = replica.fence.clone();
     let lost = replica.task.await.unwrap().unwrap_err();
-    assert_eq!(lost.to_string(), "leaderelection lost: \"b\" has taken the lease");
+    assert_eq!(
+        lost.to_string(),
+        "leaderelection lost: \"b\" has acquired the lease"
+    );
     assert!(began.elapsed() <= 2 * SECOND + SECOND / 10);
     assert!(!fence.allows());
     assert_eq!(store.holder(), "b");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_deleted_or_emptied_is_made_anew() {
+async fn a_lease_that_is_deleted_or_emptied_is_created_again() {
     let store = Store::default();
     let replica = Replica::started(&store, "a").await;
     store.edit(|lease| *lease = None);
@@ -421,7 +424,7 @@ async fn an_api_server_that_hangs_does_not_keep_the_process_from_ending() {
     assert!(began.elapsed() <= 3 * SECOND, "{:?}", began.elapsed());
 }
 
-/// Random faults of three replicas, five times an hour: whoever writes is alone, and somebody leads most of the time.
+/// Random faults of three replicas, five times an hour: there is never more than one writer, and usually a leader.
 #[tokio::test(start_paused = true)]
 async fn whatever_fails_no_two_replicas_may_write_at_the_same_time() {
     const NAMES: [&str; 3] = ["a", "b", "c"];

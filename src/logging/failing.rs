@@ -1,4 +1,4 @@
-//! Failures that last: reported when they begin and when they end, not each time.
+//! Failures that last: they are reported when they begin and when they end, not each time.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -18,7 +18,7 @@ impl<K> Default for Failing<K> {
 }
 
 impl<K: Ord> Failing<K> {
-    /// Records a failure. Whether it is to be reported: there was none of this kind since the thing last worked.
+    /// Records a failure. Returns whether to report it: there was none of this kind since the thing last worked.
     pub(crate) fn begins(&self, kind: K) -> bool {
         let mut kinds = self.0.lock();
         if kinds.len() >= MAX_KINDS && !kinds.contains(&kind) {
@@ -32,7 +32,7 @@ impl<K: Ord> Failing<K> {
         !self.0.lock().is_empty()
     }
 
-    /// Records that the thing works. Whether that is to be reported: it did not work before.
+    /// Records that the thing works. Returns whether to report it: the thing did not work before.
     pub(crate) fn ends(&self) -> bool {
         !std::mem::take(&mut *self.0.lock()).is_empty()
     }
@@ -44,7 +44,7 @@ impl<K: Ord> Failing<K> {
 pub(crate) struct FailingByKind(Mutex<HashMap<&'static str, HashSet<String>>>);
 
 impl FailingByKind {
-    /// Records that a thing fails. Whether it is the first to fail in this way; and the kind of its last failure, if no
+    /// Records that a thing fails. Returns whether it is the first to fail in this way; and the kind of its last failure, if no
     /// other thing fails in that way.
     pub(crate) fn failed(&self, thing: &str, kind: &'static str) -> (bool, Option<&'static str>) {
         let mut failing = self.0.lock();
@@ -55,7 +55,7 @@ impl FailingByKind {
         (is_first, ended)
     }
 
-    /// Records that a thing works. The kind of its last failure, if no other thing fails in that way.
+    /// Records that a thing works. Returns the kind of its last failure, if no other thing fails in that way.
     pub(crate) fn works(&self, thing: &str) -> Option<&'static str> {
         remove(&mut self.0.lock(), thing, None)
     }

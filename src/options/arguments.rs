@@ -1,27 +1,27 @@
-//! The command line before clap sees it: Go's flag dialect made plain, and every mistake in it found at once.
+//! The words of the command line, in Go's flag dialect.
 //!
-//! Programs that replace another one are started with its command lines. Those follow Go's `pflag`: `_` may stand for
-//! `-` in a flag's name, a boolean takes its value only after `=`, a later flag replaces an earlier one, and a word
-//! that is no flag is an error. clap stops at its first error; here the unknown and incomplete flags are collected and
-//! taken out, so that the values of the others are still checked.
+//! A program that replaces another one is started with the command line of that program. It follows Go's `pflag`: `_` may
+//! replace `-` in a flag's name, a boolean takes its value only after `=`, a later flag replaces an earlier one, and a word
+//! that is not a flag is an error. clap does not read this dialect and stops at its first error. Unknown and incomplete
+//! flags are collected here, so that the values of the others are still checked.
 
-use std::ffi::OsString;
+use std::{collections::BTreeMap, ffi::OsString};
 
 use ccm_core::config::suggest;
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 use super::OptionError;
 
-/// The words that are no flags. One of them may stand anywhere, so that it can be added to the arguments of a manifest.
+/// A subcommand. It may be anywhere among the flags, so that it can be added to the arguments of a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// `plan`: say what would be done.
+pub(super) enum Subcommand {
+    /// `plan`: print what a run would do.
     Plan,
-    /// `validate`: say what is wrong.
+    /// `validate`: print problems.
     Validate,
 }
 
-impl Word {
+impl Subcommand {
     fn parse(word: &str) -> Option<Self> {
         match word {
             "plan" => Some(Self::Plan),
@@ -31,16 +31,15 @@ impl Word {
     }
 }
 
-/// What `normalise` makes of the command line.
+/// The content of the command line.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
-    /// Every known flag as `--name` or `--name=value`, in the given order.
-    pub(super) flags: Vec<String>,
-    /// Whether help is asked for.
-    pub(super) help: bool,
-    /// The word that stands among the flags.
-    pub(super) word: Option<Word>,
-    /// Everything that is wrong with the others.
+    /// The values of every known flag that was given: the last one, or all of a flag that may be repeated.
+    pub(super) given: BTreeMap<String, Vec<String>>,
+    /// Whether the user requests help.
+    pub(super) help_requested: bool,
+    pub(super) subcommand: Option<Subcommand>,
+    /// All problems of the other words.
     pub(super) errors: Vec<OptionError>,
 }
 
@@ -48,10 +47,18 @@ impl Arguments {
     fn refuse(&mut self, message: impl Into<String>) {
         self.errors.push(OptionError::new(message));
     }
+
+    fn give(&mut self, flag: &Arg, value: impl Into<String>) {
+        let values = self.given.entry(flag.get_id().to_string()).or_default();
+        if !matches!(flag.get_action(), ArgAction::Append) {
+            values.clear();
+        }
+        values.push(value.into());
+    }
 }
 
 /// Reads the words after the program's name.
-pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsString>) -> Arguments {
+pub(super) fn read(command: &Command, words: impl IntoIterator<Item = OsString>) -> Arguments {
     let mut found = Arguments::default();
     let mut positional: Vec<String> = Vec::new();
     let mut words = words.into_iter().peekable();
@@ -70,10 +77,10 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
             break;
         }
         let Some(flag) = read_flag(&word) else {
-            // The word after an unknown flag may well be its value; to complain of it too would mislead.
+            // The word after an unknown flag is probably its value; a second error would mislead.
             if !after_unknown {
-                match Word::parse(&word) {
-                    Some(known) if found.word.is_none() => found.word = Some(known),
+                match Subcommand::parse(&word) {
+                    Some(known) if found.subcommand.is_none() => found.subcommand = Some(known),
                     _ => positional.push(word),
                 }
             }
@@ -82,7 +89,7 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
         };
         after_unknown = false;
         if matches!((flag.name, flag.is_long), ("help", true) | ("h", false)) {
-            found.help = true;
+            found.help_requested = true;
             continue;
         }
         let Some(arg) = lookup(command, &flag) else {
@@ -90,14 +97,14 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
             found.refuse(unknown(command, &word, &flag));
             continue;
         };
-        let name = arg.get_long().unwrap_or_default();
-        match (flag.value, takes_next_word(arg)) {
-            (Some(value), _) => found.flags.push(format!("--{name}={value}")),
-            (None, false) => found.flags.push(format!("--{name}")),
-            (None, true) => match words.next().map(OsString::into_string) {
-                Some(Ok(value)) => found.flags.push(format!("--{name}={value}")),
-                Some(Err(_)) => found.refuse(format!("--{name}: the value is not UTF-8")),
-                None => found.refuse(format!("--{name}: a value must follow")),
+        match flag.value {
+            Some(value) => found.give(arg, value),
+            // A boolean.
+            None if arg.is_require_equals_set() => found.give(arg, "true"),
+            None => match words.next().map(OsString::into_string) {
+                Some(Ok(value)) => found.give(arg, value),
+                Some(Err(_)) => found.refuse(format!("--{}: the value is not UTF-8", arg.get_id())),
+                None => found.refuse(format!("--{}: a value must follow", arg.get_id())),
             },
         }
     }
@@ -120,21 +127,21 @@ fn is_program(word: &OsString) -> bool {
 }
 
 /// A word that is a flag.
-struct Flag<'a> {
+struct FlagWord<'a> {
     /// The name, or the letter of a short flag.
     name: &'a str,
     is_long: bool,
     value: Option<&'a str>,
 }
 
-/// `None` if the word is no flag. A lone `-` is a word.
-fn read_flag(word: &str) -> Option<Flag<'_>> {
+/// `None` if the word is not a flag. A lone `-` is not a flag.
+fn read_flag(word: &str) -> Option<FlagWord<'_>> {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (long, None),
         };
-        return Some(Flag {
+        return Some(FlagWord {
             name,
             is_long: true,
             value,
@@ -142,7 +149,7 @@ fn read_flag(word: &str) -> Option<Flag<'_>> {
     }
     let short = word.strip_prefix('-')?;
     let (name, rest) = short.split_at(short.chars().next()?.len_utf8());
-    Some(Flag {
+    Some(FlagWord {
         name,
         is_long: false,
         // Both `-v=4` and `-v4`.
@@ -154,7 +161,7 @@ fn dashes(name: &str) -> String {
     name.replace('_', "-")
 }
 
-fn lookup<'a>(command: &'a Command, flag: &Flag<'_>) -> Option<&'a Arg> {
+fn lookup<'a>(command: &'a Command, flag: &FlagWord<'_>) -> Option<&'a Arg> {
     let name = dashes(flag.name);
     command.get_arguments().find(|arg| match flag.is_long {
         true => arg.get_long() == Some(name.as_str()),
@@ -164,17 +171,12 @@ fn lookup<'a>(command: &'a Command, flag: &Flag<'_>) -> Option<&'a Arg> {
     })
 }
 
-/// Whether the flag's value may be the next word; a boolean's only stands after `=`.
-fn takes_next_word(arg: &Arg) -> bool {
-    arg.get_action().takes_values() && !arg.is_require_equals_set()
-}
-
-fn unknown(command: &Command, word: &str, flag: &Flag<'_>) -> String {
+fn unknown(command: &Command, word: &str, flag: &FlagWord<'_>) -> String {
     let mut known = command.get_arguments().filter_map(Arg::get_long);
     let shown = word.split('=').next().unwrap_or(word);
     let guess = match flag.is_long {
         true => suggest::nearest(&dashes(flag.name), known),
-        // `-kubeconfig=x`: meant as a long flag.
+        // `-kubeconfig=x`: a long flag without its second dash.
         false => known.find(|known| *known == dashes(shown.trim_start_matches('-'))),
     };
     let hint = guess
@@ -188,12 +190,21 @@ mod tests {
     use super::*;
     use crate::options::command;
 
-    fn read(words: &[&str]) -> Arguments {
-        normalise(&command(&[]), words.iter().map(OsString::from))
+    fn arguments(words: &[&str]) -> Arguments {
+        read(&command(&[]), words.iter().map(OsString::from))
+    }
+
+    /// Each flag with its only value.
+    fn flags(words: &[&str]) -> Vec<String> {
+        let given = arguments(words).given.into_iter();
+        given
+            .map(|(name, values)| format!("--{name}={}", values.join(",")))
+            .collect()
     }
 
     fn errors(words: &[&str]) -> Vec<String> {
-        read(words).errors.iter().map(ToString::to_string).collect()
+        let errors = arguments(words).errors;
+        errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -204,30 +215,30 @@ mod tests {
             &["--cluster_name", "a"],
             &["--cluster_name=a"],
         ] {
-            assert_eq!(read(words).flags, ["--cluster-name=a"], "{words:?}");
+            assert_eq!(flags(words), ["--cluster-name=a"], "{words:?}");
         }
         for words in [&["-v", "4"][..], &["-v4"], &["-v=4"], &["--v", "4"], &["--v=4"]] {
-            assert_eq!(read(words).flags, ["--v=4"], "{words:?}");
+            assert_eq!(flags(words), ["--v=4"], "{words:?}");
         }
     }
 
     #[test]
     fn an_underscore_in_a_value_stays() {
-        assert_eq!(read(&["--cluster_name=a_b"]).flags, ["--cluster-name=a_b"]);
+        assert_eq!(flags(&["--cluster_name=a_b"]), ["--cluster-name=a_b"]);
     }
 
     #[test]
     fn a_value_may_look_like_a_flag() {
-        assert_eq!(read(&["--cluster-name", "--v"]).flags, ["--cluster-name=--v"]);
+        assert_eq!(flags(&["--cluster-name", "--v"]), ["--cluster-name=--v"]);
     }
 
     #[test]
     fn the_path_of_the_program_may_come_first() {
         let path = "/bin/openstack-cloud-controller-manager";
-        assert_eq!(read(&[path, "--v=1"]).flags, ["--v=1"]);
+        assert_eq!(flags(&[path, "--v=1"]), ["--v=1"]);
         assert_eq!(
-            read(&["/cloud-controller-manager", "plan"]).word,
-            Some(Word::Plan)
+            arguments(&["/cloud-controller-manager", "plan"]).subcommand,
+            Some(Subcommand::Plan)
         );
         for words in [
             &["--v=1", path][..],
@@ -241,10 +252,10 @@ mod tests {
 
     #[test]
     fn a_boolean_does_not_take_the_next_word() {
-        let read = read(&["--refresh-topology-labels", "false"]);
-        assert_eq!(read.flags, ["--refresh-topology-labels"]);
+        let words = ["--refresh-topology-labels", "false"];
+        assert_eq!(flags(&words), ["--refresh-topology-labels=true"]);
         assert_eq!(
-            read.errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            errors(&words),
             ["\"cloud-controller-manager\" does not take any arguments, got [\"false\"]"]
         );
     }
@@ -268,7 +279,7 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_reported_and_the_rest_is_kept() {
-        let read = read(&[
+        let words = [
             "--bogus",
             "value",
             "--cluster-name=a",
@@ -277,10 +288,10 @@ mod tests {
             "--",
             "--v=2",
             "--master",
-        ]);
-        assert_eq!(read.flags, ["--cluster-name=a"]);
+        ];
+        assert_eq!(flags(&words), ["--cluster-name=a"]);
         assert_eq!(
-            read.errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            errors(&words),
             [
                 "unknown flag --bogus",
                 "unknown flag --other",
@@ -292,8 +303,8 @@ mod tests {
 
     #[test]
     fn help_is_found_among_mistakes() {
-        assert!(read(&["--bogus", "-h"]).help);
-        assert!(read(&["--help"]).help);
-        assert!(!read(&["--cluster-name", "--help"]).help);
+        assert!(arguments(&["--bogus", "-h"]).help_requested);
+        assert!(arguments(&["--help"]).help_requested);
+        assert!(!arguments(&["--cluster-name", "--help"]).help_requested);
     }
 }

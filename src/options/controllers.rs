@@ -1,7 +1,7 @@
 //! `--controllers`: which controllers run.
 //!
-//! `*` stands for all, `name` switches one on, `-name` off. The first item that mentions a controller decides about it;
-//! one that no item mentions runs if there is a `*`.
+//! `*` means all, `name` switches a controller on, `-name` off. The first item that names a controller decides about it; a
+//! controller that no item names runs if there is a `*`.
 
 use std::collections::BTreeSet;
 
@@ -15,33 +15,30 @@ const FLAG: &str = CONTROLLERS.def.name;
 
 /// The short names of all controllers, for `--help`.
 pub(super) fn names(providers: &[&'static Provider]) -> String {
-    let join = |names: Vec<&str>| names.join(", ");
-    let list =
-        |controllers: &[ControllerDef]| join(controllers.iter().map(ControllerDef::short_name).collect());
-    let mut text = list(&FRAMEWORK);
-    for provider in providers
-        .iter()
-        .filter(|provider| !provider.controllers.is_empty())
-    {
-        let (name, more) = (provider.name, list(provider.controllers));
-        text += &format!("; with --cloud-provider={name} also {more}");
+    fn list<'a>(controllers: impl Iterator<Item = &'a ControllerDef>) -> String {
+        let names: Vec<_> = controllers.map(ControllerDef::short_name).collect();
+        names.join(", ")
+    }
+    let mut text = list(FRAMEWORK.iter());
+    for provider in providers {
+        let more = list(provider.controllers.iter());
+        if !more.is_empty() {
+            text += &format!("; with --cloud-provider={} also {more}", provider.name);
+        }
     }
     let all = providers.iter().flat_map(|provider| provider.controllers);
-    let off: Vec<_> = all
-        .filter(|def| !def.default_on)
-        .map(ControllerDef::short_name)
-        .collect();
+    let off = list(all.filter(|def| !def.default_on));
     if !off.is_empty() {
-        text += &format!("; * does not include {}", join(off));
+        text += &format!("; * does not include {off}");
     }
     text
 }
 
 /// The controllers that `--controllers` and a leader migration may name.
 pub(super) struct Known {
-    /// Those of the framework and of the chosen provider; of all providers, if none is chosen.
+    /// The controllers of the framework and of the chosen provider; of all providers, if none is chosen.
     controllers: Vec<&'static ControllerDef>,
-    /// Those of other providers, with the names of these.
+    /// The controllers of other providers, with the names of these providers.
     others: Vec<(&'static str, &'static ControllerDef)>,
 }
 
@@ -88,17 +85,16 @@ impl Known {
                 "--{FLAG}: {name:?} is not in the list of known controllers{hint}"
             ));
         }
-        let mut disabled = BTreeSet::new();
-        for def in &self.controllers {
+        let is_disabled = |def: &&&ControllerDef| {
             let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
                 Some(name) => def.is_called(name).then_some(false),
                 None => def.is_called(item).then_some(true),
             });
-            if !decided.unwrap_or(star && def.default_on) {
-                disabled.insert(def.name);
-            }
-        }
-        if self.controllers.iter().all(|def| disabled.contains(def.name)) {
+            !decided.unwrap_or(star && def.default_on)
+        };
+        let disabled = self.controllers.iter().filter(is_disabled);
+        let disabled: BTreeSet<_> = disabled.map(|def| def.name).collect();
+        if disabled.len() == self.controllers.len() {
             reader.warn(format!(
                 "--{FLAG} switches every controller off: nothing will be done"
             ));
@@ -109,7 +105,7 @@ impl Known {
         }
     }
 
-    /// The canonical name of the controller that a file of a leader migration calls this.
+    /// The canonical name of the controller with this name in the file of a leader migration.
     pub(super) fn migrated(&self, name: &str) -> Option<&'static str> {
         let is = |def: &&&ControllerDef| def.migration_names().any(|known| known == name);
         self.controllers.iter().find(is).map(|def| def.name)
@@ -145,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_item_that_mentions_a_controller_decides() {
+    fn the_first_item_that_names_a_controller_decides() {
         for (list, expected) in [
             (
                 "*",

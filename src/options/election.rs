@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{flags, value::Reader};
 use crate::config::ElectionConfig;
 
-/// A try comes up to this much later than the retry period says, so that replicas do not ask at the same moment.
+/// A try comes up to this factor later than the retry period, so that replicas do not send requests at the same moment.
 const JITTER_FACTOR: f64 = 1.2;
 
 /// `None` if there is no election; the other flags are then only read.
@@ -30,7 +30,7 @@ pub(super) fn election(reader: &mut Reader) -> Option<ElectionConfig> {
     let mut name = |flag, dots| {
         let name = reader.text(flag);
         if !is_object_name(&name, dots) {
-            let why = "write a name of an object: lower-case letters, digits and -, such as kube-system";
+            let why = "write the name of an object: lower-case letters, digits and -, such as kube-system";
             reader.invalid(flag, &name, why);
         }
         name
@@ -61,7 +61,7 @@ fn check_timing(lease: Duration, renew: Duration, retry: Duration, reader: &mut 
     }
     if lease < Duration::from_secs(1) {
         reader.refuse(format!(
-            "--leader-elect-lease-duration {lease:?}: it must be at least 1s, a Lease holds whole seconds"
+            "--leader-elect-lease-duration {lease:?}: it must be at least 1s, a Lease has whole seconds"
         ));
     }
     if lease <= renew {
@@ -78,20 +78,14 @@ fn check_timing(lease: Duration, renew: Duration, retry: Duration, reader: &mut 
     }
 }
 
-/// What the API server takes for a name; a namespace has no dots and at most 63 characters.
+/// Whether the API server accepts the name; a namespace has no dots and at most 63 characters.
 pub(super) fn is_object_name(name: &str, dots: bool) -> bool {
-    let part = |part: &str| {
-        let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let bytes = part.as_bytes();
-        edge(bytes.first())
-            && edge(bytes.last())
-            && bytes
-                .iter()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+    let is_part = |part: &str| {
+        let is_inner = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        !part.is_empty() && part.bytes().all(is_inner) && part.trim_matches('-') == part
     };
-    if dots {
-        name.len() <= 253 && name.split('.').all(part)
-    } else {
-        name.len() <= 63 && part(name)
+    match dots {
+        true => name.len() <= 253 && name.split('.').all(is_part),
+        false => name.len() <= 63 && is_part(name),
     }
 }

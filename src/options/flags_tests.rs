@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn help_says_of_every_row_what_becomes_of_it() {
+fn help_has_the_status_of_every_flag() {
     let command = crate::options::command(&[]);
     for row in ALL.iter().filter(|flag| flag.is_accepted_only()) {
         let arg = command

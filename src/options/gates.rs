@@ -1,6 +1,6 @@
 //! `--feature-gates`: switches of unfinished features.
 //!
-//! Gates with a meaning here are listed. Other gates have no effect, as in every cloud-controller-manager: most belong to
+//! Gates with an effect here are listed. Other gates have no effect, as in every cloud-controller-manager: most belong to
 //! API servers. A value for one of them gets a warning, since its name may be misspelled.
 
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use ccm_core::flags::parse_bool;
 
 use super::{flags::FEATURE_GATES, value::Reader};
 
-/// What a gate means here.
+/// The effect of a gate.
 enum Effect {
     /// It switches nothing that exists here.
     Nothing,
-    /// It always has this value, whatever is asked for.
+    /// It always has this value, for this reason.
     Always(bool, &'static str),
-    /// Switching it on asks for something that is missing.
+    /// It would switch on a missing feature.
     Missing(&'static str),
 }
 
@@ -46,12 +46,11 @@ const GATES: &[(&str, Effect)] = &[
     ("AllBeta", Nothing),
 ];
 
-/// Reads every value of the flag, and reports what is wrong with it; a later setting of a gate replaces an earlier one.
+/// Reads every value of the flag, and reports its problems; a later setting of a gate replaces an earlier one.
 pub(super) fn check(reader: &mut Reader) {
     let mut set = BTreeMap::new();
-    let values = reader.all(FEATURE_GATES);
-    let pairs = values.iter().flat_map(|value| value.split(','));
-    for pair in pairs.filter(|pair| !pair.is_empty()) {
+    let values = reader.all(FEATURE_GATES).join(",");
+    for pair in values.split(',').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
             let name = pair.trim();
             reader.refuse(format!("--feature-gates: missing bool value for {name}"));
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_without_a_meaning_here_is_a_warning() {
+    fn a_gate_without_an_effect_here_is_a_warning() {
         let reader = read(&["WatchList=true,NativeHistogram=true"]);
         assert!(reader.errors.is_empty(), "{:?}", reader.errors);
         assert_eq!(

@@ -3,7 +3,7 @@
 use super::{flags, value::Reader};
 use crate::config::{ApiServerConfig, ClientLimit};
 
-/// What may be asked for; we speak the first in either case.
+/// Accepted content types. Requests are JSON in either case.
 const CONTENT_TYPES: [&str; 2] = ["application/json", "application/vnd.kubernetes.protobuf"];
 
 pub(super) fn check_content_type(reader: &mut Reader) {
@@ -14,7 +14,7 @@ pub(super) fn check_content_type(reader: &mut Reader) {
     }
 }
 
-/// How to reach the API server.
+/// The address of the API server, and the limit on requests.
 pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> ApiServerConfig {
     let master = reader.non_empty(flags::MASTER).and_then(|text| {
         let url = read_url(&text);
@@ -45,26 +45,24 @@ pub(super) fn client_limit(reader: &mut Reader) -> Option<ClientLimit> {
     })
 }
 
-/// Without a scheme it is `http`, as in Go's client.
+/// The default scheme is `http`, as in Go's client.
 fn read_url(text: &str) -> Option<http::Uri> {
-    let text = if text.contains("://") {
-        text.to_owned()
-    } else {
-        format!("http://{text}")
-    };
-    let url: http::Uri = text.parse().ok()?;
-    (matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some_and(|host| !host.is_empty()))
-        .then_some(url)
+    let scheme = if text.contains("://") { "" } else { "http://" };
+    let url: http::Uri = format!("{scheme}{text}").parse().ok()?;
+    let has_host = url.host().is_some_and(|host| !host.is_empty());
+    (has_host && matches!(url.scheme_str(), Some("http" | "https"))).then_some(url)
 }
 
-/// The later a word was given, the earlier it stands, as elsewhere.
+/// The last word comes first, as elsewhere.
 pub(super) fn user_agent(version: &str, reader: &mut Reader) -> String {
     let mut words = reader.all(flags::USER_AGENT);
     words.retain(|word| !word.is_empty());
     words.reverse();
     for word in &words {
         if http::HeaderValue::from_str(word).is_err() {
-            reader.refuse(format!("--user-agent: {word:?} cannot stand in an HTTP header"));
+            reader.refuse(format!(
+                "--user-agent: {word:?} contains characters that an HTTP header cannot have"
+            ));
         }
     }
     words.push(format!("cloud-controller-manager/{version}"));

@@ -1,4 +1,4 @@
-//! Reads the flags of the section "Global": those that answer a question instead of running.
+//! Reads the flags of the section "Global", which print something instead of running.
 
 use ccm_core::{Provider, flags::parse_bool};
 
@@ -12,31 +12,28 @@ use crate::{COMMIT, providers};
 /// The version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The answer, if a question was asked instead of a run. `Err`: there is none.
+/// The text to print instead of running, if a flag requests one. `Err`: it does not exist.
 pub(super) fn answer(
     reader: &Reader,
     compiled_in: &[&'static Provider],
 ) -> Option<Result<String, OptionError>> {
-    // A value that is no boolean is reported with all other errors.
-    let asked = |flag| parse_bool(&reader.text(flag)) == Ok(true);
-    if reader.text(flags::VERSION) == "raw" {
-        return Some(Ok(raw_version(compiled_in)));
-    }
-    if asked(flags::VERSION) {
+    // A value that is not a boolean is reported with all other errors.
+    let is_requested = |flag| parse_bool(&reader.text(flag)) == Ok(true);
+    let text = if reader.text(flags::VERSION) == "raw" {
+        Ok(raw_version(compiled_in))
+    } else if is_requested(flags::VERSION) {
         let commit = COMMIT.map_or_else(String::new, |commit| format!(" (commit {commit})"));
-        return Some(Ok(format!("cloud-controller-manager v{VERSION}{commit}\n")));
-    }
-    if asked(LIST_PROVIDERS) {
-        if compiled_in.is_empty() {
-            return Some(Err(OptionError::new(providers::none_compiled_in())));
-        }
-        return Some(Ok(list(compiled_in)));
-    }
-    if asked(HELP_CLOUD_CONFIG) {
-        let provider = reader.text(CLOUD_PROVIDER);
-        return Some(config_reference(&provider, compiled_in).map_err(OptionError::new));
-    }
-    asked(HELP_METRICS).then(|| Ok(crate::metrics::REFERENCE.to_owned()))
+        Ok(format!("cloud-controller-manager v{VERSION}{commit}\n"))
+    } else if is_requested(LIST_PROVIDERS) {
+        list(compiled_in)
+    } else if is_requested(HELP_CLOUD_CONFIG) {
+        config_reference(&reader.text(CLOUD_PROVIDER), compiled_in)
+    } else if is_requested(HELP_METRICS) {
+        Ok(crate::metrics::REFERENCE.to_owned())
+    } else {
+        return None;
+    };
+    Some(text.map_err(OptionError::new))
 }
 
 /// The version to report, without the `v`.
@@ -55,7 +52,7 @@ pub(super) fn version(reader: &mut Reader) -> String {
     VERSION.to_owned()
 }
 
-/// `v` and three numbers, and what semantic versioning lets follow.
+/// Whether the text is `v` and a semantic version.
 fn is_version(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('v') else {
         return false;
@@ -79,16 +76,13 @@ fn raw_version(compiled_in: &[&'static Provider]) -> String {
     )
 }
 
-fn list(compiled_in: &[&'static Provider]) -> String {
-    let width = compiled_in
+fn list(compiled_in: &[&'static Provider]) -> Result<String, String> {
+    let widths = compiled_in.iter().map(|provider| provider.name.len());
+    let width = widths.max().ok_or_else(providers::none_compiled_in)?;
+    let lines = compiled_in
         .iter()
-        .map(|provider| provider.name.len())
-        .max()
-        .unwrap_or(0);
-    compiled_in
-        .iter()
-        .map(|provider| format!("{:width$}  {}\n", provider.name, provider.summary))
-        .collect()
+        .map(|provider| format!("{:width$}  {}\n", provider.name, provider.summary));
+    Ok(lines.collect())
 }
 
 fn config_reference(cloud_provider: &str, compiled_in: &[&'static Provider]) -> Result<String, String> {

@@ -1,43 +1,32 @@
 //! Reads the flags of the section "Logs".
 
 use super::{flags, value::Reader};
-use crate::config::{LogFormat, LoggingConfig, ModuleVerbosity};
+use crate::config::{LoggingConfig, ModuleVerbosity};
 
 pub(super) fn logging(reader: &mut Reader) -> LoggingConfig {
     let verbosity = reader.integer(flags::VERBOSITY).unwrap_or(0);
-    let format = match reader.text(flags::LOGGING_FORMAT).as_str() {
-        "text" => LogFormat::Text,
-        "json" => LogFormat::Json,
-        other => {
-            reader.invalid(flags::LOGGING_FORMAT, other, "write text or json");
-            LogFormat::Text
-        }
-    };
-    // Go takes any number; there is nothing below 0 nor above 10.
     LoggingConfig {
-        verbosity: u8::try_from(verbosity.clamp(0, 10)).unwrap_or(0),
+        verbosity: level(verbosity),
+        format: reader.format(flags::LOGGING_FORMAT),
         modules: modules(reader),
-        format,
     }
+}
+
+/// Go accepts any number, but there is nothing below 0 or above 10.
+fn level(number: i64) -> u8 {
+    u8::try_from(number.clamp(0, 10)).unwrap_or_default()
 }
 
 fn modules(reader: &mut Reader) -> Vec<ModuleVerbosity> {
     let mut modules = Vec::new();
-    for item in reader
-        .all(flags::VMODULE)
-        .iter()
-        .flat_map(|value| value.split(','))
-    {
-        if item.is_empty() {
-            continue;
-        }
+    let values = reader.all(flags::VMODULE).join(",");
+    for item in values.split(',').filter(|item| !item.is_empty()) {
         match item.split_once('=') {
-            Some((pattern, level)) if !pattern.is_empty() && !level.is_empty() => {
-                // Go takes any number; there is nothing above 10.
-                match level.parse::<u32>() {
-                    Ok(level) => modules.push(ModuleVerbosity {
+            Some((pattern, number)) if !pattern.is_empty() && !number.is_empty() => {
+                match number.parse::<u32>() {
+                    Ok(number) => modules.push(ModuleVerbosity {
                         pattern: pattern.to_owned(),
-                        verbosity: u8::try_from(level.min(10)).unwrap_or(10),
+                        verbosity: level(number.into()),
                     }),
                     Err(_) => reader.refuse(format!(
                         "--vmodule: parsing verbosity in {item:?}: write a whole number after the ="

@@ -8,14 +8,14 @@ use super::{controllers::Known, flags, value::Reader};
 use crate::config::{ControllerLeader, Controllers, ElectionConfig, MigrationConfig};
 use crate::controllers::FRAMEWORK;
 
-/// What this program is in the file of a leader migration.
+/// The name of this program in the file of a leader migration.
 const COMPONENT: &str = "cloud-controller-manager";
 /// Any component that takes part.
 const ANY: &str = "*";
 /// The Lease of a leader migration without a file.
 const DEFAULT_LEASE: &str = "cloud-provider-extraction-migration";
 
-/// Adds the migration, if there is one, to what it concerns.
+/// Adds the migration, if there is one, to the election and to the controllers.
 pub(super) fn migration(
     election: Option<&mut ElectionConfig>,
     controllers: &mut Controllers,
@@ -58,7 +58,7 @@ pub(super) fn migration(
     election.migration = Some(migration);
 }
 
-/// Whether this program runs what this component runs.
+/// Whether this program runs the controllers of this component.
 fn is_ours(component: &str) -> bool {
     component == COMPONENT || component == ANY
 }

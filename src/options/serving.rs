@@ -1,6 +1,6 @@
 //! Reads the flags of the sections "Secure serving", "Authentication", "Authorization" and "Webhooks".
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::{flags, tls, value::Reader};
 use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
@@ -8,29 +8,28 @@ use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
 /// HTTP/2 requests at once on one connection, unless a number is given.
 const MAX_STREAMS: u32 = 32;
 
-/// `None` if there is no server; its other flags are checked all the same.
+/// `None` if there is no server. All flags are checked in any case.
 pub(super) fn serving(reader: &mut Reader) -> Option<ServingConfig> {
-    let access = access(reader);
-    let named_certificates = tls::named_certificates(reader);
-    let tls = tls::tls(reader);
-    let http2_max_streams = http2_max_streams(reader);
-    let share_port = reader.boolean(flags::PERMIT_PORT_SHARING);
     reader.boolean(flags::PERMIT_ADDRESS_SHARING);
-    let bind_address = reader.address(flags::BIND_ADDRESS);
-    let certificate = certificate(reader);
+    let mut config = ServingConfig {
+        access: access(reader),
+        named_certificates: tls::named_certificates(reader),
+        tls: tls::tls(reader),
+        http2_max_streams: http2_max_streams(reader),
+        share_port: reader.boolean(flags::PERMIT_PORT_SHARING),
+        address: SocketAddr::new(
+            reader
+                .address(flags::BIND_ADDRESS)
+                .unwrap_or(IpAddr::from([127, 0, 0, 1])),
+            0,
+        ),
+        certificate: certificate(reader),
+    };
     let must = "must be between 0 and 65535, inclusive. 0 for turning off secure port";
     let port = reader.number(flags::SECURE_PORT, must).filter(|port| *port != 0);
     check_webhooks(port, reader);
-    Some(ServingConfig {
-        bind_address: bind_address.unwrap_or(IpAddr::from([127, 0, 0, 1])),
-        port: port?,
-        certificate,
-        named_certificates,
-        tls,
-        http2_max_streams,
-        share_port,
-        access,
-    })
+    config.address.set_port(port?);
+    Some(config)
 }
 
 fn http2_max_streams(reader: &mut Reader) -> Option<u32> {
@@ -42,33 +41,32 @@ fn http2_max_streams(reader: &mut Reader) -> Option<u32> {
         Ok(0) => Some(MAX_STREAMS),
         Ok(streams) => Some(streams),
         Err(_) => {
-            let text = reader.text(FLAG);
-            reader.invalid(FLAG, &text, format!("it must be between 0 and {}", u32::MAX));
+            let why = format!("it must be between 0 and {}", u32::MAX);
+            reader.invalid(FLAG, &number.to_string(), why);
             None
         }
     }
 }
 
 fn certificate(reader: &mut Reader) -> Certificate {
-    let (given, missing) = match (
-        reader.path(flags::TLS_CERT_FILE),
-        reader.path(flags::TLS_PRIVATE_KEY_FILE),
-    ) {
+    let certificate = reader.path(flags::TLS_CERT_FILE);
+    match (certificate, reader.path(flags::TLS_PRIVATE_KEY_FILE)) {
         (Some(certificate), Some(key)) => {
             return Certificate::Files(CertificateFiles { certificate, key });
         }
-        (None, None) => {
-            let folder = reader.path(flags::CERT_DIR);
-            return folder.map_or(Certificate::InMemory, Certificate::Directory);
+        (Some(_), None) => {
+            reader.refuse("--tls-cert-file is given without --tls-private-key-file; give both");
         }
-        (Some(_), None) => ("--tls-cert-file", "--tls-private-key-file"),
-        (None, Some(_)) => ("--tls-private-key-file", "--tls-cert-file"),
-    };
-    reader.refuse(format!("{given} is given without {missing}; they go together"));
-    Certificate::InMemory
+        (None, Some(_)) => {
+            reader.refuse("--tls-private-key-file is given without --tls-cert-file; give both");
+        }
+        (None, None) => {}
+    }
+    let folder = reader.path(flags::CERT_DIR);
+    folder.map_or(Certificate::InMemory, Certificate::Directory)
 }
 
-/// Who a client is, and what it may see.
+/// Authentication and authorization of clients.
 fn access(reader: &mut Reader) -> AccessConfig {
     AccessConfig {
         authentication_kubeconfig: reader.path(flags::AUTHENTICATION_KUBECONFIG),

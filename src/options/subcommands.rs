@@ -2,48 +2,41 @@
 
 use std::path::PathBuf;
 
-use super::{arguments::Word, flags, value::Reader};
-use crate::config::Config;
+use super::{arguments::Subcommand, flags, value::Reader};
+use crate::config::{Config, OutputFormat};
 use crate::validate::Manifests;
 
-/// In which form something is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
-}
-
-/// A question what would be done.
+/// A request for a plan.
 #[derive(Clone, Debug)]
 pub struct PlanRequest {
-    /// What the other flags came to.
+    /// The values of the other flags.
     pub config: Config,
-    /// Namespace and name of the only Service that is asked about.
+    /// Namespace and name of the only Service in the plan.
     pub service: Option<(String, String)>,
-    /// In which form.
-    pub output: Output,
+    /// The format of the plan.
+    pub output: OutputFormat,
 }
 
-/// A question what is wrong.
+/// A request for a validation.
 #[derive(Clone, Debug)]
 pub struct ValidateRequest {
-    /// What the other flags came to.
+    /// The values of the other flags.
     pub config: Config,
-    /// Where the manifests of Services are.
+    /// The sources of manifests of Services.
     pub manifests: Vec<Manifests>,
     /// Whether warnings count as errors.
     pub strict: bool,
-    /// In which form.
-    pub output: Output,
+    /// The format of the report.
+    pub output: OutputFormat,
 }
 
-/// The only Service that is to be planned.
-pub(super) fn service(word: Option<Word>, reader: &mut Reader) -> Option<(String, String)> {
+/// The only Service in the plan.
+pub(super) fn service(subcommand: Option<Subcommand>, reader: &mut Reader) -> Option<(String, String)> {
     let text = reader.non_empty(flags::SERVICE)?;
-    if word != Some(Word::Plan) {
-        reader.refuse("--service is for the word plan: write cloud-controller-manager plan --service ...");
+    if subcommand != Some(Subcommand::Plan) {
+        reader.refuse(
+            "--service is for the subcommand plan: write cloud-controller-manager plan --service ...",
+        );
         return None;
     }
     match text.split_once('/') {
@@ -57,29 +50,26 @@ pub(super) fn service(word: Option<Word>, reader: &mut Reader) -> Option<(String
     }
 }
 
-/// In which form to print.
-pub(super) fn output(word: Option<Word>, reader: &mut Reader) -> Output {
-    let output = reader.text(flags::OUTPUT);
-    match output.as_str() {
-        "text" => return Output::Text,
-        _ if word.is_none() => reader.refuse(
-            "--output is for the words plan and validate: write cloud-controller-manager plan --output ...",
-        ),
-        "json" => return Output::Json,
-        other => reader.invalid(flags::OUTPUT, other, "write text or json"),
+/// The format of the output.
+pub(super) fn output(subcommand: Option<Subcommand>, reader: &mut Reader) -> OutputFormat {
+    if subcommand.is_some() || reader.text(flags::OUTPUT) == "text" {
+        return reader.format(flags::OUTPUT);
     }
-    Output::Text
+    reader.refuse(
+        "--output is for the subcommands plan and validate: write cloud-controller-manager plan --output ...",
+    );
+    OutputFormat::Text
 }
 
-/// Where the manifests are, and whether warnings count as errors.
-pub(super) fn manifests(word: Option<Word>, reader: &mut Reader) -> (Vec<Manifests>, bool) {
+/// The sources of manifests, and whether warnings count as errors.
+pub(super) fn manifests(subcommand: Option<Subcommand>, reader: &mut Reader) -> (Vec<Manifests>, bool) {
     let strict = reader.boolean(flags::STRICT);
     let names = reader.all(flags::SERVICES);
-    if word != Some(Word::Validate) {
+    if subcommand != Some(Subcommand::Validate) {
         for (flag, given) in [("services", !names.is_empty()), ("strict", strict)] {
             if given {
                 reader.refuse(format!(
-                    "--{flag} is for the word validate: write cloud-controller-manager validate --{flag} ..."
+                    "--{flag} is for the subcommand validate: write cloud-controller-manager validate --{flag} ..."
                 ));
             }
         }
@@ -95,7 +85,7 @@ pub(super) fn manifests(word: Option<Word>, reader: &mut Reader) -> (Vec<Manifes
             "-" => Manifests::Stdin,
             path => Manifests::File(PathBuf::from(path)),
         };
-        // What was read once is read; and two readings of one file would say everything twice.
+        // Standard input can be read only once, and a file that is read twice would report everything twice.
         if !manifests.contains(&source) {
             manifests.push(source);
         }

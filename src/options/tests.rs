@@ -81,7 +81,7 @@ fn defaults_are_those_of_the_help() {
         })
     );
     let serving = config.serving.unwrap();
-    assert_eq!(serving.socket_address().to_string(), "0.0.0.0:10258");
+    assert_eq!(serving.address.to_string(), "0.0.0.0:10258");
     assert_eq!(serving.certificate, Certificate::InMemory);
     assert_eq!(serving.tls, TlsConfig::default());
     assert_eq!(serving.named_certificates, []);
@@ -93,7 +93,7 @@ fn defaults_are_those_of_the_help() {
         LoggingConfig {
             verbosity: 0,
             modules: Vec::new(),
-            format: LogFormat::Text
+            format: OutputFormat::Text
         }
     );
     assert_eq!(
@@ -136,7 +136,7 @@ fn values_arrive_in_the_config() {
     assert_eq!(config.node.concurrent_status_updates.get(), 2);
     assert!(config.node.refresh_topology_labels);
     let serving = config.serving.unwrap();
-    assert_eq!(serving.socket_address().to_string(), "[::1]:443");
+    assert_eq!(serving.address.to_string(), "[::1]:443");
     assert_eq!(
         serving.certificate,
         Certificate::Files(CertificateFiles {
@@ -152,7 +152,7 @@ fn values_arrive_in_the_config() {
                 pattern: "refresh".to_owned(),
                 verbosity: 6
             }],
-            format: LogFormat::Json
+            format: OutputFormat::Json
         }
     );
     assert_eq!(config.shutdown_drain, Duration::ZERO);
@@ -254,7 +254,7 @@ fn election_timing_is_checked_before_the_start() {
             assert!(error.contains(part), "{words:?}: {error}");
         }
     }
-    // What nobody will use is only read.
+    // Unused values are only parsed.
     assert_eq!(
         config(&[
             "--leader-elect=false",
@@ -376,7 +376,7 @@ fn the_provider_is_required() {
 }
 
 #[test]
-fn a_binary_without_providers_says_how_to_build_one() {
+fn a_binary_without_providers_reports_how_to_build_one() {
     let all = parse(
         ["--cloud-provider=openstack", "--secure-port=x"].map(OsString::from),
         &[],

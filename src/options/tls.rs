@@ -1,39 +1,27 @@
-//! What may be agreed to in a TLS handshake, in the names of Go's TLS library, which manifests use.
+//! Limits on the TLS handshake, under the names of Go's TLS library, which manifests use.
+
+use std::collections::BTreeSet;
 
 use ccm_core::flags::parse_integer;
-use rustls::{CipherSuite, NamedGroup};
+use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite, crypto::aws_lc_rs};
 
 use super::{flags, value::Reader};
 use crate::config::{CertificateFiles, NamedCertificate, TlsConfig};
 
-/// Suites of TLS 1.3, all of which are always offered, as elsewhere.
-const ALWAYS: [&str; 3] = [
-    "TLS_AES_128_GCM_SHA256",
-    "TLS_AES_256_GCM_SHA384",
-    "TLS_CHACHA20_POLY1305_SHA256",
-];
-
-/// Suites of TLS 1.2 that are spoken here.
-const SPOKEN: [CipherSuite; 6] = [
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-];
-
-/// The suite of this name. The last two have an older name without the hash.
-fn spoken(name: &str) -> Option<CipherSuite> {
-    let is = |suite: &CipherSuite| {
-        let known = suite.as_str().unwrap_or_default();
-        known == name || (name.ends_with("POLY1305") && known.strip_suffix("_SHA256") == Some(name))
-    };
-    SPOKEN.into_iter().find(is)
+/// The supported suite of this name. Go's names of the suites of TLS 1.3 lack the version, and the ChaCha20 suites of TLS 1.2
+/// have an older name without the hash.
+fn supported(name: &str) -> Option<&'static SupportedCipherSuite> {
+    let old_name = format!("{name}_SHA256");
+    aws_lc_rs::ALL_CIPHER_SUITES.iter().find(|suite| {
+        let known = suite.suite().as_str().unwrap_or_default();
+        match suite.tls13() {
+            Some(_) => known.strip_prefix("TLS13_") == name.strip_prefix("TLS_"),
+            None => known == name || (name.ends_with("POLY1305") && known == old_name),
+        }
+    })
 }
 
-/// Suites of TLS 1.2 and older that are spoken elsewhere but not here, because they are weak. The last two lack only forward
-/// secrecy.
+/// Weak suites of TLS 1.2 and older that other programs support. The last two lack only forward secrecy.
 const WEAK: [&str; 16] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -53,7 +41,7 @@ const WEAK: [&str; 16] = [
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
 ];
 
-/// Numbers of key exchange methods; `None` for those that are known elsewhere only.
+/// Numbers of key exchange methods; `None` for methods that only other programs support.
 const EXCHANGES: [(i64, Option<NamedGroup>); 7] = [
     (23, Some(NamedGroup::secp256r1)),
     (24, Some(NamedGroup::secp384r1)),
@@ -64,7 +52,6 @@ const EXCHANGES: [(i64, Option<NamedGroup>); 7] = [
     (4589, None),
 ];
 
-/// What the HTTPS server agrees to.
 pub(super) fn tls(reader: &mut Reader) -> TlsConfig {
     TlsConfig {
         only_tls13: only_tls13(reader),
@@ -80,7 +67,7 @@ fn only_tls13(reader: &mut Reader) -> bool {
         "VersionTLS13" => return true,
         old @ ("VersionTLS10" | "VersionTLS11") => {
             reader.warn(format!(
-                "--{FLAG}={old}: TLS 1.2 is the oldest version that this program speaks"
+                "--{FLAG}={old}: TLS 1.2 is the oldest version that this program supports"
             ));
         }
         other => reader.refuse(format!(
@@ -99,26 +86,22 @@ fn suites(reader: &mut Reader) -> Option<Vec<CipherSuite>> {
     let mut suites = Vec::new();
     let mut weak = Vec::new();
     for name in names {
-        if let Some(suite) = spoken(&name) {
-            suites.push(suite);
-        } else if WEAK.contains(&name.as_str()) {
-            weak.push(name);
-        } else if !ALWAYS.contains(&name.as_str()) {
-            reader.refuse(format!(
+        match supported(&name) {
+            // The suites of TLS 1.3 are always offered, as elsewhere.
+            Some(suite) => suites.extend(suite.tls13().is_none().then(|| suite.suite())),
+            None if WEAK.contains(&name.as_str()) => weak.push(name),
+            None => reader.refuse(format!(
                 "--{FLAG}: Cipher suite {name} not supported or doesn't exist"
-            ));
+            )),
         }
     }
     if !weak.is_empty() {
-        let rest = if suites.is_empty() {
-            ", so that only TLS 1.3 is left"
-        } else {
-            ""
+        let rest = match suites.as_slice() {
+            [] => ", so that only TLS 1.3 is left",
+            _ => "",
         };
-        reader.warn(format!(
-            "--{FLAG}: left out because they are weak: {}{rest}",
-            weak.join(", ")
-        ));
+        let weak = weak.join(", ");
+        reader.warn(format!("--{FLAG}: left out because they are weak: {weak}{rest}"));
     }
     Some(suites)
 }
@@ -132,7 +115,7 @@ fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
     let before = reader.errors.len();
     let mut groups = Vec::new();
     let mut left_out = Vec::new();
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for item in items {
         let number = match parse_integer(&item) {
             Ok(number) => number,
@@ -141,12 +124,10 @@ fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
                 continue;
             }
         };
-        if seen.contains(&number) {
-            reader.refuse(format!("--{FLAG}: duplicate curve preference {number}"));
-            continue;
-        }
-        seen.push(number);
         match EXCHANGES.iter().find(|(known, _)| *known == number) {
+            _ if !seen.insert(number) => {
+                reader.refuse(format!("--{FLAG}: duplicate curve preference {number}"));
+            }
             Some((_, Some(group))) => groups.push(*group),
             Some((_, None)) => left_out.push(item),
             None => reader.refuse(format!(
@@ -160,14 +141,14 @@ fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
     }
     if groups.is_empty() {
         reader.refuse(format!(
-            "--{FLAG}: none of these is spoken here; add one of 23 (P-256), 24 (P-384), 29 (X25519)"
+            "--{FLAG}: none of these is supported; add one of 23 (P-256), 24 (P-384), 29 (X25519)"
         ));
         return None;
     }
     if !left_out.is_empty() {
+        let left_out = left_out.join(", ");
         reader.warn(format!(
-            "--{FLAG}: left out because this program does not speak them: {}",
-            left_out.join(", ")
+            "--{FLAG}: left out because they are not supported: {left_out}"
         ));
     }
     Some(groups)
@@ -248,7 +229,7 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                "--tls-min-version=VersionTLS11: TLS 1.2 is the oldest version that this program speaks",
+                "--tls-min-version=VersionTLS11: TLS 1.2 is the oldest version that this program supports",
                 "--tls-cipher-suites: left out because they are weak: TLS_RSA_WITH_AES_128_CBC_SHA",
             ]
         );
@@ -270,7 +251,7 @@ mod tests {
         assert_eq!(config.key_exchange, Some(vec![NamedGroup::X25519]));
         assert_eq!((errors.len(), warnings.len()), (0, 1), "{errors:?} {warnings:?}");
         let (_, errors, _) = read("", "", "25");
-        assert!(errors[0].contains("none of these is spoken here"), "{errors:?}");
+        assert!(errors[0].contains("none of these is supported"), "{errors:?}");
     }
 
     #[test]

@@ -1,18 +1,19 @@
-//! Values of flags as Go's flag packages read them, with every error kept until all flags have been read.
+//! Values of flags as Go's flag packages parse them. Errors are collected until all flags have been read.
 
 use std::{collections::BTreeMap, fmt::Display, net::IpAddr, path::PathBuf, time::Duration};
 
 use ccm_core::{FlagKind, flags};
 
 use super::{OptionError, flags::Flag};
+use crate::config::OutputFormat;
 
-/// Reads values and keeps the errors, so that a user sees all of them at once.
+/// Reads values and collects the errors, so that a user sees all of them at once.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     /// The values of all flags, defaults included.
     values: BTreeMap<String, Vec<String>>,
     pub(super) errors: Vec<OptionError>,
-    /// What is accepted but worth a word in the log.
+    /// Values that are accepted with a warning in the log.
     pub(super) warnings: Vec<String>,
 }
 
@@ -24,17 +25,17 @@ impl Reader {
         }
     }
 
-    /// Keeps an error in our own words.
+    /// Adds an error.
     pub(super) fn refuse(&mut self, message: impl Into<String>) {
         self.errors.push(OptionError::new(message));
     }
 
-    /// Keeps a warning for the log.
+    /// Adds a warning for the log.
     pub(super) fn warn(&mut self, message: impl Into<String>) {
         self.warnings.push(message.into());
     }
 
-    /// Refuses a value for being none of this flag's.
+    /// Refuses a value of this flag.
     pub(super) fn invalid(&mut self, flag: Flag, value: &str, why: impl Display) {
         self.refuse(format!("--{}: invalid value {value:?}: {why}", flag.def.name));
     }
@@ -59,7 +60,7 @@ impl Reader {
         self.non_empty(flag).map(PathBuf::from)
     }
 
-    /// Reads a value, and keeps the error of one that cannot be parsed.
+    /// Parses a value, and collects the error.
     fn parsed<T>(&mut self, flag: Flag, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let value = self.text(flag);
         parse(&value)
@@ -72,7 +73,7 @@ impl Reader {
         self.parsed(flag, flags::parse_bool).unwrap_or_default()
     }
 
-    /// A Go duration; above zero if the form of the flag says so.
+    /// A Go duration; above zero if the kind of the flag requires that.
     pub(super) fn duration(&mut self, flag: Flag) -> Duration {
         let parsed = match flag.def.kind {
             FlagKind::Period => self.parsed(flag, flags::parse_period),
@@ -86,14 +87,21 @@ impl Reader {
         self.parsed(flag, flags::parse_integer)
     }
 
-    /// A whole number that fits, or the error that says what `must` be.
+    /// A whole number in the range of its type, or the error that it `must` be in there.
     pub(super) fn number<T: TryFrom<i64>>(&mut self, flag: Flag, must: &str) -> Option<T> {
         let number = self.integer(flag)?;
-        let fits = T::try_from(number).ok();
-        if fits.is_none() {
-            self.refuse(format!("--{} {number} {must}", flag.def.name));
-        }
-        fits
+        let refused = |_| self.refuse(format!("--{} {number} {must}", flag.def.name));
+        T::try_from(number).map_err(refused).ok()
+    }
+
+    /// `text` or `json`.
+    pub(super) fn format(&mut self, flag: Flag) -> OutputFormat {
+        let format = self.parsed(flag, |value| match value {
+            "text" => Ok(OutputFormat::Text),
+            "json" => Ok(OutputFormat::Json),
+            _ => Err("write text or json".to_owned()),
+        });
+        format.unwrap_or_default()
     }
 
     /// A finite decimal number.
@@ -114,8 +122,7 @@ impl Reader {
         share.unwrap_or_default()
     }
 
-    /// The items of a list: separated by commas, in one or several values. An item may stand in double quotes, as in a
-    /// line of CSV.
+    /// The items of a list: separated by commas, in one or several values. An item may be in double quotes, as in CSV.
     pub(super) fn list(&mut self, flag: Flag) -> Vec<String> {
         let mut items = Vec::new();
         for value in self.all(flag) {
@@ -127,7 +134,7 @@ impl Reader {
         items
     }
 
-    /// An IP address; an IPv6 address may stand in brackets.
+    /// An IP address; an IPv6 address may be in brackets.
     pub(super) fn address(&mut self, flag: Flag) -> Option<IpAddr> {
         self.parsed(flag, flags::parse_address)
     }
@@ -228,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_may_stand_in_brackets() {
+    fn addresses_may_be_in_brackets() {
         let address = |text| read(BIND_ADDRESS, &[text], Reader::address);
         assert_eq!(address("[::1]"), address("::1"));
         assert!(address("::1").1.is_empty());

@@ -9,7 +9,7 @@ use tracing::{debug, error, info, warn};
 use crate::{logging::Failing, server::CheckHandle};
 
 const BACKOFF: Backoff = Backoff::seconds(1, 30);
-/// A provider has deadlines of its own; this is for one that forgot.
+/// For a provider without deadlines of its own.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Repeats the provider's `build` until it succeeds. It reads its files again each time, so that a corrected Secret needs
@@ -19,18 +19,19 @@ pub(super) async fn connect(
     context: &BuildContext,
     check: &CheckHandle,
 ) -> Arc<dyn Cloud> {
+    let (build, provider) = (provider.build, provider.name);
     check.set_failing("not connected yet");
     let failing = Failing::default();
     let mut attempt: u32 = 0;
     loop {
         attempt = attempt.saturating_add(1);
-        debug!(provider = provider.name, attempt, "Connecting to the cloud");
-        let built = timeout(ATTEMPT_TIMEOUT, (provider.build)(context.clone()))
+        debug!(provider, attempt, "Connecting to the cloud");
+        let built = timeout(ATTEMPT_TIMEOUT, build(context.clone()))
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, "no answer from the cloud in time")));
         let failure = match built {
             Ok(cloud) => {
-                info!(provider = provider.name, attempt, "Connected to the cloud");
+                info!(provider, attempt, "Connected to the cloud");
                 check.set_ok();
                 return cloud;
             }
@@ -38,22 +39,22 @@ pub(super) async fn connect(
         };
         let pause = BACKOFF.delay(attempt);
         let report = failure.report();
-        // A person must act on most of these; the others may pass. Reported once, not at every attempt.
+        // Most failures need an action of the user; the others may end. They are reported once, not at every attempt.
         if !failing.begins(report.clone()) {
-            debug!(provider = provider.name, attempt, retry_in = ?pause, error = report, "Still not connected to the cloud");
+            debug!(provider, attempt, retry_in = ?pause, error = report, "Still not connected to the cloud");
         } else if matches!(
             failure.kind(),
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited | ErrorKind::Conflict
         ) {
             warn!(
-                provider = provider.name,
+                provider,
                 attempt,
                 error = report,
                 "Not connected to the cloud, trying again"
             );
         } else {
             error!(
-                provider = provider.name,
+                provider,
                 attempt,
                 error = report,
                 "Not connected to the cloud, trying again"

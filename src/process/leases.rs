@@ -1,4 +1,4 @@
-//! The leases of the process, and what is fenced by which.
+//! The leases of the process, and their fences.
 
 use ccm_core::{
     client::{Fence, Fences},
@@ -15,31 +15,30 @@ use crate::{
     server::{Shown, Status, status::Leadership},
 };
 
-/// Which leases there are, before this process contends for them.
+/// The leases, before this process contends for them.
 pub(super) struct Leases<'a> {
     config: &'a Config,
     /// `None` if there is no election.
     election: Option<&'a ElectionConfig>,
     /// Passed by all work without a fence of its own.
     main: Fence,
-    /// The name and the fence of the lease of the controllers that are handed over between managers.
+    /// The name and the fence of the lease of controllers that migrate between managers.
     migration: Option<(&'a str, Fence)>,
 }
 
-/// The process as a candidate.
+/// The elections of the process, and its clients.
 pub(super) struct Elected {
     pub(super) elections: Elections,
-    /// The API server, for the stores and whatever is no controller's own.
+    /// The client of the stores, and of everything else without a controller.
     pub(super) client: Client,
-    /// The API server, for what a replica that does not lead may write.
+    /// The client of writes by a replica that does not lead.
     pub(super) replica_client: Client,
     /// The lease of the process, and that of a migration if there is one.
     pub(super) terms: Vec<Term>,
 }
 
 impl<'a> Leases<'a> {
-    /// A dry run reads and never leads. A process that runs none of the controllers that are handed over leaves their lease to
-    /// others.
+    /// A dry run reads and never leads. A process that runs no migrated controller leaves their lease to others.
     pub(super) fn new(config: &'a Config) -> Self {
         let election = config.election.as_ref().filter(|_| !config.dry_run);
         let migration = election
@@ -56,7 +55,7 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// The fences of what is written to the cloud.
+    /// The fences of writes to the cloud.
     pub(super) fn fences(&self) -> Fences {
         let of = |controller| match &self.migration {
             Some((_, fence)) if self.config.controllers.migrated.contains(controller) => fence.clone(),
@@ -122,8 +121,8 @@ impl<'a> Leases<'a> {
     }
 }
 
-/// The clients of the enabled controllers: each has its name in its user agent, and acts as its own account if that is
-/// asked for.
+/// The clients of the enabled controllers: each has its name in its user agent, and acts as its own account if
+/// `--use-service-account-credentials` is set.
 fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
     let accounts = match config.service_accounts {
         true => {

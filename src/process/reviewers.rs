@@ -1,4 +1,4 @@
-//! The clients with which the HTTPS server asks the API server about its own clients.
+//! The clients of the API server that review clients of the HTTPS server.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::{
     server::Reviewers,
 };
 
-/// Reads files; sends no request yet. `main`: the access of everything else to the API server. `None` if something is wrong
-/// with the files, which joins the problems in words for the user.
+/// Reads files; sends no request yet. `main`: the API server of all other clients. `None` if a file has a problem, which is
+/// added to the problems, for the user.
 pub(super) async fn load(
     config: &AccessConfig,
     main: &ApiServer,

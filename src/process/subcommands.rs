@@ -1,4 +1,4 @@
-//! `plan` and `validate`: one look at cluster and cloud, or at config, cloud and manifests, printed.
+//! `plan` and `validate`: a report about cluster and cloud, or about config, cloud and manifests.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use ccm_core::{Freshness, Priority, client::Fence, load_balancer::ReadOptions};
 use tokio::time::timeout;
 use tracing::info;
 
-use super::{Printed, StartProblems, prepare_to_look};
+use super::{Printed, StartProblems, prepare_read_only};
 use crate::{
     api::{ApiRequests, ApiServer},
-    options::{Output, PlanRequest, ValidateRequest},
+    options::{OutputFormat, PlanRequest, ValidateRequest},
     plan::{self, Cluster, Summary},
-    validate::{self, look},
+    validate::{as_json, as_text, check},
 };
 
 /// The limit of authentication at the cloud. The provider has deadlines of its own.
@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
     let config = &request.config;
     let fence = Fence::standby();
-    let context = prepare_to_look(config, &fence);
+    let context = prepare_read_only(config, &fence);
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {
         problems.push(error.report());
@@ -60,8 +60,8 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
     let plan = plan::plan(&*cloud, config, &cluster, request.service.as_ref(), ask).await?;
     Ok(Printed {
         text: match request.output {
-            Output::Text => plan::as_text(&plan),
-            Output::Json => plan::as_json(&plan, config.provider.name)?,
+            OutputFormat::Text => plan::as_text(&plan),
+            OutputFormat::Json => plan::as_json(&plan, config.provider.name)?,
         },
         exit_code: Summary::of(&plan).verdict().exit_code(),
     })
@@ -77,12 +77,12 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
 /// The result cannot be printed.
 pub async fn validate(request: &ValidateRequest) -> anyhow::Result<Printed> {
     let config = &request.config;
-    let context = prepare_to_look(config, &Fence::standby());
-    let report = look(config.provider, context, &request.manifests).await;
+    let context = prepare_read_only(config, &Fence::standby());
+    let report = check(config.provider, context, &request.manifests).await;
     Ok(Printed {
         text: match request.output {
-            Output::Text => validate::as_text(&report),
-            Output::Json => validate::as_json(&report)?,
+            OutputFormat::Text => as_text(&report),
+            OutputFormat::Json => as_json(&report)?,
         },
         exit_code: report.verdict().exit_code(request.strict),
     })

@@ -147,7 +147,7 @@ impl Scene {
             stop,
             work: Some(work),
         };
-        // The look at the start.
+        // The check at the start.
         scene.reloads(1).await;
         scene
     }
@@ -175,7 +175,7 @@ impl Scene {
             .await;
     }
 
-    /// The reasons of the events, in order. A look may come between two changes.
+    /// The reasons of the events, in order. A check may come between two changes.
     async fn reported(&self, reasons: &[&str]) {
         let check = || {
             let mut reported = self.reasons();
@@ -221,7 +221,7 @@ fn client(events: &Arc<Mutex<Vec<Event>>>) -> kube::Client {
 }
 
 #[tokio::test]
-async fn a_mounted_secret_is_taken_over_again_and_again() {
+async fn a_mounted_secret_is_applied_at_every_change() {
     let secret = Secret::mounted("one");
     let scene = Scene::quickly(secret.path().join("word")).await;
     for word in ["two", "three", "four"] {
@@ -278,8 +278,8 @@ async fn a_touch_is_nothing() {
         replace(word);
     }
     scene.word("two").await;
-    let looks = scene.cloud.reloads.load(Ordering::SeqCst);
-    assert_eq!(looks, 2, "one at the start, one for the change");
+    let reloads = scene.cloud.reloads.load(Ordering::SeqCst);
+    assert_eq!(reloads, 2, "one at the start, one for the change");
     scene.end().await;
 }
 
@@ -298,7 +298,7 @@ async fn a_change_that_nothing_tells_of_is_found_by_looking() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_once_and_so_is_its_end() {
+async fn a_problem_is_reported_once_and_so_is_its_end() {
     let secret = Secret::mounted("one");
     let scene = Scene::quickly(secret.path().join("word")).await;
     secret.update("wrong");
@@ -342,7 +342,7 @@ async fn files_that_the_new_config_names_are_watched_from_then_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_config_is_tried_again_with_growing_pauses_and_told_once() {
+async fn a_refused_config_is_tried_again_with_growing_pauses_and_reported_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("word");
     fs::write(&file, "refused").unwrap();

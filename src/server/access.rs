@@ -1,6 +1,6 @@
 //! Authentication and authorization of requests.
 //!
-//! Open paths are served without any question, so that probes work while the API server is down. Elsewhere a request is
+//! Open paths are served without a review, so that probes work while the API server is down. Requests for other paths are
 //! authenticated and authorized, as everywhere in Kubernetes:
 //!
 //! | Credentials, in this order | Verified by |
@@ -9,15 +9,15 @@
 //! | a bearer token | the API server: TokenReview |
 //! | none | `system:anonymous` |
 //!
-//! `system:masters` may read everything; for others the API server decides: SubjectAccessReview. Answers are remembered for a
-//! few seconds. While the API server is unreachable, requests that need a review are refused.
+//! `system:masters` may read everything; for others the API server decides: SubjectAccessReview. Results are cached for a few
+//! seconds. While the API server is unreachable, requests that need a review are refused.
 
 mod authorities;
 mod cache;
 mod reviews;
 mod user;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{StatusCode, request};
 use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
 use tokio::{sync::watch, time::timeout};
@@ -26,31 +26,23 @@ use tracing::debug;
 pub(crate) use reviews::Reviewers;
 
 use self::{
-    authorities::{Authorities, AuthorityFile, Published},
+    authorities::{Authorities, LoadedAuthorities, Published},
     reviews::{LIMIT, Reviews},
     user::User,
 };
 use crate::config::AccessConfig;
 
+const AUTHENTICATE: &str = "authenticate this client";
+
 /// Decides which requests are served.
-#[derive(Debug)]
 pub(super) struct Access {
     open_paths: Vec<String>,
-    clients: Option<AuthorityFile>,
+    clients: Option<LoadedAuthorities>,
     /// Whether the cluster's client CA is used.
     looks_up: bool,
     tolerates: bool,
     published: Published,
     reviews: Reviews,
-}
-
-/// A request with the credentials of its client.
-pub(super) struct Asking<'a> {
-    pub(super) method: &'a Method,
-    pub(super) path: &'a str,
-    pub(super) headers: &'a HeaderMap,
-    /// The client's certificates, not verified yet.
-    pub(super) certificates: &'a [CertificateDer<'static>],
 }
 
 /// Why a request is not served: the status and the body of the answer.
@@ -71,7 +63,7 @@ impl Refusal {
     fn unavailable(what: &str) -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            message: format!("the API server could not be asked {what}; see the log\n"),
+            message: format!("the API server could not {what}; see the log\n"),
         }
     }
 }
@@ -80,12 +72,12 @@ impl Access {
     /// Reads files. No request is sent yet.
     ///
     /// # Errors
-    /// What is wrong with the files, in words for the user.
+    /// The problem of a file, for the user.
     pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, String> {
         let clients = config
             .client_authorities
             .clone()
-            .map(AuthorityFile::open)
+            .map(authorities::open)
             .transpose()?;
         let looks_up = !config.skip_lookup && clients.is_none();
         Ok(Self {
@@ -98,7 +90,7 @@ impl Access {
         })
     }
 
-    /// Follows the cluster's client CA, forever.
+    /// Reads changes of the cluster's client CA, forever.
     ///
     /// # Errors
     /// The cluster refuses a required lookup.
@@ -112,61 +104,59 @@ impl Access {
 
     /// Whether the path is served without authentication.
     pub(super) fn is_open(&self, path: &str) -> bool {
-        let bare = |path: &str| path.trim_start_matches('/').to_owned();
-        let path = bare(path);
-        self.open_paths
-            .iter()
-            .any(|open| match bare(open).strip_suffix('*') {
-                Some(start) => path.starts_with(start),
-                None => path == bare(open),
-            })
+        let path = path.trim_start_matches('/');
+        let mut open_paths = self.open_paths.iter().map(|open| open.trim_start_matches('/'));
+        open_paths.any(|open| match open.strip_suffix('*') {
+            Some(start) => path.starts_with(start),
+            None => path == open,
+        })
     }
 
-    /// Authenticates and authorizes a request.
+    /// Authenticates and authorizes a request. The certificates of its client are not verified yet.
     ///
     /// # Errors
     /// The request is refused, or a review failed.
-    pub(super) async fn check(&self, asking: &Asking<'_>, reviewers: &Reviewers) -> Result<(), Refusal> {
-        let user = match timeout(LIMIT, self.identify(asking, reviewers)).await {
+    pub(super) async fn check(
+        &self,
+        request: &request::Parts,
+        certificates: &[CertificateDer<'static>],
+        reviewers: &Reviewers,
+    ) -> Result<(), Refusal> {
+        let user = match timeout(LIMIT, self.identify(request, certificates, reviewers)).await {
             Ok(user) => user?,
-            Err(_) => return Err(Refusal::unavailable("who this is")),
+            Err(_) => return Err(Refusal::unavailable(AUTHENTICATE)),
         };
         if user.is_master() {
             return Ok(());
         }
-        let verb = asking.method.as_str().to_ascii_lowercase();
+        let (verb, path) = (request.method.as_str().to_ascii_lowercase(), request.uri.path());
         let verdict = self
             .reviews
-            .authorize(&reviewers.authorization, &user, &verb, asking.path);
+            .authorize(&reviewers.authorization, &user, &verb, path);
         let Ok(Ok(verdict)) = timeout(LIMIT, verdict).await else {
-            return Err(Refusal::unavailable("what this client may read"));
+            return Err(Refusal::unavailable("authorize this client"));
         };
         if verdict.allowed {
             return Ok(());
         }
-        debug!(
-            user = user.name,
-            path = asking.path,
-            reason = verdict.reason,
-            "Refused a request"
-        );
+        let (user, reason) = (user.name, verdict.reason);
+        debug!(user, path, reason, "Refused a request");
         Err(Refusal {
             status: StatusCode::FORBIDDEN,
-            message: format!(
-                "forbidden: User {:?} cannot {verb} path {:?}\n",
-                user.name, asking.path
-            ),
+            message: format!("forbidden: User {user:?} cannot {verb} path {path:?}\n"),
         })
     }
 
-    async fn identify(&self, asking: &Asking<'_>, reviewers: &Reviewers) -> Result<User, Refusal> {
+    async fn identify(
+        &self,
+        request: &request::Parts,
+        certificates: &[CertificateDer<'static>],
+        reviewers: &Reviewers,
+    ) -> Result<User, Refusal> {
         let mut refused = false;
-        if !asking.certificates.is_empty() {
-            match self
-                .authorities()
-                .await
-                .map(|known| known.verify(asking.certificates))
-            {
+        if !certificates.is_empty() {
+            let authorities = self.authorities().await;
+            match authorities.map(|authorities| authorities.verify(certificates)) {
                 Some(Ok(user)) => return Ok(user),
                 Some(Err(error)) => {
                     debug!(error, "Rejected a client certificate");
@@ -175,10 +165,10 @@ impl Access {
                 None => {}
             }
         }
-        if let Some(token) = user::bearer(asking.headers) {
+        if let Some(token) = user::bearer(&request.headers) {
             let user = self.reviews.authenticate(&reviewers.authentication, token).await;
             return user
-                .map_err(|_| Refusal::unavailable("who this is"))?
+                .map_err(|_| Refusal::unavailable(AUTHENTICATE))?
                 .ok_or_else(Refusal::unauthorized);
         }
         match refused {

@@ -14,7 +14,7 @@ const STUCK: Duration = Duration::from_secs(60);
 
 /// Runs a controller, with a check of its name on `/livez`.
 pub(crate) async fn watched(checks: Checks, name: &'static str, run: impl Future<Output = ()>) {
-    // None: it has ended. Its caller handles that.
+    // None: the controller has ended, and its caller handles that.
     let beat = Arc::new(Mutex::new(Some(Instant::now())));
     let seen = Arc::clone(&beat);
     checks.register_probe(name, Kind::Live, move || match *seen.lock() {
@@ -62,11 +62,11 @@ mod tests {
         stop.notify_one();
         task.await.unwrap();
         advance(10 * STUCK).await;
-        assert_eq!(state(&checks), Ok(()), "who has ended is not stuck");
+        assert_eq!(state(&checks), Ok(()), "a controller that has ended is not stuck");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_does_not_come_round_is_stuck() {
+    async fn a_task_that_is_not_polled_is_stuck() {
         let checks = Checks::default();
         let mut run = pin!(watched(checks.clone(), "controller", std::future::pending()));
         // Polled once, and not again.

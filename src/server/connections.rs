@@ -1,7 +1,7 @@
-//! The limit of connections, and which one is closed when another one comes.
+//! The limit of connections, and the choice of the connection that is closed for a new one.
 //!
-//! Clients that open connections and stay silent must not keep probes out. While every slot is taken, a new connection closes
-//! the one that was idle for longest; one that is serving a request is never closed for another.
+//! Clients that open connections and stay silent must not keep probes out. At the limit, a new connection closes
+//! the connection that was idle for longest. A connection with a request in progress is never closed for another.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::metrics::metrics;
 /// All connections. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
-    slots: Arc<Semaphore>,
-    /// Idle connections wait for it. It wakes the one that waits for longest.
+    permits: Arc<Semaphore>,
+    /// Idle connections wait for it. It wakes the connection that waits for longest.
     full: Arc<Notify>,
     metrics: ConnectionMetrics,
 }
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     all: Connections,
     /// Requests in progress.
     requests: watch::Sender<usize>,
-    _slot: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// A request in progress, until it is dropped.
@@ -46,45 +46,41 @@ pub(super) struct InProgress(Arc<Connection>);
 impl Connections {
     pub(super) fn new(most: usize, registry: &mut Registry) -> Self {
         Self {
-            slots: Arc::new(Semaphore::new(most)),
+            permits: Arc::new(Semaphore::new(most)),
             full: Arc::default(),
             metrics: ConnectionMetrics::register(registry),
         }
     }
 
-    /// A slot for a new connection. While all are taken, an idle connection is closed, or the next one that becomes idle.
+    /// Admits a new connection. At the limit, an idle connection is closed, or the next one that becomes idle.
     pub(super) async fn admit(&self) -> Option<Arc<Connection>> {
-        let slots = Arc::clone(&self.slots);
-        let slot = match slots.try_acquire_owned() {
-            Ok(slot) => slot,
-            Err(_) => {
-                self.full.notify_one();
-                Arc::clone(&self.slots).acquire_owned().await.ok()?
-            }
-        };
+        if self.permits.available_permits() == 0 {
+            self.full.notify_one();
+        }
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
         self.metrics.count.inc();
         Some(Arc::new(Connection {
             all: self.clone(),
             requests: watch::Sender::default(),
-            _slot: slot,
+            _permit: permit,
         }))
     }
 }
 
 impl Connection {
-    /// A request has come.
+    /// Counts a request.
     pub(super) fn begin(self: &Arc<Self>) -> InProgress {
         self.requests.send_modify(|count| *count += 1);
         InProgress(Arc::clone(self))
     }
 
-    /// Waits until the connection has to make room for another one.
+    /// Waits until the connection must be closed for another one.
     pub(super) async fn evicted(&self) {
         let mut requests = self.requests.subscribe();
         loop {
             // The sender is in `self`, so that waiting cannot fail.
             let _ = requests.wait_for(|count| *count == 0).await;
-            // Each request, however short, puts the connection at the end of the queue.
+            // Each request moves the connection to the end of the queue.
             tokio::select! {
                 biased;
                 _ = requests.changed() => {}
@@ -120,7 +116,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_idle_for_longest_goes_and_who_is_busy_stays() {
+    async fn the_connection_that_is_idle_for_longest_is_closed_and_busy_ones_stay() {
         let connections = Connections::new(3, &mut Registry::default());
         let mut all = Vec::new();
         for _ in 0..3 {
@@ -153,7 +149,7 @@ mod tests {
         let fourth = fourth.await.unwrap();
         let busy = [first.begin(), fourth.begin()];
         assert!(poll!(&mut first_evicted).is_pending());
-        // All are at work: nobody goes, until one of them is idle.
+        // All are busy: none is closed until one of them is idle.
         let mut fifth = connections.admit().boxed();
         timeout(Duration::from_secs(60), &mut fifth).await.unwrap_err();
         for evicted in [&mut first_evicted, &mut second_evicted] {

@@ -13,7 +13,7 @@
 //! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The reason of
 //! a failure may name addresses and users; only a client on this machine gets it, on the path of the check.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use http::StatusCode;
 use parking_lot::RwLock;
@@ -24,7 +24,7 @@ use prometheus_client::{
 };
 use tracing::debug;
 
-use crate::metrics::Labels;
+use crate::metrics::{Labels, register};
 
 /// The consequence of a failing check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,34 +38,26 @@ pub(crate) enum Kind {
 }
 
 /// All checks of the program. Clones share them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Checks(Arc<RwLock<Vec<Check>>>);
 
-#[derive(Clone, Debug)]
 struct Check {
     name: &'static str,
     kind: Kind,
     state: State,
 }
 
-#[derive(Clone)]
 enum State {
-    Set(Arc<RwLock<Result<(), String>>>),
-    Asked(Arc<dyn Fn() -> Result<(), String> + Send + Sync>),
+    Set(CheckHandle),
+    Probed(Box<dyn Fn() -> Result<(), String> + Send + Sync>),
 }
 
 impl State {
     fn now(&self) -> Result<(), String> {
         match self {
-            Self::Set(state) => state.read().clone(),
-            Self::Asked(probe) => probe(),
+            Self::Set(handle) => handle.0.read().clone(),
+            Self::Probed(probe) => probe(),
         }
-    }
-}
-
-impl fmt::Debug for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.now().fmt(f)
     }
 }
 
@@ -79,34 +71,28 @@ impl Checks {
     pub(crate) fn register(&self, name: &'static str, kind: Kind) -> CheckHandle {
         let mut checks = self.0.write();
         let existing = checks.iter().find(|check| check.name == name);
-        if let Some(State::Set(state)) = existing.map(|check| &check.state) {
-            return CheckHandle(Arc::clone(state));
+        if let Some(State::Set(handle)) = existing.map(|check| &check.state) {
+            return handle.clone();
         }
         let first = match kind {
             Kind::Live | Kind::Shown => Ok(()),
             Kind::Ready => Err("not started yet".to_owned()),
         };
-        let state = Arc::new(RwLock::new(first));
-        checks.push(Check {
-            name,
-            kind,
-            state: State::Set(Arc::clone(&state)),
-        });
-        CheckHandle(state)
+        let handle = CheckHandle(Arc::new(RwLock::new(first)));
+        let state = State::Set(handle.clone());
+        checks.push(Check { name, kind, state });
+        handle
     }
 
-    /// A check that is computed for each probe, for what depends on the time. It must be quick and must not wait.
+    /// A check that is computed for each probe, since it depends on the time. It must be quick and must not wait.
     pub(crate) fn register_probe(
         &self,
         name: &'static str,
         kind: Kind,
         probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) {
-        self.0.write().push(Check {
-            name,
-            kind,
-            state: State::Asked(Arc::new(probe)),
-        });
+        let state = State::Probed(Box::new(probe));
+        self.0.write().push(Check { name, kind, state });
     }
 
     /// All checks.
@@ -261,18 +247,13 @@ struct Results {
 
 impl Slis {
     /// Records the result of a check in a probe.
-    pub(super) fn probed(&self, check: &'static str, endpoint: Endpoint, well: bool) {
-        let kind = endpoint.name();
+    pub(super) fn probed(&self, check: &'static str, endpoint: Endpoint, is_ok: bool) {
         let results = self.0.read();
-        let status = if well { "success" } else { "error" };
-        results
-            .last
-            .get_or_create(&[("name", check), ("type", kind)])
-            .set(i64::from(well));
-        results
-            .total
-            .get_or_create(&[("name", check), ("type", kind), ("status", status)])
-            .inc();
+        let (name, kind) = (("name", check), ("type", endpoint.name()));
+        let status = ("status", if is_ok { "success" } else { "error" });
+        let last = results.last.get_or_create(&[name, kind]);
+        last.set(is_ok.into());
+        results.total.get_or_create(&[name, kind, status]).inc();
     }
 
     pub(super) fn reset(&self) {
@@ -280,20 +261,12 @@ impl Slis {
     }
 
     pub(super) fn render(&self) -> Result<String, std::fmt::Error> {
-        let mut registry = Registry::default();
+        let registry = &mut Registry::default();
         let results = self.0.read();
-        registry.register(
-            "kubernetes_healthcheck",
-            "Result of the last probe of a health check: 1 if it was well, else 0",
-            results.last.clone(),
-        );
-        registry.register(
-            "kubernetes_healthchecks",
-            "Probes of health checks, by result",
-            results.total.clone(),
-        );
+        register(registry, "kubernetes_healthcheck", results.last.clone());
+        register(registry, "kubernetes_healthchecks", results.total.clone());
         let mut text = String::new();
-        encode(&mut text, &registry)?;
+        encode(&mut text, registry)?;
         Ok(text)
     }
 }

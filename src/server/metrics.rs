@@ -20,56 +20,36 @@ use prometheus_client::{
 
 use crate::{
     COMMIT,
-    metrics::{Labels, register},
+    metrics::{Labels, meaning, register},
 };
 
-/// A format of `/metrics`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    OpenMetrics,
-    /// The text format of Prometheus, which is older.
-    PlainText,
-}
-
-impl Format {
-    pub(super) fn content_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::PlainText => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-
-    /// Metrics in this format, from their form in OpenMetrics.
-    pub(super) fn convert(self, metrics: String) -> Result<String, fmt::Error> {
-        if self == Self::OpenMetrics {
-            return Ok(metrics);
-        }
-        let mut text = String::with_capacity(metrics.len());
-        let mut help = None;
-        for line in metrics.lines() {
-            let mut words = line.splitn(4, ' ');
-            match [(); 4].map(|()| words.next()) {
-                [Some("#"), Some("HELP"), _, meaning] => help = meaning,
-                [Some("#"), Some("TYPE"), Some(family), Some(kind)] => {
-                    // A family has the name of its samples here.
-                    let (suffix, kind) = match kind {
-                        "counter" => ("_total", kind),
-                        "info" => ("_info", "gauge"),
-                        "unknown" => ("", "untyped"),
-                        _ => ("", kind),
-                    };
-                    if let Some(help) = help.take() {
-                        writeln!(text, "# HELP {family}{suffix} {help}")?;
-                    }
-                    writeln!(text, "# TYPE {family}{suffix} {kind}")?;
+/// Metrics in the text format of Prometheus, which is older than OpenMetrics, from their form in OpenMetrics.
+pub(super) fn plain_text(metrics: &str) -> Result<String, fmt::Error> {
+    let mut text = String::with_capacity(metrics.len());
+    let mut help = None;
+    for line in metrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match [(); 4].map(|()| words.next()) {
+            [Some("#"), Some("HELP"), _, meaning] => help = meaning,
+            [Some("#"), Some("TYPE"), Some(family), Some(kind)] => {
+                // A family has the name of its samples here.
+                let (suffix, kind) = match kind {
+                    "counter" => ("_total", kind),
+                    "info" => ("_info", "gauge"),
+                    "unknown" => ("", "untyped"),
+                    _ => ("", kind),
+                };
+                if let Some(help) = help.take() {
+                    writeln!(text, "# HELP {family}{suffix} {help}")?;
                 }
-                // Units and the end have no line of their own.
-                [Some("#"), ..] => {}
-                _ => writeln!(text, "{line}")?,
+                writeln!(text, "# TYPE {family}{suffix} {kind}")?;
             }
+            // Units and the end have no line of their own.
+            [Some("#"), ..] => {}
+            _ => writeln!(text, "{line}")?,
         }
-        Ok(text)
     }
+    Ok(text)
 }
 
 /// The metrics of the whole program. Clones share them.
@@ -81,7 +61,7 @@ pub(crate) struct Metrics {
     running: Family<Labels<2>, Gauge>,
 }
 
-/// What this binary is, in the labels of Kubernetes. Labels without a meaning here are empty.
+/// The build of this binary, in the labels of Kubernetes. Labels without a meaning here are empty.
 fn kubernetes_build(version: &str) -> [(&'static str, String); 9] {
     let mut numbers = version.split('.').map(str::to_owned);
     let architecture = match std::env::consts::ARCH {
@@ -116,7 +96,7 @@ impl Metrics {
                 ("commit", COMMIT.unwrap_or_default().to_owned()),
                 ("providers", providers.join(",")),
             ];
-            registry.register("ccm_build", "what this binary is", Info::new(labels));
+            registry.register("ccm_build", "the build of this binary", Info::new(labels));
             let builds = Family::<[(&'static str, String); 9], Gauge>::default();
             builds.get_or_create(&kubernetes_build(version)).set(1);
             register(registry, "kubernetes_build_info", builds);
@@ -161,60 +141,40 @@ impl Metrics {
     }
 }
 
-/// Reads `/proc` at each scrape. Unreadable values (on other systems than Linux, for one) are left out.
+/// Reads `/proc` at each scrape. Unreadable values, as on other systems than Linux, are left out.
 #[derive(Debug)]
 struct ProcessCollector;
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        const STATUS: &str = "self/status";
         let stat = fs::read_to_string("/proc/self/stat").ok();
         let (cpu, start) = stat.as_deref().and_then(times).unzip();
         let boot = number("stat", "btime ");
-        let mut gauge = |name: &str, help: &str, value: Option<f64>| -> fmt::Result {
+        let kilobytes = |name: &str| number("self/status", name).map(|kilobytes| kilobytes * 1024.0);
+        let mut gauge = |name: &str, value: Option<f64>| {
             let Some(metric) = value.map(ConstGauge::new) else {
                 return Ok(());
             };
+            let help = meaning(name).unwrap_or_default();
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
         };
-        let resident = number(STATUS, "VmRSS:").map(|kilobytes| kilobytes * 1024.0);
-        gauge(
-            "process_resident_memory_bytes",
-            "Resident memory size in bytes",
-            resident,
-        )?;
-        gauge(
-            "process_open_fds",
-            "Number of open file descriptors",
-            open_files(),
-        )?;
-        let most = number("self/limits", "Max open files");
-        gauge("process_max_fds", "Maximum number of open file descriptors", most)?;
-        let virtual_size = number(STATUS, "VmSize:").map(|kilobytes| kilobytes * 1024.0);
-        gauge(
-            "process_virtual_memory_bytes",
-            "Virtual memory size in bytes",
-            virtual_size,
-        )?;
-        gauge(
-            "process_start_time_seconds",
-            "Start time of the process since the Unix epoch in seconds",
-            boot.zip(start).map(|(boot, start)| boot + start),
-        )?;
+        gauge("process_resident_memory_bytes", kilobytes("VmRSS:"))?;
+        gauge("process_open_fds", open_files())?;
+        gauge("process_max_fds", number("self/limits", "Max open files"))?;
+        gauge("process_virtual_memory_bytes", kilobytes("VmSize:"))?;
+        let start = boot.zip(start).map(|(boot, start)| boot + start);
+        gauge("process_start_time_seconds", start)?;
         if let Some(metric) = cpu.map(ConstCounter::new) {
-            metric.encode(encoder.encode_descriptor(
-                // The format appends `_total`.
-                "process_cpu_seconds",
-                "Total user and system CPU time spent in seconds",
-                None,
-                metric.metric_type(),
-            )?)?;
+            let help = meaning("process_cpu_seconds_total").unwrap_or_default();
+            // The format appends `_total`.
+            let cpu = encoder.encode_descriptor("process_cpu_seconds", help, None, metric.metric_type())?;
+            metric.encode(cpu)?;
         }
         Ok(())
     }
 }
 
-/// The number that follows this text at the begin of a line, in a file below `/proc`. `None` also if it is no number, such as
+/// The number after this text at the begin of a line, in a file below `/proc`. `None` also if it is not a number, such as
 /// `unlimited`.
 fn number(file: &str, name: &str) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{file}")).ok()?;
@@ -275,8 +235,7 @@ mod tests {
         let text = "# HELP a_build_info What it is.\n# TYPE a_build_info gauge\na_build_info{v=\"1 2\"} 1\n\
                     # HELP b_bytes Size.\n# TYPE b_bytes gauge\nb_bytes 2.5\n\
                     # HELP c_total Calls.\n# TYPE c_total counter\nc_total 3\n# TYPE d untyped\nd 4\n";
-        assert_eq!(Format::PlainText.convert(metrics.to_owned()).unwrap(), text);
-        assert_eq!(Format::OpenMetrics.convert(metrics.to_owned()).unwrap(), metrics);
+        assert_eq!(plain_text(metrics).unwrap(), text);
     }
 
     #[cfg(target_os = "linux")]

@@ -1,14 +1,14 @@
 //! `/configz` and `/flagz`: the configuration of the program. No flag has a secret as its value, and credentials in URLs are
 //! removed when flags are read.
 
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
 
-use ccm_core::config::duration;
+use ccm_core::config::duration::{format as time, parse};
 use serde_json::{Value, json};
 
 use crate::config::{Config, MigrationConfig};
 
-/// The configuration, ready to be shown. It does not change while the program runs.
+/// The content of the pages. It does not change while the program runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConfigPages {
     configz: Value,
@@ -54,9 +54,8 @@ impl ConfigPages {
     }
 }
 
-/// The form of the Go cloud-controller-managers. Fields that they lack are in `Extra`.
+/// The format of the Go cloud-controller-managers. Fields that they lack are in `Extra`.
 fn configz(config: &Config) -> Value {
-    let time = |time: Duration| duration::format(time);
     let value = |flag: &str| {
         let found = config.values.iter().find(|(name, _)| name == flag);
         found.map_or("", |(_, value)| value.as_str())
@@ -64,7 +63,7 @@ fn configz(config: &Config) -> Value {
     // In Go's format, if it is a duration.
     let given_time = |flag: &str| {
         let text = value(flag);
-        duration::parse(text).map_or_else(|_| "0s".to_owned(), duration::format)
+        parse(text).map_or_else(|_| "0s".to_owned(), time)
     };
     let given_bool = |flag: &str| matches!(value(flag), "1" | "t" | "T" | "true" | "TRUE" | "True");
     let list = |flag: &str| -> Vec<&str> { value(flag).split(',').filter(|item| !item.is_empty()).collect() };
@@ -75,7 +74,7 @@ fn configz(config: &Config) -> Value {
         "kind": "CloudControllerManagerConfiguration",
         "apiVersion": "cloudcontrollermanager.config.k8s.io/v1alpha1",
         "Generic": {
-            "Port": serving.map_or(0, |serving| serving.port),
+            "Port": serving.map_or(0, |serving| serving.address.port()),
             "Address": value("bind-address"),
             "MinResyncPeriod": given_time("min-resync-period"),
             "ClientConnection": {
@@ -134,7 +133,7 @@ fn configz(config: &Config) -> Value {
     json!({"cloudcontrollermanager.config.k8s.io": configuration})
 }
 
-/// The form of the Go cloud-controller-managers, whichever controllers migrate.
+/// The format of the Go cloud-controller-managers.
 fn migration(migration: Option<&MigrationConfig>) -> Value {
     let Some(migration) = migration else {
         return json!({"leaderName": "", "resourceLock": "", "controllerLeaders": null});

@@ -6,9 +6,9 @@ use rustls::pki_types::CertificateDer;
 
 use super::{
     Shown,
-    access::{Access, Asking, Reviewers},
+    access::{Access, Refusal, Reviewers},
     health::{self, Endpoint, Slis},
-    metrics::Format,
+    metrics,
 };
 use crate::metrics::register;
 
@@ -26,7 +26,7 @@ pub(super) const PATHS: [&str; 8] = [
 
 const JSON: &str = "application/json";
 
-/// The other end of a connection.
+/// The client of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Whether it is on this machine.
@@ -38,7 +38,6 @@ pub(super) struct Peer {
 type RequestLabels = [(&'static str, String); 2];
 
 /// Answers requests.
-#[derive(Debug)]
 pub(super) struct Routes {
     pub(super) access: Access,
     shown: Shown,
@@ -96,12 +95,12 @@ impl Routes {
     ) -> Response<String> {
         let route = Route::of(request.uri.path());
         let response = match route {
-            // No authentication: everybody may know that there is no such path.
+            // No authentication: the existence of a path is not a secret.
             None => not_found(),
             Some(route) if !route.allows(&request.method) => method_not_allowed(),
             Some(route) => match self.admit(route, peer, request, reviewers).await {
                 Ok(()) => self.serve(route, peer, request),
-                Err(refused) => refused,
+                Err(refusal) => text(refusal.status, refusal.message),
             },
         };
         let label = route.map_or("none", Route::label);
@@ -118,7 +117,7 @@ impl Routes {
         peer: &Peer,
         request: &request::Parts,
         reviewers: &Reviewers,
-    ) -> Result<(), Response<String>> {
+    ) -> Result<(), Refusal> {
         let path = request.uri.path();
         let aggregate_is_open = || match route {
             Route::Health(endpoint, _) => self.access.is_open(endpoint.name()),
@@ -127,16 +126,7 @@ impl Routes {
         if self.access.is_open(path) || aggregate_is_open() {
             return Ok(());
         }
-        let asking = Asking {
-            method: &request.method,
-            path,
-            headers: &request.headers,
-            certificates: &peer.certificates,
-        };
-        self.access
-            .check(&asking, reviewers)
-            .await
-            .map_err(|refusal| text(refusal.status, refusal.message))
+        self.access.check(request, &peer.certificates, reviewers).await
     }
 
     fn serve(&self, route: Route<'_>, peer: &Peer, request: &request::Parts) -> Response<String> {
@@ -181,37 +171,33 @@ impl Routes {
 
 /// Whether the client prefers one type of content to another one.
 pub(super) fn prefers(headers: &HeaderMap, preferred: &str, otherwise: &str) -> bool {
-    let mut one = 0.0;
-    let mut other = 0.0;
-    for value in headers.get_all(header::ACCEPT) {
-        for item in value.to_str().unwrap_or_default().split(',') {
+    let weight_of = |content_type: &str| {
+        let values = headers.get_all(header::ACCEPT).iter();
+        let items = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+        let weights = items.filter_map(|item| {
             let mut parts = item.split(';').map(str::trim);
-            let kind = parts.next().unwrap_or_default();
-            let weight = parts
-                .find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok())
-                .unwrap_or(1.0);
-            match kind {
-                _ if kind.eq_ignore_ascii_case(preferred) => one = weight.max(one),
-                _ if kind.eq_ignore_ascii_case(otherwise) => other = weight.max(other),
-                _ => {}
-            }
-        }
-    }
-    one > other
+            let weight = |part: &str| part.strip_prefix("q=")?.parse::<f32>().ok();
+            let is_content_type = parts.next()?.eq_ignore_ascii_case(content_type);
+            is_content_type.then(|| parts.find_map(weight).unwrap_or(1.0))
+        });
+        weights.fold(0.0, f32::max)
+    };
+    weight_of(preferred) > weight_of(otherwise)
 }
 
 fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Parts) -> Response<String> {
-    let format = match prefers(&request.headers, "text/plain", "application/openmetrics-text") {
-        true => Format::PlainText,
-        false => Format::OpenMetrics,
+    let body = match prefers(&request.headers, "text/plain", "application/openmetrics-text") {
+        true => rendered
+            .and_then(|text| metrics::plain_text(&text))
+            .map(|body| page("text/plain; version=0.0.4; charset=utf-8", body)),
+        false => {
+            rendered.map(|body| page("application/openmetrics-text; version=1.0.0; charset=utf-8", body))
+        }
     };
-    match rendered.and_then(|metrics| format.convert(metrics)) {
-        Ok(body) => page(format.content_type(), body),
-        Err(error) => text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("cannot print the metrics: {error}\n"),
-        ),
-    }
+    body.unwrap_or_else(|error| {
+        let message = format!("cannot print the metrics: {error}\n");
+        text(StatusCode::INTERNAL_SERVER_ERROR, message)
+    })
 }
 
 fn page(content_type: &'static str, body: String) -> Response<String> {
@@ -238,10 +224,9 @@ fn not_found() -> Response<String> {
 }
 
 fn method_not_allowed() -> Response<String> {
-    let message = "only GET and HEAD are served here\n";
-    with_header(
-        text(StatusCode::METHOD_NOT_ALLOWED, message),
-        header::ALLOW,
-        "GET, HEAD",
-    )
+    let response = text(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "only GET and HEAD are served here\n",
+    );
+    with_header(response, header::ALLOW, "GET, HEAD")
 }

@@ -1,7 +1,7 @@
 //! `/statusz`: the state of the program, as a page for people and as JSON for programs.
 //!
-//! Parts of the program register their state when they start; parts that have not started are left out. A request only reads
-//! memory. Figures come from the metrics, so that page and dashboards never disagree.
+//! Modules register their state when they start; modules that have not started are left out. A request only reads memory.
+//! Figures come from the metrics, so that page and dashboards never disagree.
 
 mod html;
 #[cfg(test)]
@@ -31,8 +31,8 @@ const QUEUES: [&str; 7] = [
     "ccm_plan_failing",
 ];
 
-/// The state that parts of the program report. Clones share it.
-#[derive(Clone, Debug, Default)]
+/// The state that modules report. Clones share it.
+#[derive(Clone, Default)]
 pub(crate) struct Status(Arc<RwLock<Sources>>);
 
 type Source<T> = Option<Arc<dyn Fn() -> T + Send + Sync>>;
@@ -47,12 +47,6 @@ struct Sources {
     nodes: Source<Vec<NodeRow>>,
     services: Source<Vec<ServiceRow>>,
     orphans: Source<Vec<OrphanRow>>,
-}
-
-impl std::fmt::Debug for Sources {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sources").finish_non_exhaustive()
-    }
 }
 
 /// Whether this replica leads.

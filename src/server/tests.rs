@@ -26,8 +26,7 @@ struct Running {
 
 fn config(certificate: Certificate) -> ServingConfig {
     ServingConfig {
-        bind_address: [127, 0, 0, 1].into(),
-        port: 0,
+        address: ([127, 0, 0, 1], 0).into(),
         certificate,
         named_certificates: Vec::new(),
         tls: TlsConfig::default(),
@@ -52,7 +51,7 @@ async fn start(certificate: Certificate) -> Running {
     };
     let server = Server::bind(&config(certificate), shown).unwrap();
     let (address, stop) = (server.local_addr().unwrap(), CancellationToken::new());
-    let task = tokio::spawn(server.serve(nobody(), stop.clone()));
+    let task = tokio::spawn(server.serve(no_reviewers(), stop.clone()));
     Running {
         address,
         checks,
@@ -66,7 +65,7 @@ async fn start_in(folder: &Path) -> Running {
 }
 
 /// No API server.
-pub(super) fn nobody() -> Reviewers {
+pub(super) fn no_reviewers() -> Reviewers {
     let answer = tower::service_fn(async |_: http::Request<kube::client::Body>| {
         Err::<http::Response<kube::client::Body>, tower::BoxError>("there is no API server".into())
     });
@@ -228,7 +227,7 @@ fn probes_are_counted_until_somebody_resets_them() {
     assert!(!slis.render().unwrap().contains("name="));
 }
 
-/// Starts a server, and says what a client that wants this comes to with it.
+/// Starts a server, and returns the result of the handshake of a client.
 async fn handshake(
     change: impl FnOnce(&mut ServingConfig),
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -240,7 +239,7 @@ async fn handshake(
     change(&mut config);
     let server = Server::bind(&config, Shown::default()).unwrap();
     let address = server.local_addr().unwrap();
-    tokio::spawn(server.serve(nobody(), CancellationToken::new()));
+    tokio::spawn(server.serve(no_reviewers(), CancellationToken::new()));
     let mut trusted = RootCertStore::empty();
     let own = folder.path().join("cloud-controller-manager.crt");
     for file in roots.iter().copied().chain([own.as_path()]) {
@@ -301,7 +300,7 @@ async fn clients_get_the_certificate_of_the_name_they_ask_for() {
     let pair = |file: &str, names: &[&str]| {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
         let key = rcgen::KeyPair::generate().unwrap();
-        let made = rcgen::CertificateParams::new(names)
+        let created = rcgen::CertificateParams::new(names)
             .unwrap()
             .self_signed(&key)
             .unwrap();
@@ -309,7 +308,7 @@ async fn clients_get_the_certificate_of_the_name_they_ask_for() {
             folder.path().join(file),
             folder.path().join(format!("{file}.key")),
         );
-        fs::write(&certificate, made.pem()).unwrap();
+        fs::write(&certificate, created.pem()).unwrap();
         fs::write(&path, key.serialize_pem()).unwrap();
         (certificate, path)
     };
@@ -359,8 +358,8 @@ async fn clients_get_the_certificate_of_the_name_they_ask_for() {
     let nameless = pair("nameless", &[]);
     let mut config = config(Certificate::InMemory);
     config.named_certificates = vec![named(&nameless, &[])];
-    let error = Server::bind(&config, Shown::default()).unwrap_err().join("\n");
-    assert!(error.contains("there are no names in"), "{error}");
+    let error = Server::bind(&config, Shown::default()).err().unwrap().join("\n");
+    assert!(error.contains("contains no names"), "{error}");
 }
 
 #[tokio::test]
@@ -369,10 +368,10 @@ async fn a_port_is_shared_only_if_it_may_be() {
     let bind = async |config: &ServingConfig| Server::bind(config, Shown::default());
     config.share_port = true;
     let first = bind(&config).await.unwrap();
-    config.port = first.local_addr().unwrap().port();
+    config.address = first.local_addr().unwrap();
     bind(&config).await.unwrap();
     config.share_port = false;
-    bind(&config).await.unwrap_err();
+    bind(&config).await.err().unwrap();
 }
 
 #[tokio::test]
@@ -397,9 +396,9 @@ async fn the_pair_in_the_folder_is_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cloud-controller-manager.crt");
     let first = start_in(folder.path()).await;
-    let made = fs::read(&file).unwrap();
+    let created = fs::read(&file).unwrap();
     let second = start_in(folder.path()).await;
-    assert_eq!(fs::read(&file).unwrap(), made);
+    assert_eq!(fs::read(&file).unwrap(), created);
     for running in [&first, &second] {
         assert!(get(running, folder.path(), "/healthz").await.ends_with("ok"));
     }
@@ -411,7 +410,8 @@ async fn the_pair_in_the_folder_is_used_again() {
         &config(Certificate::Directory(folder.path().to_owned())),
         Shown::default(),
     )
-    .unwrap_err()
+    .err()
+    .unwrap()
     .join("\n");
     assert!(
         error.contains("cloud-controller-manager.crt exists but"),
@@ -475,11 +475,12 @@ async fn connections_that_are_open_get_their_answer_at_the_end() {
 async fn what_keeps_it_from_starting_is_named() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let mut config = config(Certificate::InMemory);
-    config.port = taken.local_addr().unwrap().port();
-    let bind = async |config: &ServingConfig| Server::bind(config, Shown::default()).unwrap_err().join("\n");
+    config.address = taken.local_addr().unwrap();
+    let bind =
+        async |config: &ServingConfig| Server::bind(config, Shown::default()).err().unwrap().join("\n");
     let error = bind(&config).await;
     assert!(
-        error.contains(&format!("127.0.0.1:{}", config.port)) && error.contains("--secure-port"),
+        error.contains(&config.address.to_string()) && error.contains("--secure-port"),
         "{error}"
     );
 
@@ -497,7 +498,7 @@ async fn what_keeps_it_from_starting_is_named() {
     fs::write(&certificate, "nothing of use").unwrap();
     let error = bind(&config).await;
     assert!(
-        error.contains("tls.crt holds no certificate in PEM form"),
+        error.contains("tls.crt contains no certificate in PEM form"),
         "{error}"
     );
 }
@@ -505,14 +506,14 @@ async fn what_keeps_it_from_starting_is_named() {
 #[tokio::test]
 async fn all_interfaces_means_ipv4_too() {
     let mut config = config(Certificate::InMemory);
-    config.bind_address = Ipv6Addr::UNSPECIFIED.into();
+    config.address = (Ipv6Addr::UNSPECIFIED, 0).into();
     let server = Server::bind(&config, Shown::default()).unwrap();
     let port = server.local_addr().unwrap().port();
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
 }
 
 #[test]
-fn json_is_for_those_who_prefer_it() {
+fn json_is_for_clients_that_prefer_it() {
     for (accept, expected) in [
         ("", false),
         ("*/*", false),

@@ -1,8 +1,8 @@
-//! The certificate of the HTTPS server: generated in memory, kept in a folder, or the user's own files.
+//! The certificate of the HTTPS server: generated in memory, stored in a folder, or the user's own files.
 //!
 //! Files are compared on every new connection and loaded again when they have changed, so that a renewed certificate is
-//! used at once. A pair that does not match (the certificate was replaced, the key not yet) or is unreadable leaves the one
-//! in use in place.
+//! used at once. A pair that does not match (the certificate was replaced, the key not yet) or is unreadable leaves the
+//! certificate in use unchanged.
 
 use std::{
     fs, io,
@@ -13,7 +13,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use parking_lot::Mutex;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -27,12 +26,12 @@ use rustls::{
     },
     sign::{CertifiedKey, SingleCertAndKey},
 };
-use tracing::{info, warn};
+use tracing::info;
 use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
 use crate::{
     config::{Certificate, CertificateFiles, NamedCertificate, ServingConfig, TlsConfig},
-    files::WatchedFiles,
+    files::LoadedFiles,
 };
 
 /// The names of the files below `--cert-dir`, as everywhere else.
@@ -41,17 +40,17 @@ const PAIR_NAME: &str = "cloud-controller-manager";
 /// The TLS side of the server.
 ///
 /// # Errors
-/// Why there is no certificate, in words for the user.
+/// The problem of the certificate or the TLS settings, for the user.
 pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig> {
     let default: Arc<dyn ResolvesServerCert> = match &config.certificate {
         Certificate::InMemory => {
-            let (certificate, key) = generate(config.bind_address)?;
+            let (certificate, key) = generate(config.address.ip())?;
             let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
             let key = certified(vec![certificate.der().clone()], key).context("cannot set up TLS")?;
             Arc::new(SingleCertAndKey::from(key))
         }
-        Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, config.bind_address)?)?),
-        Certificate::Files(files) => Arc::new(Files::open(files.clone())?),
+        Certificate::Directory(folder) => Arc::new(open(stored_pair(folder, config.address.ip())?)?),
+        Certificate::Files(files) => Arc::new(open(files.clone())?),
     };
     let resolver = match config.named_certificates.is_empty() {
         true => default,
@@ -61,10 +60,11 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig> {
         true => &[&rustls::version::TLS13],
         false => &[&rustls::version::TLS13, &rustls::version::TLS12],
     };
+    let any_client = AnyClient(aws_lc_rs::default_provider().signature_verification_algorithms);
     let mut server = ServerConfig::builder_with_provider(Arc::new(crypto(&config.tls)))
         .with_protocol_versions(versions)
         .context("cannot set up TLS")?
-        .with_client_cert_verifier(Arc::new(AnyClient::new()))
+        .with_client_cert_verifier(Arc::new(any_client))
         .with_cert_resolver(resolver);
     if config.http2_max_streams.is_some() {
         server.alpn_protocols.push(b"h2".to_vec());
@@ -102,12 +102,6 @@ fn certified(
 /// connection is open, and a client with a token, or one that reads an open path, needs no certificate.
 #[derive(Debug)]
 struct AnyClient(WebPkiSupportedAlgorithms);
-
-impl AnyClient {
-    fn new() -> Self {
-        Self(aws_lc_rs::default_provider().signature_verification_algorithms)
-    }
-}
 
 impl ClientCertVerifier for AnyClient {
     fn client_auth_mandatory(&self) -> bool {
@@ -151,43 +145,15 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// A certificate in files, loaded again when they change.
-#[derive(Debug)]
-struct Files {
-    files: CertificateFiles,
-    current: Mutex<(WatchedFiles, Arc<CertifiedKey>)>,
+/// A certificate in files.
+type LoadedCertificate = LoadedFiles<CertificateFiles, Arc<CertifiedKey>>;
+
+fn open(files: CertificateFiles) -> Result<LoadedCertificate> {
+    let paths = [files.certificate.clone(), files.key.clone()];
+    LoadedFiles::open("serving certificate", files, paths, read)
 }
 
-impl Files {
-    fn open(files: CertificateFiles) -> Result<Self> {
-        let watched = WatchedFiles::new([files.certificate.clone(), files.key.clone()]);
-        let key = Arc::new(read(&files)?);
-        Ok(Self {
-            files,
-            current: Mutex::new((watched, key)),
-        })
-    }
-
-    /// The certificate in use, loaded again if it has changed.
-    fn current(&self) -> Arc<CertifiedKey> {
-        let (watched, current) = &mut *self.current.lock();
-        if watched.has_changed() {
-            match read(&self.files) {
-                Ok(key) => {
-                    info!(file = %self.files.certificate.display(), "Loaded the changed serving certificate");
-                    *current = Arc::new(key);
-                }
-                Err(error) => warn!(
-                    error = format!("{error:#}"),
-                    "Keeping the serving certificate in use, the changed one is not usable"
-                ),
-            }
-        }
-        Arc::clone(current)
-    }
-}
-
-impl ResolvesServerCert for Files {
+impl ResolvesServerCert for LoadedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current())
     }
@@ -211,7 +177,7 @@ fn names_in(key: &CertifiedKey) -> Vec<String> {
 /// Certificates by server name, and a default.
 #[derive(Debug)]
 struct Named {
-    named: Vec<(Files, Vec<String>)>,
+    named: Vec<(LoadedCertificate, Vec<String>)>,
     default: Arc<dyn ResolvesServerCert>,
 }
 
@@ -219,10 +185,10 @@ impl Named {
     fn open(certificates: &[NamedCertificate], default: Arc<dyn ResolvesServerCert>) -> Result<Self> {
         let mut named = Vec::new();
         for NamedCertificate { files, names } in certificates {
-            let opened = Files::open(files.clone())?;
+            let opened = open(files.clone())?;
             if names.is_empty() && names_in(&opened.current()).is_empty() {
                 bail!(
-                    "there are no names in {}; add its names after a colon in --tls-sni-cert-key",
+                    "{} contains no names; add its names after a colon in --tls-sni-cert-key",
                     files.certificate.display()
                 );
             }
@@ -271,30 +237,33 @@ impl ResolvesServerCert for Named {
     }
 }
 
-fn read(files: &CertificateFiles) -> Result<CertifiedKey> {
+fn read(files: &CertificateFiles) -> Result<Arc<CertifiedKey>> {
     let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let (file, key_file) = (files.certificate.display(), files.key.display());
     let certificate = read(&files.certificate)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
     let chain = chain.unwrap_or_default();
     if chain.is_empty() {
-        bail!("{file} holds no certificate in PEM form");
+        bail!("{file} contains no certificate in PEM form");
     }
     let Ok(key) = PrivateKeyDer::from_pem_slice(&read(&files.key)?) else {
-        bail!("{key_file} holds no private key in PEM form");
+        bail!("{key_file} contains no private key in PEM form");
     };
-    certified(chain, key).with_context(|| format!("{file} and {key_file} cannot be used together"))
+    let certified = certified(chain, key);
+    certified
+        .map(Arc::new)
+        .with_context(|| format!("{file} and {key_file} cannot be used together"))
 }
 
 /// The pair in `--cert-dir`; created if neither file exists.
-fn kept_pair(folder: &Path, address: IpAddr) -> Result<CertificateFiles> {
+fn stored_pair(folder: &Path, address: IpAddr) -> Result<CertificateFiles> {
     let files = CertificateFiles {
         certificate: folder.join(format!("{PAIR_NAME}.crt")),
         key: folder.join(format!("{PAIR_NAME}.key")),
     };
-    let half = |there: &Path, missing: &Path| {
-        let (there, missing) = (there.display(), missing.display());
-        bail!("{there} exists but {missing} does not; delete the one or restore the other")
+    let half = |existing: &Path, missing: &Path| {
+        let (existing, missing) = (existing.display(), missing.display());
+        bail!("{existing} exists but {missing} does not; delete the one or restore the other")
     };
     match (files.certificate.exists(), files.key.exists()) {
         (true, true) => return Ok(files),

@@ -1,4 +1,4 @@
-//! What must hold for any bytes that somebody gives as a manifest: parts of manifests put into one another, and nonsense.
+//! Properties of any bytes that are read as a manifest: combined parts of manifests, and random bytes.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ const SEEDS: [&str; 7] = [
     "\u{feff}kind: Service\r\napiVersion: v1\r\nmetadata: {name: x, namespace: 7}\r\nspec: {type: ClusterIP}\r\n",
 ];
 
-/// Reads them, and looks at everything that is said of them.
+/// Reads them, and checks the result.
 fn holds(bytes: &[u8]) {
     let reading = manifest::read("f.yaml", bytes);
     let lines = bytes.iter().filter(|byte| matches!(byte, b'\n' | b'\r')).count() + 1;

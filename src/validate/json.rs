@@ -1,5 +1,5 @@
-//! What was found, for programs to read. The form is written down in `docs/reference/validate.md`; fields may join, none
-//! changes its meaning without another `version`.
+//! The report for programs. `docs/reference/validate.md` describes its format; fields may be added, but none changes its
+//! meaning without another `version`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ struct Document<'a> {
     provider: &'a str,
     verdict: Verdict,
     summary: Summary<'a>,
-    /// Where and as whom the cloud was asked.
+    /// The scope of the credentials in the cloud.
     cloud: Option<&'a str>,
     findings: Vec<FindingView<'a>>,
     passed: &'a [Passed],
@@ -47,10 +47,10 @@ struct FindingView<'a> {
     fix: &'a str,
 }
 
-/// The JSON of all of it.
+/// The JSON of the report.
 ///
 /// # Errors
-/// Never, as it only holds texts and numbers.
+/// Never, as it contains only texts and numbers.
 pub(crate) fn render(report: &Report) -> serde_json::Result<String> {
     let findings = report.findings.iter().map(|found| {
         let place = found.finding.place.as_ref();

@@ -1,4 +1,4 @@
-//! Manifests: which Services of type LoadBalancer stand in a file, and what is wrong with how they are written.
+//! Manifests: the Services of type LoadBalancer in a file, and the problems of their form.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,31 +13,31 @@ use ccm_core::{
 };
 use serde::Serialize;
 
-/// What stands in one file.
+/// The content of one file.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     /// Services of type LoadBalancer, in order.
     pub(super) services: Vec<Manifest>,
     /// Other Services.
     pub(super) skipped: Vec<Skipped>,
-    /// How many there are of every other kind.
+    /// The number of objects of every other kind.
     pub(super) others: BTreeMap<String, usize>,
-    /// What is wrong, with whose it is.
+    /// The problems, each with its Service.
     pub(super) findings: Vec<(Option<String>, Finding)>,
 }
 
-/// A Service as it stands in a file.
+/// A Service in a file.
 #[derive(Debug)]
 pub(super) struct Manifest {
     file: String,
-    /// `namespace/name`, or the name alone: then it is for whoever applies it to choose.
+    /// `namespace/name`, or the name alone: the namespace is then chosen when the manifest is applied.
     pub(super) name: String,
     root: Node,
     pub(super) view: Arc<ServiceView>,
 }
 
 impl Manifest {
-    /// Where a field stands, or would have to.
+    /// The position of a field, or the position where it is missing.
     pub(super) fn place(&self, field: &Field) -> Place {
         Place {
             file: self.file.clone(),
@@ -45,13 +45,13 @@ impl Manifest {
         }
     }
 
-    /// The same, to be left out.
+    /// This Service, left out for a reason.
     pub(super) fn skipped(&self, why: String) -> Skipped {
         Skipped::new(&self.file, self.root.at, &self.name, why)
     }
 }
 
-/// A Service that is not looked at.
+/// A Service that is not checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Skipped {
     pub(super) file: String,
@@ -94,11 +94,11 @@ pub(super) fn read(file: &str, content: &[u8]) -> Reading {
             Ok(node) => reader.object(node, None),
             Err(error) => {
                 let fix = if text.contains("{{") {
-                    "give what a template makes of it, such as the output of `helm template`"
+                    "pass the rendered template, such as the output of `helm template`"
                 } else {
-                    "mend this document; the others were read"
+                    "correct this document; the others were read"
                 };
-                reader.wrong(None, error.position, format!("no YAML: {}", error.message), fix);
+                reader.wrong(None, error.position, format!("not YAML: {}", error.message), fix);
             }
         }
     }
@@ -112,12 +112,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn wrong(&mut self, service: Option<&str>, at: Position, message: impl Into<String>, fix: &str) {
-        self.note(Severity::Error, (service, ""), at, message, fix);
+        self.add((service, ""), at, message, fix);
     }
 
-    fn note(
+    fn add(
         &mut self,
-        severity: Severity,
         (service, field): (Option<&str>, &str),
         at: Position,
         message: impl Into<String>,
@@ -127,15 +126,15 @@ impl Reader<'_> {
             file: self.file.to_owned(),
             position: Some(at),
         };
-        let finding = Finding::new(severity, field, message).at(place).fix(fix);
+        let finding = Finding::new(Severity::Error, field, message).at(place).fix(fix);
         self.reading.findings.push((service.map(str::to_owned), finding));
     }
 
-    /// One object; `kind`: what it is if it does not say so itself.
+    /// One object; `kind`: the default of its apiVersion and kind.
     fn object(&mut self, node: Node, kind: Option<(&str, &str)>) {
         let fix = "write apiVersion and kind, such as v1 and Service";
         if !matches!(node.value, Value::Map(_)) {
-            let message = format!("no Kubernetes object, but {}", node.value.kind());
+            let message = format!("not a Kubernetes object, but {}", node.value.kind());
             return self.wrong(None, node.at, message, fix);
         }
         let given = node.text("apiVersion").zip(node.text("kind")).or(kind);
@@ -187,24 +186,23 @@ impl Reader<'_> {
             Err(error) => {
                 let path = culprit(&node, &json);
                 let (at, field) = (node.locate(&path), path.join("."));
-                let message = format!("not as a Service has it: {error}");
+                let message = format!("not valid in a Service: {error}");
                 let fix = "see `kubectl explain service`";
-                self.note(Severity::Error, (service, &field), at, message, fix);
+                self.add((service, &field), at, message, fix);
             }
         }
     }
 
-    /// Keys that stand twice: one of the two is lost, and which one is decided by who reads it.
+    /// Reports duplicate keys: one of the two is ignored, and which one depends on the reader.
     fn duplicates(&mut self, service: Option<&str>, node: &Node) {
         for duplicate in node.duplicates(KeyCase::Sensitive) {
             let Entry { key, at, .. } = duplicate.entry;
-            let message = format!("stands twice, first in line {}", duplicate.first.line);
-            let fix = "leave only one of them";
-            self.note(Severity::Error, (service, key), *at, message, fix);
+            let message = format!("duplicate key, first in line {}", duplicate.first.line);
+            self.add((service, key), *at, message, "keep only one of them");
         }
     }
 
-    /// Annotations are texts. What else stands there is taken for the text that was hardly meant otherwise.
+    /// Reports annotations that are not texts, and replaces them by the text that was probably meant.
     fn annotations(&mut self, service: Option<&str>, node: &mut Node) {
         let mut wrong = Vec::new();
         let metadata = values_mut(node, "metadata");
@@ -216,7 +214,7 @@ impl Reader<'_> {
                     Value::Bool(_, text) | Value::Number(_, text) => text.clone(),
                     Value::List(_) | Value::Map(_) => node.to_json().to_string(),
                 };
-                // The API server takes nothing for an empty text.
+                // The API server reads null as an empty text.
                 if node.value != Value::Null {
                     wrong.push((key.clone(), *at, node.value.kind(), text.clone()));
                 }
@@ -227,7 +225,7 @@ impl Reader<'_> {
             let message =
                 format!("the value is {kind}, and annotations are texts: the API server refuses it");
             let fix = format!("write it in quotes: {text:?}");
-            self.note(Severity::Error, (service, &key), at, message, &fix);
+            self.add((service, &key), at, message, &fix);
         }
     }
 }
@@ -239,7 +237,7 @@ fn entries_mut(node: &mut Node) -> &mut [Entry] {
     }
 }
 
-/// The values of this key; a key may be there twice.
+/// The values of this key; a key may occur twice.
 fn values_mut<'a>(node: &'a mut Node, key: &'a str) -> impl Iterator<Item = &'a mut Node> {
     let entries = entries_mut(node).iter_mut();
     entries
@@ -247,7 +245,7 @@ fn values_mut<'a>(node: &'a mut Node, key: &'a str) -> impl Iterator<Item = &'a 
         .map(|entry| &mut entry.node)
 }
 
-/// Gives a node port to each port that has none, as the API server does when the Service is created.
+/// Allocates a node port for each port without one, as the API server does when the Service is created.
 fn allocate_node_ports(service: &mut ServiceView) {
     /// The API server's default range begins here. Only whether there is a node port counts.
     const FIRST: u16 = 30_000;
@@ -260,18 +258,18 @@ fn allocate_node_ports(service: &mut ServiceView) {
     }
 }
 
-/// `namespace/name`, as far as it is said.
+/// `namespace/name`, as far as they are set.
 fn name(node: &Node) -> String {
     let metadata = node.get("metadata");
-    let said = |key| metadata.and_then(|metadata| metadata.text(key));
-    let name = said("name").unwrap_or("(no name)");
-    match said("namespace") {
+    let text = |key| metadata.and_then(|metadata| metadata.text(key));
+    let name = text("name").unwrap_or("(no name)");
+    match text("namespace") {
         Some(namespace) => format!("{namespace}/{name}"),
         None => name.to_owned(),
     }
 }
 
-/// The path to what makes an object unreadable: without it the rest can be read. The path to nothing if there are several.
+/// The path to the only field that is not valid: without it the object can be read. An empty path if there are several.
 fn culprit<'a>(node: &'a Node, json: &serde_json::Value) -> Vec<&'a str> {
     for part in ["metadata", "spec", "status"] {
         let Some(Entry { key: part, node, .. }) = node.entry(part) else {

@@ -139,7 +139,7 @@ fn node_ports_are_allocated_unless_the_service_forbids_it() {
 }
 
 #[test]
-fn what_can_not_be_read_is_said_with_its_line_and_spoils_nothing_else() {
+fn unreadable_documents_are_reported_with_their_lines_and_affect_no_other() {
     let text = "\
 kind: Service
 apiVersion: v1
@@ -169,12 +169,12 @@ a: *nowhere
         .map(|(line, .., message)| (line, message))
         .collect();
     let expected = [
-        (4, "no YAML: "),
-        (6, "no Kubernetes object, but a text"),
+        (4, "not YAML: "),
+        (6, "not a Kubernetes object, but a text"),
         (8, "an object without apiVersion and kind"),
-        (10, "no Kubernetes object, but a list"),
-        (17, "no YAML: "),
-        (19, "no YAML: "),
+        (10, "not a Kubernetes object, but a list"),
+        (17, "not YAML: "),
+        (19, "not YAML: "),
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for ((line, message), (expected_line, begin)) in lines.iter().zip(expected) {
@@ -228,17 +228,17 @@ spec:
     assert_eq!(
         short,
         [
-            (13, "example.com/number", "stands twice"),
+            (13, "example.com/number", "duplicate key"),
             (6, "example.com/flag", "the value is a boolean"),
             (7, "example.com/number", "the value is a number"),
             (8, "example.com/word", "the value is a boolean"),
             (11, "example.com/list", "the value is a list"),
-            (18, "spec.loadBalancerSourceRanges", "not as a Service has it"),
+            (18, "spec.loadBalancerSourceRanges", "not valid in a Service"),
         ]
     );
-    // What was meant is looked at all the same.
-    let mended = text.replace("10.0.0.0/8", "[10.0.0.0/8]");
-    let view = &read(&mended).services[0].view;
+    // The text that was probably meant is checked, too.
+    let corrected = text.replace("10.0.0.0/8", "[10.0.0.0/8]");
+    let view = &read(&corrected).services[0].view;
     assert_eq!(view.annotation("example.com/flag"), Some("true"));
     assert_eq!(view.annotation("example.com/empty"), Some(""));
     assert_eq!(view.annotation("example.com/version"), Some("1.2.3"));
@@ -275,7 +275,7 @@ items:
     let message = wrong(&bomb).remove(0).3;
     assert!(message.contains("more than 1000000 values"), "{message}");
     let message = wrong("a: &a [*a]").remove(0).3;
-    assert!(message.contains("no YAML: "), "{message}");
+    assert!(message.contains("not YAML: "), "{message}");
     let deep = "[".repeat(100_000);
     assert_eq!(wrong(&deep).len(), 1);
 }
@@ -354,14 +354,14 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
                    spec: {type: LoadBalancer, loadBalancerClass: other, ports: [{port: 1}]}\n";
     let (kept, source) = file(&format!("{SEVERAL}{classed}"));
     let missing = Manifests::File("/does/not/exist".into());
-    let report = look(&provider, context(), std::slice::from_ref(&source)).await;
+    let report = check(&provider, context(), std::slice::from_ref(&source)).await;
     let path = kept.path().display().to_string();
     let name = |text: String| text.replace(&path, "f.yaml");
     insta::assert_snapshot!("text", name(as_text(&report)));
     insta::assert_snapshot!("json", name(as_json(&report).unwrap()));
     assert_eq!((report.verdict(), report.services), (Verdict::Errors, 2));
 
-    let report = look(&provider, context(), &[]).await;
+    let report = check(&provider, context(), &[]).await;
     assert_eq!(report.verdict(), Verdict::Warnings);
     assert_eq!(
         [
@@ -370,7 +370,7 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
         ],
         [0, 2]
     );
-    let report = look(&provider, context(), &[missing, source]).await;
+    let report = check(&provider, context(), &[missing, source]).await;
     assert_eq!(
         report.verdict(),
         Verdict::Incomplete,
@@ -382,13 +382,13 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
 #[tokio::test]
 async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
     let (_kept, source) = file(SEVERAL);
-    let report = look(&NO_CHECKER, context(), std::slice::from_ref(&source)).await;
+    let report = check(&NO_CHECKER, context(), std::slice::from_ref(&source)).await;
     assert_eq!(report.verdict(), Verdict::Errors);
     let text = as_text(&report);
     assert!(text.contains("error: cloud: who are you"), "{text}");
     assert!(text.contains("the provider acme does not check them"), "{text}");
     assert!(
-        text.contains("Service shop/web: only its form was looked at"),
+        text.contains("Service shop/web: only its form was checked"),
         "{text}"
     );
 
@@ -396,7 +396,7 @@ async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
         validate: |_| Err(Error::new(ErrorKind::InvalidConfig, "a:1: x\na:2: y")),
         ..NO_CHECKER
     };
-    let report = look(&wrong, context(), &[]).await;
+    let report = check(&wrong, context(), &[]).await;
     assert_eq!(report.findings.len(), 2);
 
     #[derive(Debug)]
@@ -415,7 +415,7 @@ async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
         },
         ..NO_CHECKER
     };
-    let report = look(&good, context(), &[]).await;
+    let report = check(&good, context(), &[]).await;
     assert_eq!(report.verdict(), Verdict::Fine);
     assert_eq!(report.verdict().exit_code(true), 0);
 }

@@ -1,12 +1,12 @@
-//! What was found, for people to read.
+//! The report for people.
 
 use std::fmt::{self, Write as _};
 
 use ccm_core::check::Severity;
 
-use super::{Found, Report, Verdict};
+use super::{Problem, Report, Verdict};
 
-/// The text of all of it.
+/// The text of the report.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -31,7 +31,7 @@ fn write(report: &Report, out: &mut String) -> fmt::Result {
         writeln!(out)?;
     }
     if !report.skipped.is_empty() || !report.left_out.is_empty() {
-        writeln!(out, "Not looked at")?;
+        writeln!(out, "Not checked")?;
         for skipped in &report.skipped {
             let (file, line) = (&skipped.file, skipped.line);
             writeln!(
@@ -48,7 +48,7 @@ fn write(report: &Report, out: &mut String) -> fmt::Result {
     write_summary(report, out)
 }
 
-fn write_finding(found: &Found, out: &mut String) -> fmt::Result {
+fn write_finding(found: &Problem, out: &mut String) -> fmt::Result {
     let finding = &found.finding;
     if let Some(place) = &finding.place {
         write!(out, "{place}: ")?;
@@ -57,7 +57,7 @@ fn write_finding(found: &Found, out: &mut String) -> fmt::Result {
     if let Some(service) = &found.service {
         write!(out, "Service {service}: ")?;
     }
-    // Where the reader of the config names no key, file and line say enough.
+    // Without a key of the config, file and line are enough.
     if !finding.about.is_empty() && finding.about != "config" {
         write!(out, "{}: ", finding.about)?;
     }
@@ -101,7 +101,7 @@ fn write_summary(report: &Report, out: &mut String) -> fmt::Result {
     }
     writeln!(
         out,
-        " Services looked at: {}; left out: {skipped}; other objects: {others}.",
+        " Services checked: {}; left out: {skipped}; other objects: {others}.",
         report.services
     )
 }

@@ -145,7 +145,7 @@ async fn a_leader_whose_lease_is_stolen_ends_and_does_not_take_it_back() {
     loses_lease(&stage, "a", &mut first).await;
     let log = stage.log("a");
     assert!(
-        log.contains(THIEF) && log.contains("has taken the lease"),
+        log.contains(THIEF) && log.contains("has acquired the lease"),
         "{log}"
     );
     assert_eq!(stage.holder(&short().name).await, THIEF);

@@ -86,7 +86,7 @@ async fn ends_well(stage: &Stage, name: &str, ccm: &mut Ccm) {
     let status = ccm.wait(LIMIT).await.unwrap();
     let log = stage.log(name);
     assert!(status.success(), "{log}");
-    assert_eq!(log.matches("Gave up the lease").count(), 2, "{log}");
+    assert_eq!(log.matches("Released the lease").count(), 2, "{log}");
 }
 
 async fn metric(ccm: &Ccm, lease: &str) -> String {
@@ -170,7 +170,7 @@ async fn only_migrated_controllers_wait_for_a_manager_of_another_kind() {
     }
     let (_, page) = ours.get("/statusz").await.unwrap();
     assert!(
-        page.contains(&format!(" holds the lease kube-system/{LEASE}")) && !page.contains("nobody holds"),
+        page.contains(&format!(" holds the lease kube-system/{LEASE}")) && !page.contains("has no holder"),
         "{page}"
     );
 
@@ -234,7 +234,7 @@ async fn the_loss_of_either_lease_ends_the_process() {
         assert!(log.contains(message), "{stolen}: {log}");
         assert_eq!(stage.holder(stolen).await, THIEF);
         // The other Lease is released, unless a write was cut off, which may still arrive.
-        let kept = log.contains("Not giving up the lease before it runs out");
+        let kept = log.contains("Not releasing the lease before it expires");
         assert!(kept || stage.holder(&other).await.is_empty(), "{stolen}: {log}");
     }
 }

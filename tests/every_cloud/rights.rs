@@ -174,7 +174,7 @@ impl Rights {
         let log = self.life.log();
         assert!(self.ccm.wait(LIMIT).await.unwrap().success(), "{log}");
         let log = self.life.log();
-        assert!(log.contains("Gave up the lease"), "{log}");
+        assert!(log.contains("Released the lease"), "{log}");
         // Nothing was in progress any more, so nothing had to be cut off.
         assert!(!log.contains("Cutting off"), "{log}");
         let requests = self.requests();

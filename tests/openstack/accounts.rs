@@ -170,7 +170,7 @@ async fn the_log_names_missing_rights() {
     scene.servers(&["n-1".to_owned()]);
     scene.register(&["n-1".to_owned()]).await;
     let log = scene
-        .logged("There is no token for the service account of a controller")
+        .logged("Could not get a token for the service account of a controller")
         .await;
     assert!(
         log.contains("grant the account of this program create serviceaccounts/token in kube-system"),

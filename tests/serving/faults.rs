@@ -26,8 +26,8 @@ async fn only_probes_are_served_while_the_api_server_answers_no_reviews() {
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     until(200, || ccm.get_as(&scraper, "/metrics")).await;
     for (round, (resource, what)) in [
-        ("tokenreviews", "who clients are"),
-        ("subjectaccessreviews", "what clients may do"),
+        ("tokenreviews", "TokenReview"),
+        ("subjectaccessreviews", "SubjectAccessReview"),
     ]
     .into_iter()
     .enumerate()
@@ -42,17 +42,11 @@ async fn only_probes_are_served_while_the_api_server_answers_no_reviews() {
         for path in ["/healthz", "/livez", "/readyz"] {
             assert_eq!(ccm.get_as(&scraper, path).await.unwrap().0, 200, "{path}");
         }
-        assert_eq!(
-            stage.lines("The API server cannot be asked about clients"),
-            round + 1
-        );
+        assert_eq!(stage.lines("Reviews of clients fail"), round + 1);
         assert_eq!(stage.lines(&format!("what=\"{what}\"")).min(1), 1);
         proxy.remove(rule);
         until(200, || ccm.get_as(&scraper, "/metrics")).await;
-        assert_eq!(
-            stage.lines("The API server answers about clients again"),
-            round + 1
-        );
+        assert_eq!(stage.lines("Reviews of clients succeed again"), round + 1);
     }
     // A short failure is retried, so that the scraper gets its answer.
     let once = Action::status(500);
@@ -182,12 +176,15 @@ async fn changed_certificates_are_used_if_they_are_valid() {
     fs::write(&certificate, new.cert.pem()).unwrap();
     assert_eq!(shown().await, old.cert.der().to_vec());
     assert_eq!(shown().await, old.cert.der().to_vec());
-    assert_eq!(stage.lines("Keeping the serving certificate in use"), 1);
+    assert_eq!(
+        stage.lines("Changed files are not usable, keeping the previous content"),
+        1
+    );
     fs::write(&key, new.signing_key.serialize_pem()).unwrap();
     assert_eq!(shown().await, new.cert.der().to_vec());
     fs::remove_file(&key).unwrap();
     assert_eq!(shown().await, new.cert.der().to_vec());
-    assert_eq!(stage.lines("Loaded the changed serving certificate"), 1);
+    assert_eq!(stage.lines("Loaded changed files"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

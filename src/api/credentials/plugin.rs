@@ -1,7 +1,7 @@
 //! Credential plugins: programs that a kubeconfig names and that print credentials, as an `ExecCredential` of
 //! `client.authentication.k8s.io`.
 
-use std::{collections::HashMap, fmt, process::Stdio, time::Duration};
+use std::{collections::HashMap, process::Stdio, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::config::ExecConfig;
@@ -40,8 +40,8 @@ struct Status {
 /// Runs a plugin. Its standard output stays out of every message.
 ///
 /// # Errors
-/// It cannot be run, fails, or prints no credentials, in words for the user.
-pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
+/// It cannot be run, fails, or prints no credentials: the problem, for the user.
+pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
     let name = config
         .command
         .as_deref()
@@ -54,21 +54,17 @@ pub(super) async fn ask(config: &ExecConfig) -> Result<Given, String> {
         .env("KUBERNETES_EXEC_INFO", about(config))
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    let hint = |error: &dyn fmt::Display| {
-        let hint = config.install_hint.as_deref().map(str::trim).unwrap_or_default();
-        match hint {
-            "" => format!("{plugin} cannot be run: {error}"),
-            hint => format!("{plugin} cannot be run: {error}; {hint}"),
-        }
-    };
     let output = timeout(LIMIT, command.output())
         .await
-        .map_err(|_| format!("{plugin} has not ended after {} s", LIMIT.as_secs()))?
-        .map_err(|error| hint(&error))?;
+        .map_err(|_| format!("{plugin} did not exit within {} s", LIMIT.as_secs()))?
+        .map_err(|error| match config.install_hint.as_deref().map(str::trim) {
+            None | Some("") => format!("{plugin} cannot be run: {error}"),
+            Some(hint) => format!("{plugin} cannot be run: {error}; {hint}"),
+        })?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim();
-        let end = said.get(said.floor_char_boundary(said.len().saturating_sub(SHOWN))..);
+        let text = String::from_utf8_lossy(&output.stderr);
+        let text = text.trim();
+        let end = text.get(text.floor_char_boundary(text.len().saturating_sub(SHOWN))..);
         return Err(format!(
             "{plugin} failed ({}) and printed {:?}",
             output.status,
@@ -142,21 +138,21 @@ mod tests {
     }
 
     async fn problem(script: &str) -> String {
-        ask(&shell(script)).await.err().unwrap()
+        run(&shell(script)).await.err().unwrap()
     }
 
     #[tokio::test]
-    async fn a_token_and_its_end_are_taken() {
+    async fn a_token_and_its_expiry_are_read() {
         let script = r#"test "$GREETING" = hello || exit 1
             case "$KUBERNETES_EXEC_INFO" in *client.authentication.k8s.io/v1*) ;; *) exit 2 ;; esac
             echo '{"status": {"token": "s3cret", "expirationTimestamp": "2030-01-01T00:00:00Z"}}'"#;
-        let given = ask(&shell(script)).await.unwrap();
+        let given = run(&shell(script)).await.unwrap();
         assert_eq!(given.token.as_deref(), Some("s3cret"));
         assert_eq!(given.expires.unwrap().to_string(), "2030-01-01T00:00:00Z");
     }
 
     #[tokio::test]
-    async fn what_goes_wrong_is_said_and_what_it_printed_is_not() {
+    async fn errors_do_not_contain_the_output() {
         let error = problem("echo s3cret; echo go and log in >&2; exit 3").await;
         assert!(
             error.contains("plugin sh failed (exit status: 3)") && error.contains("go and log in"),
@@ -180,7 +176,7 @@ mod tests {
         }
         let mut missing = shell("");
         missing.command = Some("/no/such/plugin".to_owned());
-        let error = ask(&missing).await.err().unwrap();
+        let error = run(&missing).await.err().unwrap();
         assert!(
             error.contains("/no/such/plugin cannot be run") && error.ends_with("; install it with apt"),
             "{error}"

@@ -50,9 +50,9 @@ pub(crate) enum Source {
 pub(super) struct Loaded {
     /// Complete: no file and no plugin is needed any more.
     pub(super) config: Config,
-    /// When the credentials end, if they say so.
+    /// The expiry of the credentials, if they have one.
     pub(super) expires: Option<Timestamp>,
-    /// They come from a plugin, which gives other ones when it runs again.
+    /// Whether they come from a plugin, which returns other credentials when it runs again.
     pub(super) from_plugin: bool,
 }
 
@@ -60,7 +60,7 @@ impl Source {
     /// The service account of the pod that this process runs in.
     ///
     /// # Errors
-    /// The process runs in no pod, or in one without a service account: what is missing.
+    /// The process does not run in a pod, or the pod has no service account: the missing part.
     pub(crate) fn pod() -> Result<Self, String> {
         let variable = |name: &str| env::var(name).map_err(|_| format!("the variable {name} is not set"));
         let (host, port) = (
@@ -73,7 +73,7 @@ impl Source {
         })
     }
 
-    /// Every file in which a change shows, as far as they are known.
+    /// Every file whose change matters, as far as they are known.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::Server(_) => Vec::new(),
@@ -90,10 +90,10 @@ impl Source {
         }
     }
 
-    /// Reads it, and asks the plugin that it names.
+    /// Reads it, and runs the plugin that it names.
     ///
     /// # Errors
-    /// What is wrong and what to do, in words for the user and without any secret.
+    /// The problem and its fix, for the user and without any secret.
     pub(super) async fn load(&self) -> Result<Loaded, String> {
         let mut config = match self {
             Self::Server(server) => Config::new(server.clone()),
@@ -110,10 +110,10 @@ impl Source {
         {
             if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
                 return Err(self.blame(
-                    "its credential plugin has interactiveMode Always, and there is nobody to ask: use one that works alone",
+                    "its credential plugin has interactiveMode Always, but the plugin must run without a user: use another mode",
                 ));
             }
-            let given = plugin::ask(&exec).await.map_err(|error| self.blame(&error))?;
+            let given = plugin::run(&exec).await.map_err(|error| self.blame(&error))?;
             from_plugin = true;
             expires = given.expires;
             config.auth_info.token = given.token.map(Into::into);
@@ -127,7 +127,7 @@ impl Source {
         {
             return Err(self.blame("its token is invalid: it contains a line break or non-ASCII characters"));
         }
-        // Everything that could fail later fails here.
+        // Credentials that could fail later fail here.
         transport::open(&config, Keepalive::default(), Versions::Http2)
             .map_err(|error| self.blame(&report(&error)))?;
         Ok(Loaded {
@@ -137,7 +137,7 @@ impl Source {
         })
     }
 
-    /// What is wrong with it.
+    /// An error about it.
     fn blame(&self, what: &str) -> String {
         match self {
             Self::File { flag, path, .. } => blame(flag, path, what),
@@ -172,7 +172,7 @@ fn base64(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether a plugin would be asked for nothing.
+/// Whether a plugin is not needed.
 fn has_credentials(user: &AuthInfo) -> bool {
     user.token.is_some()
         || (user.username.is_some() && user.password.is_some())
@@ -187,7 +187,7 @@ pub(super) fn pod_server(host: &str, port: &str) -> Result<Uri, String> {
     };
     server
         .parse()
-        .map_err(|_| format!("KUBERNETES_SERVICE_HOST and _PORT make {server:?}, which is no URL"))
+        .map_err(|_| format!("KUBERNETES_SERVICE_HOST and _PORT result in {server:?}, which is not a URL"))
 }
 
 fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
@@ -202,18 +202,18 @@ fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
     match config.root_cert {
         Some(_) => Ok(config),
         None => Err(format!(
-            "{} holds no certificate in PEM form",
+            "{} contains no certificate in PEM form",
             authorities.display()
         )),
     }
 }
 
-/// A file with a token: a line break at its end is no part of it.
+/// The token in a file, without the line break at its end.
 fn token(path: &Path) -> Result<String, String> {
     let text =
         fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     match text.trim() {
-        "" => Err(format!("there is no token in {}", path.display())),
+        "" => Err(format!("no token in {}", path.display())),
         token => Ok(token.to_owned()),
     }
 }
@@ -237,11 +237,11 @@ async fn of_kubeconfig(mut kubeconfig: Kubeconfig, server: Option<&Uri>) -> Resu
     if config.cluster_url.host().is_none() {
         let url = &config.cluster_url;
         return Err(format!(
-            "its server {url} is no URL such as https://10.0.0.1:6443"
+            "its server {url} is not a URL such as https://10.0.0.1:6443"
         ));
     }
     if let Some(file) = token_file {
-        // It precedes a token in the kubeconfig itself, since it is the one that is kept up to date.
+        // It precedes a token in the kubeconfig itself, since only the file is updated.
         config.auth_info.token_file = None;
         config.auth_info.token = Some(token(Path::new(&file))?.into());
     }
@@ -249,7 +249,7 @@ async fn of_kubeconfig(mut kubeconfig: Kubeconfig, server: Option<&Uri>) -> Resu
     Ok(config)
 }
 
-/// Puts certificate and key in the place of the names of their files.
+/// Replaces the file names of certificate and key by the content of the files.
 fn inline_pair(user: &mut AuthInfo) -> Result<(), String> {
     let read = |path: String| match fs::read(&path) {
         Ok(bytes) => Ok(base64(&bytes)),
@@ -273,12 +273,12 @@ fn inline_pair(user: &mut AuthInfo) -> Result<(), String> {
 }
 
 fn read(flag: &str, path: &Path) -> Result<Kubeconfig, String> {
-    // Its own words for this are less clear.
+    // Kubeconfig's own error is less clear.
     fs::File::open(path).map_err(|error| format!("{flag}: cannot read {}: {error}", path.display()))?;
     Kubeconfig::read_from(path).map_err(|error| blame(flag, path, &explain(&error)))
 }
 
-/// What is wrong, without the content of the file.
+/// The problem, without the content of the file.
 fn explain(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => {
@@ -286,17 +286,17 @@ fn explain(error: &KubeconfigError) -> String {
                 .location()
                 .map(|at| format!(" at line {}, column {}", at.line(), at.column()))
                 .unwrap_or_default();
-            format!("it is no kubeconfig{at}; what stands there is not shown, it may be a secret")
+            format!("it is not a kubeconfig{at}; the text is not shown, it may be a secret")
         }
         KubeconfigError::ParseClusterUrl(_) => {
-            "its server is no URL; write one such as https://10.0.0.1:6443".to_owned()
+            "its server is not a URL; write a URL such as https://10.0.0.1:6443".to_owned()
         }
         KubeconfigError::MissingClusterUrl => "its cluster has no server".to_owned(),
         other => report(other),
     }
 }
 
-/// What the current context of a kubeconfig refers to.
+/// The objects that the current context of a kubeconfig refers to.
 struct Chosen<'a> {
     cluster_name: &'a str,
     cluster: &'a Cluster,
@@ -313,25 +313,28 @@ impl<'a> Chosen<'a> {
         };
         let name = kubeconfig.current_context.as_deref().unwrap_or_default();
         if name.is_empty() {
-            let there = there(contexts());
+            let existing = existing(contexts());
             return Err(format!(
-                "it does not say which context to use; set current-context ({there})"
+                "it has no current context; set current-context ({existing})"
             ));
         }
-        let context = find(name, contexts())
-            .map_err(|there| format!("there is no context {name:?}; correct current-context ({there})"))?;
-        let missing = |what: &str, wanted: &str, there: String| {
-            format!("the {what} {wanted:?} of context {name:?} is not there; correct the context ({there})")
+        let context = find(name, contexts()).map_err(|existing| {
+            format!("context {name:?} does not exist; correct current-context ({existing})")
+        })?;
+        let missing = |kind: &str, missing: &str, existing: String| {
+            format!(
+                "the {kind} {missing:?} of context {name:?} does not exist; correct the context ({existing})"
+            )
         };
         let clusters = kubeconfig.clusters.iter();
         let clusters = clusters.map(|named| (&named.name, named.cluster.as_ref()));
-        let cluster =
-            find(&context.cluster, clusters).map_err(|there| missing("cluster", &context.cluster, there))?;
+        let cluster = find(&context.cluster, clusters)
+            .map_err(|existing| missing("cluster", &context.cluster, existing))?;
         let users = kubeconfig.auth_infos.iter();
         let users = users.map(|named| (&named.name, Some(named.auth_info.as_ref())));
         let user = match context.user.as_deref() {
             None | Some("") => None,
-            Some(user) => find(user, users).map_err(|there| missing("user", user, there))?,
+            Some(user) => find(user, users).map_err(|existing| missing("user", user, existing))?,
         };
         Ok(Self {
             cluster_name: &context.cluster,
@@ -361,20 +364,20 @@ impl<'a> Chosen<'a> {
 /// The item of this name.
 ///
 /// # Errors
-/// There is none: which there are.
+/// There is no such item: the existing ones.
 fn find<'a, T>(
     name: &str,
     mut items: impl Iterator<Item = (&'a String, Option<T>)> + Clone,
 ) -> Result<T, String> {
     let all = items.clone();
     let found = items.find(|(known, _)| *known == name);
-    found.and_then(|(_, item)| item).ok_or_else(|| there(all))
+    found.and_then(|(_, item)| item).ok_or_else(|| existing(all))
 }
 
-fn there<'a, T>(items: impl Iterator<Item = (&'a String, T)>) -> String {
+fn existing<'a, T>(items: impl Iterator<Item = (&'a String, T)>) -> String {
     let names: Vec<_> = items.map(|(name, _)| name.as_str()).collect();
     match names.as_slice() {
-        [] => "there is none".to_owned(),
-        names => format!("there is {}", names.join(", ")),
+        [] => "none exists".to_owned(),
+        names => format!("existing: {}", names.join(", ")),
     }
 }

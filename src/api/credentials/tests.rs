@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{source::pod_server, *};
 
-/// Stands in for every secret.
+/// The value of every secret.
 const SECRET: &str = "open-sesame-7";
 
 /// A kubeconfig and the files that it names.
@@ -79,21 +79,25 @@ async fn problem(source: Source) -> String {
 }
 
 fn token(credentials: &Credentials) -> Option<String> {
-    let current = credentials.subscribe().borrow().clone();
+    let current = credentials.current();
     let token = current.config.auth_info.token.as_ref()?;
     Some(token.expose_secret().to_owned())
 }
 
-/// Waits until other credentials are in force.
+fn server_of(credentials: &Credentials) -> http::Uri {
+    credentials.current().config.cluster_url.clone()
+}
+
+/// Waits until other credentials are in use.
 async fn change(credentials: &Credentials, then: impl FnOnce()) {
-    let mut changes = credentials.subscribe();
+    let mut changes = credentials.0.current.subscribe();
     changes.borrow_and_update();
     then();
     changes.changed().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_kubeconfig_lacks_is_said_with_what_is_there() {
+async fn what_a_kubeconfig_lacks_is_reported_with_what_exists() {
     let folder = Folder::new();
     let error = problem(folder.source(None)).await;
     assert!(
@@ -106,23 +110,23 @@ async fn what_a_kubeconfig_lacks_is_said_with_what_is_there() {
     for (config, words) in [
         (
             json!({}),
-            "does not say which context to use; set current-context (there is none)",
+            "it has no current context; set current-context (none exists)",
         ),
         (
             json!({"contexts": context}),
-            "set current-context (there is here)",
+            "set current-context (existing: here)",
         ),
         (
             json!({"current-context": "there", "contexts": context}),
-            "there is no context \"there\"; correct current-context (there is here)",
+            "context \"there\" does not exist; correct current-context (existing: here)",
         ),
         (
             json!({"current-context": "here", "contexts": context, "users": user}),
-            "the cluster \"k\" of context \"here\" is not there; correct the context (there is none)",
+            "the cluster \"k\" of context \"here\" does not exist; correct the context (none exists)",
         ),
         (
             json!({"current-context": "here", "contexts": context, "clusters": cluster}),
-            "the user \"u\" of context \"here\" is not there",
+            "the user \"u\" of context \"here\" does not exist",
         ),
         (
             json!({"current-context": "here", "contexts": context, "users": user, "clusters": [{"name": "k", "cluster": {}}]}),
@@ -131,7 +135,7 @@ async fn what_a_kubeconfig_lacks_is_said_with_what_is_there() {
         (
             json!({"current-context": "here", "contexts": context, "users": user,
                    "clusters": [{"name": "k", "cluster": {"server": "::"}}]}),
-            "its server is no URL; write one such as https://10.0.0.1:6443",
+            "its server is not a URL; write a URL such as https://10.0.0.1:6443",
         ),
     ] {
         folder.write("kubeconfig", &config.to_string());
@@ -141,7 +145,7 @@ async fn what_a_kubeconfig_lacks_is_said_with_what_is_there() {
 }
 
 #[tokio::test]
-async fn no_secret_stands_in_what_is_wrong() {
+async fn no_error_contains_a_secret() {
     let folder = Folder::new();
     for text in [
         format!("users: {SECRET}"),
@@ -151,7 +155,7 @@ async fn no_secret_stands_in_what_is_wrong() {
     ] {
         folder.write("kubeconfig", &text);
         let error = problem(folder.source(None)).await;
-        assert!(error.contains("it is no kubeconfig"), "{error}");
+        assert!(error.contains("it is not a kubeconfig"), "{error}");
     }
     folder.write("empty", " \n");
     folder.write("two", &format!("{SECRET}\n{SECRET}\n"));
@@ -161,7 +165,7 @@ async fn no_secret_stands_in_what_is_wrong() {
     let script = |text: &str| json!({"command": "sh", "args": ["-c", text], "apiVersion": "x"});
     for (user, words) in [
         (json!({"tokenFile": "missing"}), "cannot read "),
-        (json!({"tokenFile": "empty"}), "there is no token in "),
+        (json!({"tokenFile": "empty"}), "no token in "),
         (json!({"tokenFile": "two"}), "its token is invalid"),
         (json!({"token": format!("{SECRET}\n")}), "its token is invalid"),
         (
@@ -192,7 +196,7 @@ async fn no_secret_stands_in_what_is_wrong() {
         ),
         (
             json!({"exec": {"command": "sh", "apiVersion": "x", "interactiveMode": "Always"}}),
-            "there is nobody to ask",
+            "the plugin must run without a user",
         ),
     ] {
         let error = problem(folder.kubeconfig(json!({}), &user)).await;
@@ -206,13 +210,13 @@ async fn no_secret_stands_in_what_is_wrong() {
 async fn the_master_replaces_the_server_of_the_kubeconfig() {
     let folder = Folder::new();
     let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "t"}))).await;
-    assert_eq!(credentials.server(), "https://10.0.0.1:6443/");
+    assert_eq!(server_of(&credentials), "https://10.0.0.1:6443/");
     let credentials = load(folder.source(Some("https://10.0.0.2:6443"))).await;
-    assert_eq!(credentials.server(), "https://10.0.0.2:6443/");
+    assert_eq!(server_of(&credentials), "https://10.0.0.2:6443/");
     assert_eq!(token(&credentials).unwrap(), "t");
     let credentials = load(Source::Server("http://[::1]:8080".parse().unwrap())).await;
     assert_eq!(
-        (credentials.server().port_u16(), token(&credentials)),
+        (server_of(&credentials).port_u16(), token(&credentials)),
         (Some(8080), None)
     );
 }
@@ -229,7 +233,7 @@ async fn a_user_may_be_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_file_counts_before_a_token_and_is_followed() {
+async fn a_token_file_precedes_a_token_and_is_followed() {
     let folder = Folder::new();
     folder.write("token", "first\n");
     let user = json!({"token": "stale", "tokenFile": "token"});
@@ -237,7 +241,7 @@ async fn a_token_file_counts_before_a_token_and_is_followed() {
     assert_eq!(token(&credentials).unwrap(), "first");
     change(&credentials, || folder.write("token", "second")).await;
     assert_eq!(token(&credentials).unwrap(), "second");
-    // Some take it away once it was read.
+    // Some programs remove the file after it was read.
     fs::remove_file(folder.path("token")).unwrap();
     sleep(INTERVAL * 3).await;
     assert_eq!(token(&credentials).unwrap(), "second");
@@ -246,7 +250,7 @@ async fn a_token_file_counts_before_a_token_and_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_is_taken_with_its_key_and_not_before() {
+async fn a_certificate_is_applied_together_with_its_key() {
     let folder = Folder::new();
     folder.pair("a");
     folder.pair("b");
@@ -255,7 +259,7 @@ async fn a_certificate_is_taken_with_its_key_and_not_before() {
     }
     let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
     let credentials = load(folder.kubeconfig(json!({}), &user)).await;
-    let mut changes = credentials.subscribe();
+    let mut changes = credentials.0.current.subscribe();
     folder.write("client.crt", &folder.read("b.crt"));
     sleep(INTERVAL * 2).await;
     assert!(!changes.has_changed().unwrap());
@@ -267,13 +271,13 @@ async fn a_certificate_is_taken_with_its_key_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn authorities_are_followed_and_rubbish_is_not_taken() {
+async fn authorities_are_followed_and_invalid_ones_are_not_applied() {
     let folder = Folder::new();
     folder.pair("old");
     folder.pair("new");
     folder.write("ca.crt", &folder.read("old.crt"));
     let credentials = load(folder.kubeconfig(json!({"certificate-authority": "ca.crt"}), &json!({}))).await;
-    let roots = || credentials.subscribe().borrow().config.root_cert.clone().unwrap();
+    let roots = || credentials.current().config.root_cert.clone().unwrap();
     let old = roots();
     folder.write(
         "ca.crt",
@@ -286,17 +290,17 @@ async fn authorities_are_followed_and_rubbish_is_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubeconfig_written_anew_is_taken_over_unless_its_server_is_another() {
+async fn a_changed_kubeconfig_is_applied_unless_its_server_is_another() {
     let folder = Folder::new();
     let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "first"}))).await;
-    let server = credentials.server();
+    let server = server_of(&credentials);
     folder.write_kubeconfig(
         json!({"server": "https://10.9.9.9"}),
         &json!({"token": "elsewhere"}),
     );
     sleep(INTERVAL * 2).await;
     assert_eq!(
-        (token(&credentials).unwrap(), credentials.server()),
+        (token(&credentials).unwrap(), server_of(&credentials)),
         ("first".to_owned(), server)
     );
     folder.write("kubeconfig", "half of i");
@@ -309,7 +313,7 @@ async fn a_kubeconfig_written_anew_is_taken_over_unless_its_server_is_another() 
     assert_eq!(token(&credentials).unwrap(), "second");
 }
 
-/// A plugin that prints what stands in a file and leaves a line for each time.
+/// A plugin that prints the content of a file and adds a line to another file for each run.
 fn plugin(folder: &Folder) -> Value {
     let script = format!(
         "echo >> {runs}; cat {answer}",
@@ -325,7 +329,7 @@ fn answer(token: &str, expires: Option<Timestamp>) -> String {
 }
 
 #[tokio::test]
-async fn a_plugin_is_asked_once_and_again_before_the_end_and_after_401() {
+async fn a_plugin_runs_once_and_again_before_the_expiry_and_after_401() {
     let folder = Folder::new();
     let runs = || folder.read("runs").lines().count();
     let soon = Timestamp::now() + Duration::from_secs(2);
@@ -340,14 +344,14 @@ async fn a_plugin_is_asked_once_and_again_before_the_end_and_after_401() {
     change(&credentials, || {}).await;
     assert_eq!((token(&credentials).unwrap(), runs()), ("second".to_owned(), 2));
 
-    // It has no end now, and nobody asks until it is not accepted. What was in force before counts no more.
+    // The token has no expiry now, and the plugin runs only after a 401 answer. Answers to former tokens do not count.
     credentials.rejected(1);
     assert_eq!(*credentials.0.rejected.borrow(), 0);
     folder.write("answer", &answer("third", None));
     change(&credentials, || credentials.rejected(2)).await;
     assert_eq!((token(&credentials).unwrap(), runs()), ("third".to_owned(), 3));
 
-    // One that fails is asked again until it does not.
+    // A plugin that fails runs again until it succeeds.
     folder.write("answer", "");
     credentials.rejected(3);
     while runs() < 6 {
@@ -367,10 +371,10 @@ fn credentials_are_renewed_a_minute_before_their_end_or_when_a_fifth_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_not_changed_is_not_taken_over_because_of_401() {
+async fn unchanged_credentials_are_not_applied_after_401() {
     let folder = Folder::new();
     let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "t"}))).await;
-    let mut changes = credentials.subscribe();
+    let mut changes = credentials.0.current.subscribe();
     changes.borrow_and_update();
     credentials.rejected(1);
     timeout(INTERVAL * 10, changes.changed()).await.unwrap_err();
@@ -398,8 +402,8 @@ async fn a_pods_token_and_authorities_are_followed_as_the_kubelet_replaces_them(
         folder: folder.path(""),
     })
     .await;
-    assert_eq!(credentials.server(), "https://[fd00::1]:443/");
-    let roots = || credentials.subscribe().borrow().config.root_cert.clone().unwrap();
+    assert_eq!(server_of(&credentials), "https://[fd00::1]:443/");
+    let roots = || credentials.current().config.root_cert.clone().unwrap();
     let (before, old) = (token(&credentials).unwrap(), roots());
     assert_eq!(before, "first");
     change(&credentials, || lay("..2", "second", "new.crt")).await;
@@ -421,7 +425,7 @@ async fn what_a_pod_lacks_is_named() {
     assert!(
         problem(pod())
             .await
-            .contains("ca.crt holds no certificate in PEM form")
+            .contains("ca.crt contains no certificate in PEM form")
     );
     assert!(pod_server("a b", "443").is_err());
 }

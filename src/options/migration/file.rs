@@ -35,7 +35,7 @@ pub(super) fn read(file: &str, text: &str, known: &Known, reader: &mut Reader) -
     migration.filter(|_| reader.errors.len() == before)
 }
 
-/// Collects what is wrong with the file.
+/// Reads the file, and collects its problems.
 struct FileReader<'a> {
     file: &'a str,
     known: &'a Known,
@@ -43,21 +43,19 @@ struct FileReader<'a> {
 }
 
 impl FileReader<'_> {
-    fn wrong(&mut self, line: usize, message: impl fmt::Display) {
-        let place = self.place(line);
-        self.reader.refuse(format!("{place}: {message}"));
+    fn refuse(&mut self, line: usize, message: impl fmt::Display) {
+        self.reader.refuse(self.at(line, message));
     }
 
     fn warn(&mut self, line: usize, message: impl fmt::Display) {
-        let place = self.place(line);
-        self.reader.warn(format!("{place}: {message}"));
+        self.reader.warn(self.at(line, message));
     }
 
-    fn place(&self, line: usize) -> String {
-        // What is missing has no line.
+    /// `line`: 0 for the whole file.
+    fn at(&self, line: usize, message: impl fmt::Display) -> String {
         match line {
-            0 => format!("--{FLAG}: {}", self.file),
-            line => format!("--{FLAG}: {}:{line}", self.file),
+            0 => format!("--{FLAG}: {}: {message}", self.file),
+            line => format!("--{FLAG}: {}:{line}: {message}", self.file),
         }
     }
 
@@ -69,35 +67,34 @@ impl FileReader<'_> {
                     Some(_) => format!("{}; write one {KIND}", error.message),
                     None => format!("neither YAML nor JSON: {}", error.message),
                 };
-                self.wrong(error.position.line, message);
+                self.refuse(error.position.line, message);
                 return None;
             }
         };
-        let what = document.as_ref().map_or("nothing".to_owned(), name_of);
+        let what = document.as_ref().map_or("an empty file".to_owned(), name_of);
         let Some(document) = document.filter(is_map) else {
-            self.wrong(0, format!("{what} is no {KIND}; see docs/operations.md"));
+            self.refuse(0, format!("{what} is not a {KIND}; see docs/operations.md"));
             return None;
         };
         for duplicate in document.duplicates(KeyCase::Sensitive) {
             let entry = duplicate.entry;
-            self.wrong(entry.at.line, format!("{} stands there twice", entry.key));
+            self.refuse(entry.at.line, format!("{}: duplicate key", entry.key));
         }
-        let top = Place { path: "", line: 0 };
         self.check_keys(&document, "", &KEYS);
-        let version = self.text(&document, &top, "apiVersion");
+        let version = self.text(&document, "", "apiVersion");
         if let Some((version, line)) = version
             && !VERSIONS.contains(&version)
         {
             let versions = VERSIONS.join(", ");
-            self.wrong(line, format!("apiVersion {version:?}: write one of {versions}"));
+            self.refuse(line, format!("apiVersion {version:?}: write one of {versions}"));
         }
-        if let Some((kind, line)) = self.text(&document, &top, "kind")
+        if let Some((kind, line)) = self.text(&document, "", "kind")
             && kind != KIND
         {
-            self.wrong(line, format!("kind {kind:?}: write {KIND}"));
+            self.refuse(line, format!("kind {kind:?}: write {KIND}"));
         }
-        self.check_lock(&document, &top, version.map(|(version, _)| version));
-        let lease = self.text(&document, &top, "leaderName");
+        self.check_lock(&document, version.map(|(version, _)| version));
+        let lease = self.text(&document, "", "leaderName");
         if let Some((lease, line)) = lease
             && !is_object_name(lease, true)
         {
@@ -105,7 +102,7 @@ impl FileReader<'_> {
                 "leaderName {lease:?}: write a name of a Lease: lower-case letters, digits, - and ., such as \
                  cloud-provider-extraction-migration"
             );
-            self.wrong(line, message);
+            self.refuse(line, message);
         }
         let leaders = self.leaders(&document);
         lease.map(|(lease, _)| MigrationConfig {
@@ -114,21 +111,21 @@ impl FileReader<'_> {
         })
     }
 
-    fn check_lock(&mut self, document: &Node, top: &Place<'_>, version: Option<&str>) {
+    fn check_lock(&mut self, document: &Node, version: Option<&str>) {
         let Some(lock) = document.entry("resourceLock") else {
             return;
         };
         let message = if version == Some(NEWEST) {
             format!("resourceLock: {NEWEST} has no such key, the lock is always a Lease; leave it out")
         } else {
-            match self.text(document, top, "resourceLock") {
+            match self.text(document, "", "resourceLock") {
                 None | Some(("leases", _)) => return,
                 Some((lock, _)) => {
                     format!("resourceLock {lock:?}: there is only one kind of lock: write leases")
                 }
             }
         };
-        self.wrong(lock.at.line, message);
+        self.refuse(lock.at.line, message);
     }
 
     fn leaders(&mut self, document: &Node) -> Vec<ControllerLeader> {
@@ -137,15 +134,15 @@ impl FileReader<'_> {
             None | Some((_, Value::Null)) => &[],
             Some((node, _)) => {
                 let what = name_of(node);
-                let message = format!("controllerLeaders: {what} is no list of name and component");
-                self.wrong(node.at.line, message);
+                let message = format!("controllerLeaders: {what} is not a list of name and component");
+                self.refuse(node.at.line, message);
                 return Vec::new();
             }
         };
         if items.is_empty() {
             self.warn(
                 0,
-                "there are no controllerLeaders, so that no controller is handed over",
+                "there are no controllerLeaders, so that no controller is migrated",
             );
         }
         let mut seen = BTreeMap::new();
@@ -162,47 +159,39 @@ impl FileReader<'_> {
         seen: &mut BTreeMap<&'static str, (bool, usize)>,
     ) -> Option<ControllerLeader> {
         if !is_map(item) {
-            let message = format!(
-                "controllerLeaders[{number}]: {} is no name and component",
-                name_of(item)
-            );
-            self.wrong(item.at.line, message);
+            let what = name_of(item);
+            let message = format!("controllerLeaders[{number}]: {what} does not have a name and a component");
+            self.refuse(item.at.line, message);
             return None;
         }
         let path = &format!("controllerLeaders[{number}].");
-        let place = Place {
-            path,
-            line: item.at.line,
-        };
         self.check_keys(item, path, &["name", "component"]);
-        let (name, component) = (
-            self.text(item, &place, "name"),
-            self.text(item, &place, "component"),
-        );
-        let ((name, line), (component, component_line)) = (name?, component?);
-        // A slip in it would leave a controller to nobody, or to two.
+        let name = self.text(item, path, "name");
+        let (component, component_line) = self.text(item, path, "component")?;
+        let (name, line) = name?;
+        // With a typo in it, no component or two components would run a controller.
         if let Some(meant) = suggest::slip(component, [COMPONENT, "kube-controller-manager"])
             && meant != component
         {
             let message = format!("{path}component {component:?}: did you mean {meant:?}?");
-            self.wrong(component_line, message);
+            self.refuse(component_line, message);
         }
         if let Some(controller) = self.known.migrated(name) {
-            // It may be there by two of its names, since not every manager knows both.
+            // A controller may occur under two names, since not every manager knows both.
             let ours = is_ours(component);
             let (first, first_line) = *seen.entry(controller).or_insert((ours, line));
             if first != ours {
                 let message = format!(
-                    "{path}name {name:?}: line {first_line} has given the same controller to another component"
+                    "{path}name {name:?}: line {first_line} assigns the same controller to another component"
                 );
-                self.wrong(line, message);
+                self.refuse(line, message);
             }
         } else if let Some(meant) = suggest::slip(name, self.known.migrated_names()) {
-            self.wrong(line, format!("{path}name {name:?}: did you mean {meant:?}?"));
+            self.refuse(line, format!("{path}name {name:?}: did you mean {meant:?}?"));
         } else {
             // The file is for other managers as well, and they have controllers that this one lacks.
             let message = format!(
-                "{path}name {name:?}: this program has no such controller, it does not take part in handing it over"
+                "{path}name {name:?}: this program has no such controller and takes no part in its migration"
             );
             self.warn(line, message);
         }
@@ -217,35 +206,27 @@ impl FileReader<'_> {
         for entry in map.entries().iter().filter(|entry| is_unknown(&entry.key)) {
             let hint = match suggest::nearest(&entry.key, known.iter().copied()) {
                 Some(meant) => format!("did you mean {meant:?}?"),
-                None => format!("there are {}", known.join(", ")),
+                None => format!("known keys: {}", known.join(", ")),
             };
-            self.wrong(entry.at.line, format!("{path}{}: unknown key; {hint}", entry.key));
+            self.refuse(entry.at.line, format!("{path}{}: unknown key; {hint}", entry.key));
         }
     }
 
-    /// A text that has to be there and not to be empty, and its line.
-    fn text<'n>(&mut self, map: &'n Node, place: &Place<'_>, key: &str) -> Option<(&'n str, usize)> {
-        let path = place.path;
+    /// A required text that is not empty, and its line. `path`: that of the map; empty for the whole file.
+    fn text<'n>(&mut self, map: &'n Node, path: &str, key: &str) -> Option<(&'n str, usize)> {
         let Some(node) = map.get(key) else {
-            self.wrong(place.line, format!("{path}{key} is missing"));
+            let line = if path.is_empty() { 0 } else { map.at.line };
+            self.refuse(line, format!("{path}{key} is missing"));
             return None;
         };
-        let wrong = match &node.value {
+        let problem = match &node.value {
             Value::Text(text) if !text.is_empty() => return Some((text, node.at.line)),
             Value::Text(_) | Value::Null => format!("{path}{key} is empty"),
-            _ => format!("{path}{key}: {} is no text; put it in quotes", name_of(node)),
+            _ => format!("{path}{key}: {} is not a text; write it in quotes", name_of(node)),
         };
-        self.wrong(node.at.line, wrong);
+        self.refuse(node.at.line, problem);
         None
     }
-}
-
-/// Where a map is, for messages.
-struct Place<'a> {
-    /// Precedes its keys.
-    path: &'a str,
-    /// Its line, for what is missing in it; 0 for the whole file.
-    line: usize,
 }
 
 fn is_map(node: &Node) -> bool {

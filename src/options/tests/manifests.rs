@@ -224,7 +224,7 @@ fn flags_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
-fn who_may_see_what_is_read_from_its_flags() {
+fn authentication_and_authorization_are_read_from_their_flags() {
     let config = config(&[
         "--authentication-kubeconfig=/authn",
         "--authentication-token-webhook-cache-ttl=1m",

@@ -1,4 +1,4 @@
-//! Leader migration: what stands in files, and what it comes to.
+//! Leader migration: the content of files, and its effect.
 
 use std::fs;
 
@@ -92,7 +92,7 @@ fn files_of_other_managers_are_read_as_they_are() {
 }
 
 #[test]
-fn a_controller_may_go_by_each_of_its_names() {
+fn a_controller_may_have_each_of_its_names() {
     for (names, controller) in [
         (
             &["service-lb-controller", "service", "service-controller"][..],
@@ -177,19 +177,19 @@ fn controllers_of_other_managers_get_a_warning() {
     assert_eq!(config.warnings.len(), names.len(), "{:?}", config.warnings);
     assert!(
         config.warnings[0].ends_with(
-            "migration.yaml:5: controllerLeaders[0].name \"node-ipam-controller\": this program has no such controller, it \
-             does not take part in handing it over"
+            "migration.yaml:5: controllerLeaders[0].name \"node-ipam-controller\": this program has no such controller and \
+             takes no part in its migration"
         ),
         "{}",
         config.warnings[0]
     );
     assert!(config.controllers.migrated.is_empty());
     let nothing = read(&format!("{V1}leaderName: m\n"));
-    assert!(nothing.warnings[0].contains("no controller is handed over"));
+    assert!(nothing.warnings[0].contains("no controller is migrated"));
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_with_its_line() {
+fn all_problems_are_reported_at_once_with_their_lines() {
     assert_eq!(
         problems(
             "apiVersion: controllermanager.config.k8s.io/v2\nkind: LeaderMigration\nleadername: x\nleaderName: Not A Name\n\
@@ -199,19 +199,19 @@ fn everything_that_is_wrong_is_told_at_once_with_its_line() {
         ),
         [
             ":3: leadername: unknown key; did you mean \"leaderName\"?",
-            ":6: metadata: unknown key; there are apiVersion, kind, leaderName, resourceLock, controllerLeaders",
+            ":6: metadata: unknown key; known keys: apiVersion, kind, leaderName, resourceLock, controllerLeaders",
             ":1: apiVersion \"controllermanager.config.k8s.io/v2\": write one of controllermanager.config.k8s.io/v1, \
              controllermanager.config.k8s.io/v1beta1, controllermanager.config.k8s.io/v1alpha1",
             ":2: kind \"LeaderMigration\": write LeaderMigrationConfiguration",
             ":5: resourceLock \"endpoints\": there is only one kind of lock: write leases",
             ":4: leaderName \"Not A Name\": write a name of a Lease: lower-case letters, digits, - and ., such as \
              cloud-provider-extraction-migration",
-            ":9: controllerLeaders[0].component: 5 is no text; put it in quotes",
+            ":9: controllerLeaders[0].component: 5 is not a text; write it in quotes",
             ":10: controllerLeaders[1].name is missing",
-            ":13: controllerLeaders[3].name \"node-route-controller\": line 11 has given the same controller to another \
+            ":13: controllerLeaders[3].name \"node-route-controller\": line 11 assigns the same controller to another \
              component",
             ":16: controllerLeaders[4].component is empty",
-            ":17: controllerLeaders[5]: \"text\" is no name and component",
+            ":17: controllerLeaders[5]: \"text\" does not have a name and a component",
         ]
     );
     assert_eq!(
@@ -228,18 +228,18 @@ fn everything_that_is_wrong_is_told_at_once_with_its_line() {
 }
 
 #[test]
-fn what_is_no_such_file_says_so() {
+fn other_files_are_refused() {
     for (text, part) in [
-        ("", "nothing is no LeaderMigrationConfiguration"),
-        ("# later\n", "nothing is no"),
-        ("- a\n", "a list is no"),
+        ("", "an empty file is not a LeaderMigrationConfiguration"),
+        ("# later\n", "an empty file is not a"),
+        ("- a\n", "a list is not a"),
         ("{}", "apiVersion is missing"),
         ("leaderName: [", ":1: neither YAML nor JSON: "),
-        ("kind: a\nkind: b\n", ":2: kind stands there twice"),
+        ("kind: a\nkind: b\n", ":2: kind: duplicate key"),
         ("kind: a\n---\nkind: b\n", ":3: a second document begins here"),
         ("\u{1}", "neither YAML nor JSON"),
-        ("controllerLeaders: {}\n", "a map is no list"),
-        ("controllerLeaders: 3\n", "3 is no list"),
+        ("controllerLeaders: {}\n", "a map is not a list"),
+        ("controllerLeaders: 3\n", "3 is not a list"),
         ("leaderName:\n", "leaderName is empty"),
     ] {
         let problems = problems(text);

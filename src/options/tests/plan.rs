@@ -18,13 +18,13 @@ fn the_word_may_stand_anywhere_among_the_flags_of_a_manifest() {
         let request = plan(words);
         assert_eq!(
             (request.service, request.output),
-            (None, Output::Text),
+            (None, OutputFormat::Text),
             "{words:?}"
         );
     }
     let request = plan(&["plan", "--cloud-provider=acme", "--service", "a/b", "-o", "json"]);
     assert_eq!(request.service, Some(("a".to_owned(), "b".to_owned())));
-    assert_eq!(request.output, Output::Json);
+    assert_eq!(request.output, OutputFormat::Json);
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn its_flags_are_checked_with_all_others() {
     assert_eq!(
         errors(&["--cloud-provider=acme", "--service=a/b", "-ojson"]),
         [
-            "--output is for the words plan and validate: write cloud-controller-manager plan --output ...",
-            "--service is for the word plan: write cloud-controller-manager plan --service ...",
+            "--output is for the subcommands plan and validate: write cloud-controller-manager plan --output ...",
+            "--service is for the subcommand plan: write cloud-controller-manager plan --service ...",
         ]
     );
     assert_eq!(errors(&["plan", "plan", "--cloud-provider=acme"]).len(), 1);

@@ -14,7 +14,7 @@ fn manifests_come_from_files_and_standard_input() {
     let bare = validate(&["validate", "--cloud-provider=acme"]);
     assert_eq!(
         (bare.manifests, bare.strict, bare.output),
-        (Vec::new(), false, Output::Text)
+        (Vec::new(), false, OutputFormat::Text)
     );
     let file = |name: &str| Manifests::File(name.into());
     let words = [
@@ -30,7 +30,7 @@ fn manifests_come_from_files_and_standard_input() {
     let request = validate(&words);
     assert_eq!(request.manifests, [file("a,b.yaml"), Manifests::Stdin]);
     assert!(request.strict);
-    assert_eq!(request.output, Output::Json);
+    assert_eq!(request.output, OutputFormat::Json);
     assert_eq!(
         errors(&["validate", "--cloud-provider=acme", "--services="]),
         ["--services: invalid value \"\": write the name of a file, or - for standard input"]
@@ -42,13 +42,13 @@ fn its_flags_are_for_it_alone_and_there_is_one_word() {
     assert_eq!(
         errors(&["plan", "--cloud-provider=acme", "--services=a.yaml", "--strict"]),
         [
-            "--services is for the word validate: write cloud-controller-manager validate --services ...",
-            "--strict is for the word validate: write cloud-controller-manager validate --strict ...",
+            "--services is for the subcommand validate: write cloud-controller-manager validate --services ...",
+            "--strict is for the subcommand validate: write cloud-controller-manager validate --strict ...",
         ]
     );
     assert_eq!(
         errors(&["validate", "--cloud-provider=acme", "--service=a/b"]),
-        ["--service is for the word plan: write cloud-controller-manager plan --service ..."]
+        ["--service is for the subcommand plan: write cloud-controller-manager plan --service ..."]
     );
     assert_eq!(
         errors(&["validate", "plan", "--cloud-provider=acme"]),

@@ -1,8 +1,9 @@
 //! The authorities that verify client certificates: those of `--client-ca-file`, or those that the cluster publishes in the
-//! ConfigMap `kube-system/extension-apiserver-authentication`. Both are replaced now and then, and followed.
+//! ConfigMap `kube-system/extension-apiserver-authentication`. Both are read again when they change.
 
 use std::{fs, path::PathBuf, pin::pin, sync::Arc};
 
+use anyhow::{Context, anyhow};
 use ccm_core::error::report;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -13,7 +14,6 @@ use kube::{
         watcher::{self, watch_object},
     },
 };
-use parking_lot::Mutex;
 use rustls::{
     RootCertStore,
     crypto::aws_lc_rs,
@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 
 use super::user::User;
 use crate::{
-    files::WatchedFiles,
+    files::LoadedFiles,
     logging::{Failing, warn_if_new},
 };
 
@@ -43,7 +43,7 @@ impl Authorities {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
         if roots.is_empty() {
-            return Err("it holds no certificate of an authority in PEM form".to_owned());
+            return Err("it contains no certificate of an authority in PEM form".to_owned());
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
@@ -62,57 +62,30 @@ impl Authorities {
     }
 }
 
-/// Authorities in a file, loaded again when it changes.
-#[derive(Debug)]
-pub(super) struct AuthorityFile {
-    path: PathBuf,
-    current: Mutex<(WatchedFiles, Authorities)>,
+/// Authorities in a file.
+pub(super) type LoadedAuthorities = LoadedFiles<PathBuf, Authorities>;
+
+/// Reads `--client-ca-file`.
+///
+/// # Errors
+/// The problem of the file, for the user.
+pub(super) fn open(path: PathBuf) -> Result<LoadedAuthorities, String> {
+    let flag = "--client-ca-file";
+    LoadedFiles::open(flag, path.clone(), [path], read).map_err(|error| format!("{flag}: {error:#}"))
 }
 
-impl AuthorityFile {
-    /// # Errors
-    /// What is wrong with the file, in words for the user.
-    pub(super) fn open(path: PathBuf) -> Result<Self, String> {
-        let files = WatchedFiles::new([path.clone()]);
-        let authorities = read(&path).map_err(|error| format!("--client-ca-file: {error}"))?;
-        Ok(Self {
-            path,
-            current: Mutex::new((files, authorities)),
-        })
-    }
-
-    /// The authorities in force. A file that is unusable leaves them unchanged.
-    pub(super) fn current(&self) -> Authorities {
-        let mut current = self.current.lock();
-        if current.0.has_changed() {
-            let flag = "--client-ca-file";
-            match read(&self.path) {
-                Ok(authorities) => {
-                    info!(file = %self.path.display(), flag, "Loaded the changed authorities");
-                    current.1 = authorities;
-                }
-                Err(error) => warn!(
-                    error,
-                    flag, "Keeping the authorities in use, the changed file is not usable"
-                ),
-            }
-        }
-        current.1.clone()
-    }
+fn read(path: &PathBuf) -> anyhow::Result<Authorities> {
+    let pem = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Authorities::of_pem(&pem).map_err(|error| anyhow!("cannot use {}: {error}", path.display()))
 }
 
-fn read(path: &PathBuf) -> Result<Authorities, String> {
-    let pem = fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    Authorities::of_pem(&pem).map_err(|error| format!("cannot use {}: {error}", path.display()))
-}
-
-/// The authorities that the cluster publishes, if any. `None` until it answered or refused to.
+/// The authorities that the cluster publishes, if any. `None` until the cluster answers or refuses.
 pub(super) type Published = watch::Sender<Option<Option<Authorities>>>;
 
 /// Follows what the cluster publishes, forever.
 ///
 /// # Errors
-/// The lookup is required, and the cluster refuses it: what is missing, in words for the user.
+/// The lookup is required, and the cluster refuses it: the missing right, for the user.
 pub(super) async fn follow(client: Client, required: bool, published: &Published) -> Result<(), String> {
     let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
     let mut states = pin!(watch_object(api, NAME).default_backoff());
@@ -133,7 +106,7 @@ pub(super) async fn follow(client: Client, required: bool, published: &Published
                 let error = report(&error);
                 if refused && required && published.borrow().is_none() {
                     return Err(format!(
-                        "cannot read the ConfigMap {NAMESPACE}/{NAME}, which holds the cluster's client CA: {error}; bind \
+                        "cannot read the ConfigMap {NAMESPACE}/{NAME}, which contains the cluster's client CA: {error}; bind \
                          the account to the Role extension-apiserver-authentication-reader in {NAMESPACE}, or set \
                          --authentication-tolerate-lookup-failure or --authentication-skip-lookup"
                     ));
@@ -145,7 +118,7 @@ pub(super) async fn follow(client: Client, required: bool, published: &Published
                     "Could not read the cluster's client CA; client certificates will be rejected"
                 );
                 if refused {
-                    // No request waits any longer.
+                    // Requests do not wait any longer.
                     published.send_if_modified(|published| {
                         let is_awaited = published.is_none();
                         published.get_or_insert_default();
@@ -168,7 +141,7 @@ fn is_refused(error: &watcher::Error) -> bool {
     }
 }
 
-/// The authorities in the text. An unusable text leaves them as they were `before`.
+/// The authorities in the text. An unusable text leaves those `before` unchanged.
 fn usable(pem: Option<&str>, before: Option<&Option<Authorities>>) -> Option<Authorities> {
     let pem = pem.filter(|pem| !pem.trim().is_empty())?;
     Authorities::of_pem(pem.as_bytes()).map_or_else(

@@ -1,16 +1,16 @@
-//! Answers of the API server, remembered for a while. Requests with the same question share one review. The key is a digest
-//! of the question, so that no token stays in memory longer than its request.
+//! Results of reviews, cached for a while. Requests with the same question share one review. The key is a digest of the
+//! question, so that no token stays in memory longer than its request.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use moka::ops::compute::Op;
 use tokio::time::Instant;
 
-/// The most answers that are remembered.
+/// The most results in the cache.
 const CAPACITY: u64 = 1024;
 
-/// Each answer with the time until which it counts.
+/// Each result with its expiry.
 pub(super) struct Cache<V>(moka::future::Cache<[u8; 32], (V, Instant)>);
 
 impl<V: Clone + Send + Sync + 'static> Default for Cache<V> {
@@ -19,14 +19,8 @@ impl<V: Clone + Send + Sync + 'static> Default for Cache<V> {
     }
 }
 
-impl<V> fmt::Debug for Cache<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").finish_non_exhaustive()
-    }
-}
-
 impl<V: Clone + Send + Sync + 'static> Cache<V> {
-    /// The remembered answer to `question`, or the one that `ask` returns with its time to live. A failure is not remembered.
+    /// The cached answer to `question`, or the answer of `ask` with its time to live. A failure is not cached.
     pub(super) async fn get<E: Send + Sync + 'static>(
         &self,
         question: &[u8],
@@ -34,7 +28,7 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
     ) -> Result<V, E> {
         let mut key = [0; 32];
         key.copy_from_slice(digest(&SHA256, question).as_ref());
-        // Boxed, since the cache's own future holds it several times.
+        // Boxed, since the cache's own future contains it several times.
         let ask = Box::pin(ask);
         let answer = self.0.entry(key).and_try_compute_with(|known| async move {
             match known {
@@ -44,7 +38,7 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
                     .map(|(value, ttl)| Op::Put((value, Instant::now() + ttl))),
             }
         });
-        // There is an entry: without one, the answer was put there.
+        // There is always an entry: the answer was inserted if there was none.
         Ok(answer.await?.unwrap().into_value().0)
     }
 }
@@ -83,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_the_same_meanwhile_waits_for_that_answer() {
+    async fn the_same_question_waits_for_the_answer_in_progress() {
         let (cache, asked) = (Cache::default(), AtomicU32::new(0));
         let ask = || {
             cache.get(b"who", async {
@@ -96,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_does_not_grow_with_questions() {
+    async fn memory_is_limited() {
         let cache = Cache::default();
         for number in 0..5000_u32 {
             let _ = cache

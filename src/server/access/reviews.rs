@@ -1,9 +1,6 @@
-//! Reviews: the API server is asked who a client is, and what it may do.
+//! Reviews by the API server: TokenReviews authenticate clients, SubjectAccessReviews authorize them.
 
-use std::{
-    fmt::{self, Debug},
-    time::Duration,
-};
+use std::{fmt::Debug, time::Duration};
 
 use ccm_core::{controllers::Backoff, error::report};
 use k8s_openapi::api::{
@@ -29,7 +26,7 @@ use crate::{api, config::AccessConfig, logging::Failing, metrics::register};
 const AT_ONCE: usize = 64;
 /// The limit of a request for its reviews: no scraper waits longer.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// The limit of one review with all its tries, so that the failure is reported before others stop waiting.
+/// The limit of one review with all its tries, so that the failure is reported before requests stop waiting.
 const ANSWER_LIMIT: Duration = Duration::from_secs(9);
 /// The most tries of a review.
 const TRIES: u32 = 5;
@@ -42,26 +39,19 @@ pub(crate) struct Reviewers {
     pub(crate) authentication: Client,
     /// Sends SubjectAccessReviews.
     pub(crate) authorization: Client,
-    /// Whether the program ends if the cluster refuses to give its client CA.
+    /// Whether the program ends if the cluster refuses to return its client CA.
     pub(crate) lookup_required: bool,
-}
-
-impl Debug for Reviewers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reviewers").finish_non_exhaustive()
-    }
 }
 
 /// The answer to a SubjectAccessReview.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) allowed: bool,
-    /// The reason that the API server gives.
+    /// The reason of the API server.
     pub(super) reason: String,
 }
 
-/// Sends reviews and remembers the answers.
-#[derive(Debug)]
+/// Sends reviews and caches the results.
 pub(super) struct Reviews {
     token_ttl: Duration,
     allowed_ttl: Duration,
@@ -76,7 +66,6 @@ pub(super) struct Reviews {
 type CodeLabel = [(&'static str, String); 1];
 
 /// The outcome of one kind of review.
-#[derive(Debug)]
 struct ReviewMetrics {
     what: &'static str,
     failing: Failing,
@@ -93,8 +82,8 @@ impl Reviews {
             tokens: Cache::default(),
             rights: Cache::default(),
             under_way: Semaphore::new(AT_ONCE),
-            authentication: ReviewMetrics::new("who clients are", "authn", registry),
-            authorization: ReviewMetrics::new("what clients may do", "authz", registry),
+            authentication: ReviewMetrics::new("TokenReview", "authn", registry),
+            authorization: ReviewMetrics::new("SubjectAccessReview", "authz", registry),
         }
     }
 
@@ -184,7 +173,7 @@ impl Reviews {
                     Err(error) if tries == TRIES || !api::may_pass(&error) => return Err(report(&error)),
                     Err(error) => report(&error),
                 };
-                debug!(error, what = metrics.what, "Asking the API server again");
+                debug!(error, what = metrics.what, "Trying the review again");
                 sleep(BACKOFF.delay(tries)).await;
                 tries += 1;
             }
@@ -236,14 +225,10 @@ impl ReviewMetrics {
     /// Logs the first failure and its end.
     fn report(&self, failure: Option<&str>) {
         match failure {
-            Some(error) if self.failing.begins(()) => warn!(
-                error,
-                what = self.what,
-                "The API server cannot be asked about clients"
-            ),
-            None if self.failing.ends() => {
-                info!(what = self.what, "The API server answers about clients again");
+            Some(error) if self.failing.begins(()) => {
+                warn!(error, what = self.what, "Reviews of clients fail");
             }
+            None if self.failing.ends() => info!(what = self.what, "Reviews of clients succeed again"),
             _ => {}
         }
     }

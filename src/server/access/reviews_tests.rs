@@ -103,9 +103,9 @@ async fn a_no_is_remembered_for_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_valid_only_if_the_api_server_says_so() {
+async fn a_token_is_valid_only_if_the_api_server_accepts_it() {
     let (reviews, _) = reviews();
-    let says = |status: Value| api_server(vec![(201, json!({"spec": {}, "status": status}))]).0;
+    let answers = |status: Value| api_server(vec![(201, json!({"spec": {}, "status": status}))]).0;
     let user = json!({"username": "jane"});
     for (number, status) in [
         json!({}),
@@ -117,11 +117,11 @@ async fn a_token_is_valid_only_if_the_api_server_says_so() {
     .into_iter()
     .enumerate()
     {
-        let who = reviews
-            .authenticate(&says(status), &number.to_string())
+        let user = reviews
+            .authenticate(&answers(status), &number.to_string())
             .await
             .unwrap();
-        assert_eq!(who, None, "{number}");
+        assert_eq!(user, None, "{number}");
     }
 }
 

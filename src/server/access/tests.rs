@@ -2,7 +2,6 @@
 
 use std::{fs, path::Path};
 
-use http::HeaderName;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -63,38 +62,36 @@ fn reviewers(answers: Vec<(u16, serde_json::Value)>) -> Reviewers {
     }
 }
 
-async fn who(
+fn request(headers: &[(&str, &str)]) -> request::Parts {
+    let request = http::Request::get("/metrics");
+    let request = headers
+        .iter()
+        .fold(request, |request, (name, value)| request.header(*name, *value));
+    request.body(()).unwrap().into_parts().0
+}
+
+async fn user(
     access: &Access,
     certificates: &[CertificateDer<'static>],
-    more: &[(&'static str, &str)],
+    more: &[(&str, &str)],
     reviewers: &Reviewers,
 ) -> Result<String, u16> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in more {
-        headers.append(HeaderName::from_static(name), value.parse().unwrap());
-    }
-    let asking = Asking {
-        method: &Method::GET,
-        path: "/metrics",
-        headers: &headers,
-        certificates,
-    };
-    let user = access.identify(&asking, reviewers).await;
+    let user = access.identify(&request(more), certificates, reviewers).await;
     user.map(|user| format!("{} {}", user.name, user.groups.join(",")))
         .map_err(|refusal| refusal.status.as_u16())
 }
 
 #[tokio::test]
-async fn a_client_is_who_its_certificate_or_its_token_says() {
+async fn the_certificate_or_the_token_of_a_client_is_its_identity() {
     let (clients, foreign) = (Issuing::new(), Issuing::new());
     let folder = tempfile::tempdir().unwrap();
     let access = access(folder.path(), &clients);
     let jane = ("authorization", "Bearer t");
     let token = || reviewers(vec![token_of("jane")]);
-    let ask = async |chain: &[_], more: &[_]| who(&access, chain, more, &token()).await;
+    let ask = async |chain: &[_], more: &[_]| user(&access, chain, more, &token()).await;
     let own = clients.client("joe", "ops");
     assert_eq!(ask(&own, &[]).await.unwrap(), "joe ops,system:authenticated");
-    // Headers of a front proxy count for nothing.
+    // Headers of a front proxy do not count.
     let spoken = [("x-remote-user", "ann"), ("x-remote-group", "dev")];
     assert_eq!(ask(&own, &spoken).await.unwrap(), "joe ops,system:authenticated");
     assert_eq!(
@@ -102,7 +99,7 @@ async fn a_client_is_who_its_certificate_or_its_token_says() {
         "system:anonymous system:unauthenticated"
     );
     assert_eq!(ask(&foreign.client("joe", "ops"), &[]).await, Err(401));
-    // Who shows a certificate that counts for nothing may have a token that does.
+    // A client whose certificate is not valid may have a valid token.
     let both = ask(&foreign.client("joe", "ops"), &[jane]).await.unwrap();
     assert_eq!(both, "jane dev,system:authenticated");
     assert_eq!(ask(&own, &[jane]).await.unwrap(), "joe ops,system:authenticated");
@@ -113,10 +110,10 @@ async fn authorities_in_files_are_replaced_by_good_ones_only() {
     let (old, new) = (Issuing::new(), Issuing::new());
     let folder = tempfile::tempdir().unwrap();
     let access = access(folder.path(), &old);
-    let nobody = reviewers(vec![failure(403)]);
+    let refusing = reviewers(vec![failure(403)]);
     let known = async |issuing: &Issuing| {
         let chain = issuing.client("joe", "ops");
-        who(&access, &chain, &[], &nobody).await.is_ok()
+        user(&access, &chain, &[], &refusing).await.is_ok()
     };
     let file = folder.path().join("clients");
     fs::write(&file, "nothing of use").unwrap();
@@ -130,19 +127,13 @@ async fn authorities_in_files_are_replaced_by_good_ones_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn masters_see_everything_and_others_what_the_api_server_allows() {
+async fn masters_may_read_everything_and_others_what_the_api_server_allows() {
     let clients = Issuing::new();
     let folder = tempfile::tempdir().unwrap();
     let ask = async |group: &str, answers| {
         let access = access(folder.path(), &clients);
         let chain = clients.client("joe", group);
-        let asking = Asking {
-            method: &Method::GET,
-            path: "/metrics",
-            headers: &HeaderMap::new(),
-            certificates: &chain,
-        };
-        let checked = access.check(&asking, &reviewers(answers)).await;
+        let checked = access.check(&request(&[]), &chain, &reviewers(answers)).await;
         checked.map_err(|refusal| (refusal.status.as_u16(), refusal.message))
     };
     let verdict = |allowed| vec![(201, json!({"spec": {}, "status": {"allowed": allowed}}))];
@@ -199,7 +190,7 @@ fn a_file_that_cannot_be_used_is_named() {
             client_authorities: Some(folder.path().join(file)),
             ..AccessConfig::default()
         };
-        let problem = Access::open(&config, &mut Registry::default()).unwrap_err();
+        let problem = Access::open(&config, &mut Registry::default()).err().unwrap();
         assert!(
             problem.starts_with(&format!("--client-ca-file: {part}")) && problem.contains(file),
             "{problem}"

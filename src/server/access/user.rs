@@ -1,4 +1,4 @@
-//! The identity of a client, as its certificate or the API server states it.
+//! The identity of a client, from its certificate or from the API server.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use x509_parser::{
 const AUTHENTICATED: &str = "system:authenticated";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Its members may read everything without a review.
+/// The group whose members may read everything without a review.
 const MASTERS: &str = "system:masters";
 
 /// A client, in the terms of the API server.
@@ -41,7 +41,7 @@ impl User {
     }
 
     /// The subject of a certificate (DER): the common name is the user, the organizations are the groups. `None` if there is
-    /// no common name, or if one of these names is unreadable: it must not pass for another one.
+    /// no common name, or if one of these names is unreadable: an unreadable name must not become another one.
     pub(super) fn of_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
         let subject = certificate.subject();
@@ -67,8 +67,8 @@ impl User {
     }
 
     fn authenticated(mut self) -> Self {
-        let marked = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-        if self.name != ANONYMOUS && !self.groups.iter().any(marked) {
+        let is_known = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
+        if self.name != ANONYMOUS && !self.groups.iter().any(is_known) {
             self.groups.push(AUTHENTICATED.to_owned());
         }
         self

@@ -61,7 +61,7 @@ fn a_certificate_without_a_readable_common_name_is_for_nobody() {
 }
 
 #[test]
-fn a_token_is_what_stands_after_bearer() {
+fn a_token_follows_bearer() {
     for (value, token) in [
         ("Bearer abc", Some("abc")),
         ("bearer  abc ", Some("abc")),

@@ -1,4 +1,4 @@
-//! The page: one document, nothing to fetch, readable on a phone and in the dark. It shows the fields of the JSON.
+//! The page: one document without other files, for phones and for dark mode, too. It shows the fields of the JSON.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const SECTIONS: [(&str, &str); 9] = [
     ("Services with load balancers", "services"),
     ("Orphans: their Service does not exist", "orphans"),
     ("Nodes", "nodes"),
-    ("Nodes whose deletion the brake holds back", "brake"),
+    ("Nodes whose deletion the brake blocks", "brake"),
     ("Queues", "queues"),
     ("Routes", "routes"),
     ("Quotas of the cloud", "budgets"),
@@ -95,11 +95,11 @@ fn show_leadership(leadership: Option<&Leadership>) -> String {
     match leadership {
         None => dim("Starting."),
         Some(Leadership { dry_run: true, .. }) => {
-            "<p><b>Dry run</b>: changes nothing, the log says what it would do.</p>\n".to_owned()
+            "<p><b>Dry run</b>: changes nothing, the log reports the changes.</p>\n".to_owned()
         }
         Some(leadership) => {
             let migration = each(&leadership.migration, |migration| {
-                let title = "<p>Controllers that are handed over between managers:</p>\n";
+                let title = "<p>Controllers that migrate between managers:</p>\n";
                 title.to_owned() + &lease(migration)
             });
             lease(leadership) + &migration
@@ -118,11 +118,11 @@ fn lease(leadership: &Leadership) -> String {
         return format!("<p><b class=\"good\">Leads</b> by the lease {lease}{renewed}.</p>\n");
     }
     let holder = match leadership.leader.as_deref() {
-        Some("") => ": nobody holds".to_owned(),
-        Some(leader) => format!(": {} holds", escape(leader)),
-        None => ", and has not seen yet who holds".to_owned(),
+        Some("") => format!("the lease {lease} has no holder"),
+        Some(leader) => format!("{} holds the lease {lease}", escape(leader)),
+        None => format!("the holder of the lease {lease} is not known yet"),
     };
-    format!("<p><b>Stands by</b>{holder} the lease {lease}.</p>\n")
+    format!("<p><b>Standby</b>: {holder}.</p>\n")
 }
 
 fn duration(seconds: u64) -> String {

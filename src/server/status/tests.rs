@@ -143,7 +143,7 @@ async fn the_page_is_one_document_and_text_in_it_is_only_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn json_says_the_same() {
+async fn json_has_the_same_content() {
     let (status, checks, metrics, _gate) = sample().await;
     let report: serde_json::Value = serde_json::from_str(&status.json(&checks, &metrics)).unwrap();
     assert_eq!(
