@@ -7,8 +7,8 @@
 //! Invariants:
 //! - A load runs in a task of its own: if one caller stops waiting, the others still get the answer.
 //! - Errors go to the callers that wait for that load, and are never cached.
-//! An older answer never replaces a newer one, in whatever order they arrive.
-//! After an invalidation, an answer whose load began earlier is neither returned nor cached.
+//! - An older answer never replaces a newer one, in whatever order they arrive.
+//! - After an invalidation, an answer whose load began earlier is neither returned nor cached.
 
 use std::{
     borrow::Borrow,
