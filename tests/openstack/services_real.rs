@@ -237,7 +237,7 @@ impl RealService {
         let is_active = async || {
             let path = "v2/lbaas/loadbalancers";
             let balancers = self
-                .eyes
+                .reader
                 .list("load-balancer", path, "loadbalancers", is_ours)
                 .await;
             let balancer = balancers.first()?;

@@ -48,7 +48,7 @@ impl Rest {
         let request = http
             .post(format!("{auth_url}/auth/tokens"))
             .header(USER_AGENT, AGENT);
-        let answer = request.json(who).send().await?.error_for_status()?;
+        let answer = request.json(auth).send().await?.error_for_status()?;
         let token = answer.headers().get("x-subject-token").context("no token")?;
         let token = token.to_str()?.to_owned();
         let body: Value = answer.json().await?;
