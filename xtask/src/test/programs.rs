@@ -24,9 +24,10 @@ const THREADS: &str = "3";
 const LIMIT: &str = "2400";
 
 /// The longest programs start first, so that the run does not end with a wait for one of them.
-const LONG: [&str; 8] = [
+const LONG: [&str; 9] = [
     "every_cloud",
     "openstack",
+    "ccm_provider_openstack",
     "election",
     "parity",
     "parity_aws",
