@@ -98,6 +98,6 @@ async fn unusable_credentials_end_the_start_with_a_fix_and_no_secret() {
     );
     let mut ccm = stage.launch(&[]);
     assert_eq!(ccm.wait(LIMIT).await.unwrap().code(), Some(1));
-    let words = "correct current-context (there is here)";
+    let words = "correct current-context (existing: existing)";
     assert!(stage.log().contains(words), "{}", stage.log());
 }
