@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn rules_accept_their_differences_and_unused_ones_are_reported() {
-        let table = "compare_with: []\nback: [{cases: [c], phases: ['*'], write: 'tag *', why: w}]\ndifferences:\n\
+        let table = "compare_with: []\naccepted_writes: [{cases: [c], phases: ['*'], write: 'tag *', why: w}]\ndifferences:\n\
                      - {cases: [c], path: 'cloud/tags[x*]', want: nothing, why: w}\n\
                      - {cases: [c], path: 'cloud/y', why: w}\n";
         let mut rules = Rules::parse(table, "simulated").unwrap();
