@@ -3,13 +3,14 @@
 Corrections: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
 DescribeInstanceTopology returns no network; a second listener on a port is refused; tags of deleted instances are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
-tokens of the metadata service contain their lifetime.
+tokens of the metadata service contain their lifetime. Requests run one after the other: moto answers with 500 when two change a dictionary at once.
 With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
 import functools, json, sys, threading, traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import moto.elb.models as elb
 import moto.elbv2.models as v2
+from moto.core.responses import BaseResponse
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses import EC2Response
 from moto.instance_metadata.responses import InstanceMetadataResponse
@@ -24,6 +25,14 @@ def patch(cls, name):
         old = getattr(cls, name)
         setattr(cls, name, functools.wraps(old)(lambda self, *a, **k: f(old, self, *a, **k)))
     return to
+
+
+requests = threading.RLock()
+
+
+@patch(BaseResponse, "_dispatch")
+def _(old, self, *a, **k):
+    with requests: return old(self, *a, **k)
 
 
 def attach(backend):
