@@ -1,9 +1,9 @@
-//! A cloud-controller-manager for a cloud that this repository does not know: one registration, one `main`. The provider has
-//! a controller and a flag of its own, too.
+//! A cloud-controller-manager for a cloud outside this repository: one registration, one `main`. The provider also has its
+//! own controller and flag.
 //!
 //! The package of such a binary depends on `cloud-controller-manager` with `default-features = false` and on `ccm-core`.
-//! It has all flags, probes and metrics of the others, and exactly its own provider. If the provider is a crate of its
-//! own, the binary adds `use acme_provider as _;`, or the linker leaves it out.
+//! It has all flags, probes and metrics of the others, and exactly its own provider. If the provider is a separate
+//! crate, the binary must contain `use acme_provider as _;`, or the linker leaves it out.
 
 use std::{collections::BTreeSet, process::ExitCode, sync::Arc, time::Duration};
 
@@ -66,7 +66,7 @@ impl Acme {
         }))
     }
 
-    /// A real cloud gets a request here.
+    /// A real provider sends a request here.
     fn update_firewall(&self, nodes: usize, ports: &BTreeSet<u16>) {
         info!(nodes, ?ports, "Updated the firewall");
     }
@@ -77,7 +77,7 @@ async fn open_node_ports(acme: Arc<Acme>, context: ControllerContext) {
     let (nodes, services) = (&context.nodes, &context.services);
     let open = Gauge::<i64>::default();
     context.metrics.with(|registry| {
-        registry.register("acme_firewall_ports", "Node ports that are open", open.clone());
+        registry.register("acme_firewall_ports", "Open node ports", open.clone());
     });
     let work = async {
         let (mut node_changes, mut service_changes) = (nodes.subscribe(), services.subscribe());
@@ -91,7 +91,7 @@ async fn open_node_ports(acme: Arc<Acme>, context: ControllerContext) {
                 nodes.list().len(),
                 ports.map(|port| port.node_port).collect::<BTreeSet<_>>(),
             );
-            // Nodes change all the time.
+            // Most changes of nodes do not affect the firewall.
             if updated.as_ref() != Some(&desired) {
                 acme.update_firewall(desired.0, &desired.1);
                 open.set(i64::try_from(desired.1.len()).unwrap_or(i64::MAX));
@@ -105,7 +105,7 @@ async fn open_node_ports(acme: Arc<Acme>, context: ControllerContext) {
         }
     };
     tokio::select! {
-        () = context.shutdown.cancelled() => info!("The firewall controller ends"),
+        () = context.shutdown.cancelled() => info!("Firewall controller stopped"),
         () = work => {}
     }
 }
@@ -128,7 +128,7 @@ impl Instances for Acme {
         _freshness: Freshness,
         _priority: Priority,
     ) -> Vec<Result<InstanceState>> {
-        // A real cloud is asked about all of them at once.
+        // A real provider reads all of them in one request.
         queries.iter().map(|query| Ok(find(&query.node))).collect()
     }
 }

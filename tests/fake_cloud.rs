@@ -13,7 +13,7 @@ use ccm_core::{
 };
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
-    inside::Inside,
+    in_process::InProcess,
     nodes::{self, NodeSpec, UNINITIALIZED},
     observe::{self, addresses, is_initialized, label, taints},
 };
@@ -46,7 +46,7 @@ fn instance(address: &str) -> Instance {
 
 struct Stage {
     /// Dropped before the control plane.
-    _program: Inside,
+    _program: InProcess,
     control_plane: ControlPlane,
     nodes: Api<Node>,
     events: Api<Event>,
@@ -67,7 +67,7 @@ impl Stage {
         let Request::Run(config) = request else {
             panic!("not a request to run")
         };
-        let program = Inside::start(cloud_controller_manager::run(*config)).unwrap();
+        let program = InProcess::start(cloud_controller_manager::run(*config)).unwrap();
         Self {
             _program: program,
             control_plane,

@@ -1,5 +1,5 @@
-//! What must hold for every input. Shared by the fuzz targets and an ordinary test of `ccm-core`.
-#![allow(dead_code, reason = "each user needs some of it")]
+//! Properties of every input. Shared by the fuzz targets and an ordinary test of `ccm-core`.
+#![allow(dead_code, reason = "each user needs a part of it")]
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -36,7 +36,7 @@ config_file! {
     }
 }
 
-/// Any bytes as a config file.
+/// Checks any bytes as a config file.
 pub(crate) fn gcfg(bytes: &[u8]) {
     let (document, errors) = gcfg::parse(bytes);
     let result = config::parse::<File>(bytes, "cloud.conf");
@@ -50,19 +50,23 @@ pub(crate) fn gcfg(bytes: &[u8]) {
         );
     }
     if let Err(errors) = result {
-        assert!(!errors.problems().is_empty(), "a refusal has a reason");
+        assert!(!errors.problems().is_empty(), "a refused file has a problem");
         for problem in errors.problems() {
             assert!(!problem.to_string().contains('\n'), "a problem is one line");
         }
     }
     if errors.is_empty() {
-        let (again, errors) = gcfg::parse(written(&document));
-        assert_eq!(errors, [], "what was read can be written");
-        assert_eq!(contents(&again), contents(&document), "and reads the same");
+        let (again, errors) = gcfg::parse(write(&document));
+        assert_eq!(errors, [], "a written document has no errors");
+        assert_eq!(
+            contents(&again),
+            contents(&document),
+            "a written document is equal"
+        );
     }
 }
 
-/// Any bytes as a duration.
+/// Checks any bytes as a duration.
 pub(crate) fn duration(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -99,8 +103,8 @@ fn contents(document: &Document) -> Vec<Contents<'_>> {
         .collect()
 }
 
-/// The document as a file.
-fn written(document: &Document) -> String {
+/// Writes the document as a file.
+fn write(document: &Document) -> String {
     let escaped = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"");
     let mut file = String::new();
     for section in &document.sections {

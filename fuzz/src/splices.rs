@@ -1,8 +1,8 @@
-//! Inputs made of parts of seeds. Shared by the ordinary tests of what is fuzzed.
+//! Inputs composed of parts of seeds. Shared by the ordinary tests of the fuzzed parsers.
 
 use proptest::{prelude::*, sample::Index};
 
-/// A part of one input put into another: which input, from where to where, and at which place.
+/// Inserts a part of one input into another: the input, the start and end of the part, and the position.
 type Splice = (Index, Index, Index, Index);
 
 pub(crate) fn splices() -> impl Strategy<Value = (Index, Vec<Splice>)> {
@@ -17,7 +17,7 @@ pub(crate) fn apply(seeds: &[impl AsRef<[u8]>], first: &Index, splices: &[Splice
         let at = at.index(input.len() + 1);
         match other.get(from..to) {
             Some(part) => drop(input.splice(at..at, part.iter().copied())),
-            // The other order: cut instead.
+            // Start after end: truncate instead.
             None => input.truncate(at),
         }
     }

@@ -447,7 +447,7 @@ mod tests {
             fence.allow_until(began + Duration::from_millis(500));
             let (read, write) = tokio::join!(send(&client, Method::GET), send(&client, method.clone()));
             read.unwrap();
-            assert!(write.unwrap_err().contains("ceased to be the leader"), "{method}");
+            assert!(write.unwrap_err().contains("lost leadership"), "{method}");
             assert!(!fence.is_settled(Duration::from_secs(10)));
         }
         assert_eq!(arrived.lock().len(), 2 * WRITES.len());

@@ -209,7 +209,7 @@ impl RouteController {
         let mut failures = 0;
         loop {
             // `needs` has checked that the cloud supports routes.
-            let missing = cloud.routes()?.missing(Priority::User).await;
+            let missing = cloud.routes()?.unsupported_reason(Priority::User).await;
             match missing {
                 Ok(None) => return Some(cidrs),
                 Ok(Some(why)) => {

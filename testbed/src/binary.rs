@@ -1,4 +1,4 @@
-//! The program under test as a child process.
+//! Runs the program under test as a child process.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use crate::process;
 const PORT_FLAG: &str = "--secure-port";
 const OPEN_PATHS_FLAG: &str = "--authorization-always-allow-paths";
 
-/// What [`Ccm::get`] may see without credentials, unless a test says otherwise.
+/// The default paths that [`Ccm::get`] may read without credentials.
 pub const OPEN_PATHS: &str = "/healthz,/readyz,/livez,/metrics,/statusz";
 
 /// How to start the program.
@@ -22,16 +22,15 @@ pub const OPEN_PATHS: &str = "/healthz,/readyz,/livez,/metrics,/statusz";
 pub struct Launch {
     /// The binary.
     pub program: PathBuf,
-    /// Its arguments. `--secure-port` with a free port, `--bind-address=127.0.0.1` and [`OPEN_PATHS`] are added where
-    /// missing.
+    /// The arguments. `--secure-port` with a free port, `--bind-address=127.0.0.1` and [`OPEN_PATHS`] are added if missing.
     pub args: Vec<String>,
     /// Variables added to the environment.
     pub envs: Vec<(String, String)>,
-    /// Where its output goes; appended to.
+    /// The file to which its output is appended.
     pub log: PathBuf,
 }
 
-/// A running cloud-controller-manager. Dropping it kills it; so does the death of this process.
+/// A running cloud-controller-manager. It is killed when this value is dropped or this process ends.
 #[derive(Debug)]
 pub struct Ccm {
     child: Option<Child>,
@@ -42,7 +41,7 @@ pub struct Ccm {
 }
 
 impl Ccm {
-    /// Starts it; it need not be healthy yet, see [`Self::wait_healthy`].
+    /// Starts the program. [`Self::wait_healthy`] waits until it is healthy.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -52,7 +51,7 @@ impl Ccm {
             .iter()
             .find_map(|a| a.strip_prefix(PORT_FLAG)?.strip_prefix('=').map(str::to_owned));
         let port = match given {
-            Some(port) => port.parse().with_context(|| format!("strange port {port:?}"))?,
+            Some(port) => port.parse().with_context(|| format!("invalid port {port:?}"))?,
             None => {
                 let port = free_port()?;
                 args.push(format!("{PORT_FLAG}={port}"));
@@ -68,7 +67,7 @@ impl Ccm {
         let mut command = Command::new(&launch.program);
         command.args(&args).envs(launch.envs.iter().cloned());
         let child = process::spawn_tied(&command, process::open_log(&launch.log)?)?;
-        // The certificate is made by the program for itself: there is nothing to check it against.
+        // The program's certificate is self-signed and cannot be verified.
         let http = crate::http::client()
             .danger_accept_invalid_certs(true)
             .timeout(Duration::from_secs(60))
@@ -82,7 +81,7 @@ impl Ccm {
         })
     }
 
-    /// Its process id; also after its end.
+    /// The process ID, also after its end.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
@@ -100,7 +99,7 @@ impl Ccm {
         &self.log
     }
 
-    /// Its output so far.
+    /// The output so far.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -109,7 +108,7 @@ impl Ccm {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The same with a bearer token.
+    /// [`Self::get`] with a bearer token.
     ///
     /// # Errors
     /// When there is no answer.
@@ -148,7 +147,7 @@ impl Ccm {
             }
             if Instant::now() >= end {
                 bail!(
-                    "{path} not ok after {limit:?}: {answer:?}; {}",
+                    "{path} is not healthy after {limit:?}: {answer:?}; {}",
                     process::log_tail(&self.log)
                 );
             }
@@ -156,16 +155,16 @@ impl Ccm {
         }
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the program has ended.
     ///
     /// # Errors
-    /// When it was waited for before, or cannot be.
+    /// When [`Self::wait`] was called before, or the status cannot be read.
     pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         let child = self.child.as_mut().context("the program was waited for before")?;
         Ok(child.try_wait()?)
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the program (SIGKILL).
     ///
     /// # Errors
     /// When the process cannot be waited for.
@@ -176,7 +175,7 @@ impl Ccm {
         }
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Terminates the program (SIGTERM).
     ///
     /// # Errors
     /// When it has ended already.
@@ -184,7 +183,7 @@ impl Ccm {
         process::terminate(self.pid)
     }
 
-    /// Stops its threads where they are (SIGSTOP), until [`Self::resume`].
+    /// Stops all threads (SIGSTOP) until [`Self::resume`].
     ///
     /// # Errors
     /// When it has ended already.
@@ -192,7 +191,7 @@ impl Ccm {
         process::signal(self.pid, "STOP")
     }
 
-    /// Lets it go on (SIGCONT) after [`Self::pause`].
+    /// Continues the program (SIGCONT) after [`Self::pause`].
     ///
     /// # Errors
     /// When it has ended already.
@@ -200,10 +199,10 @@ impl Ccm {
         process::signal(self.pid, "CONT")
     }
 
-    /// Waits for its end, after which nothing is left to kill.
+    /// Waits for the end of the program.
     ///
     /// # Errors
-    /// When it still runs after that time; it is killed then.
+    /// When it still runs after the time limit. It is then killed.
     pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let mut child = self.child.take().context("the program was waited for before")?;
         blocking(move || {
@@ -216,7 +215,7 @@ impl Ccm {
         .await
     }
 
-    /// Memory that it has in use (resident), in KiB.
+    /// Resident memory in KiB.
     ///
     /// # Errors
     /// When it does not run.
@@ -224,7 +223,7 @@ impl Ccm {
         self.memory("VmRSS:")
     }
 
-    /// The most memory that it had in use (resident) since its start, in KiB.
+    /// Peak resident memory since the start, in KiB.
     ///
     /// # Errors
     /// When it does not run.
@@ -241,7 +240,7 @@ impl Ccm {
 
 impl Drop for Ccm {
     fn drop(&mut self) {
-        // Nothing can be done about a failure here, and the kernel kills it with this process in any case.
+        // A failure is ignored: the kernel kills the program with this process.
         let _ = self.kill();
     }
 }
@@ -256,10 +255,10 @@ fn parse_memory(status: &str, field: &str) -> Option<u64> {
         .ok()
 }
 
-/// A port on which nothing listens now. The program binds it a moment later; a clash shows as a failed start.
+/// A free port. The program binds it later, so that a conflict is a failed start.
 ///
 /// # Errors
-/// When the machine gives none.
+/// When no port is free.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_is_given_and_output_is_kept() {
+    async fn the_port_is_passed_and_output_is_logged() {
         let dir = tempfile::tempdir().unwrap();
         let mut ccm = shell("echo \"$@\"; echo bad >&2; exit 3", dir.path());
         assert_eq!(ccm.wait(Duration::from_secs(10)).await.unwrap().code(), Some(3));
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn end_of_the_program_ends_the_wait_for_health() {
+    async fn the_wait_for_health_ends_when_the_program_ends() {
         let dir = tempfile::tempdir().unwrap();
         let mut ccm = shell("echo no such flag; exit 2", dir.path());
         let error = ccm

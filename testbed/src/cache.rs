@@ -1,4 +1,4 @@
-//! Where built and installed things are kept between runs.
+//! The cache directory for built and installed programs.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,19 +8,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Says one line to the person who waits, on standard error.
-#[allow(
-    clippy::print_stderr,
-    reason = "a tool that talks to the person who started it"
-)]
+/// Prints one line of progress to standard error.
+#[allow(clippy::print_stderr, reason = "progress messages of a command-line tool")]
 pub fn say(line: impl AsRef<str>) {
     eprintln!("testbed: {}", line.as_ref());
 }
 
-/// The cache directory, made if missing: `$CCM_CACHE_DIR`, else `~/.cache/ccm`.
+/// The cache directory, created if missing: `$CCM_CACHE_DIR`, else `~/.cache/ccm`.
 ///
 /// # Errors
-/// When neither variable is set, or the directory cannot be made.
+/// When neither variable is set, or the directory cannot be created.
 pub fn dir() -> Result<PathBuf> {
     let dir = match env::var_os("CCM_CACHE_DIR").filter(|v| !v.is_empty()) {
         Some(dir) => PathBuf::from(dir),
@@ -33,14 +30,14 @@ pub fn dir() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// A lock between processes; dropping it, or dying, lets it go.
+/// A lock between processes. It is released when dropped or when the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// Takes the lock `NAME.lock` of the cache directory, waiting for whoever has it: two processes that need the same
-/// thing do not make it twice.
+/// Acquires the lock `NAME.lock` of the cache directory. It prevents that two processes build or install the same program at
+/// the same time.
 ///
 /// # Errors
 /// When the lock file cannot be opened.
@@ -74,12 +71,12 @@ pub(crate) fn lock_file(path: &Path, kind: Kind) -> Result<Lock> {
 }
 
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
 }
 
 /// A hash of the files directly in `dir` with one of the extensions, by name and content, together with `extra`.
 ///
-/// It names cached builds. Another Rust release may hash differently, which costs one more build.
+/// The name of a cached build. Another Rust release may hash differently, which costs one more build.
 pub(crate) fn hash_sources(dir: &Path, extensions: &[&str], extra: &str) -> Result<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
@@ -104,13 +101,13 @@ pub(crate) fn hash_sources(dir: &Path, extensions: &[&str], extra: &str) -> Resu
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The sources of a part of the testbed that is not Rust.
+/// The folder with the sources of a program of the testbed that is not Rust.
 pub(crate) fn sources(name: &str) -> Result<PathBuf> {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests")
         .join(name)
         .canonicalize()
-        .with_context(|| format!("the sources tests/{name} are not there"))
+        .with_context(|| format!("folder tests/{name} not found"))
 }
 
 #[cfg(test)]

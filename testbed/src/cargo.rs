@@ -1,4 +1,4 @@
-//! Calls cargo in the checkout.
+//! Runs cargo in the checkout.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,7 +11,7 @@ use crate::cache::say;
 
 /// The root of the checkout.
 pub fn root() -> PathBuf {
-    // This crate lies one level below it.
+    // This crate is one level below.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .unwrap_or(Path::new("."))
@@ -25,7 +25,7 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it and fails if it fails.
+/// Runs a command, and fails if the command fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = shown(command);
     let status = command
@@ -37,7 +37,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it and returns what it printed on standard output.
+/// Runs a command and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
     let shown = shown(command);
     let output = command
@@ -58,16 +58,16 @@ fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// How the program is built.
+/// The build profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// Soon ready, to be shown.
+    /// The dev profile, for a fast build.
     Dev,
-    /// As it is shipped, to be measured.
+    /// The release profile, for measurements.
     Release,
 }
 
-/// The given binary, else a build with this cloud.
+/// The given binary, else a new build with this cloud.
 pub fn program(given: Option<&PathBuf>, cloud: &str, build: Build) -> Result<PathBuf> {
     if let Some(program) = given {
         return Ok(program.clone());
@@ -98,5 +98,5 @@ pub fn build_binary(features: &str, build: Build) -> Result<PathBuf> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         Some(PathBuf::from(message.get("executable")?.as_str()?))
     });
-    executable.context("cargo did not say where the binary is")
+    executable.context("cargo did not report the path of the binary")
 }

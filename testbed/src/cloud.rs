@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 pub enum Cloud {
     /// `ccm-sim` in this process.
     Simulated(Simulated),
-    /// OpenStack itself; its log counts from the mark.
+    /// A real OpenStack, with the position in its access logs from which calls count.
     Real(Real, Mark),
-    /// Another cloud, with its machines by the names of their nodes.
+    /// A test cloud, with its machines by node name.
     Test(Box<dyn TestCloud>, Mutex<BTreeMap<String, Machine>>),
 }
 
@@ -30,8 +30,8 @@ impl Cloud {
         Ok(Self::Simulated(cloud))
     }
 
-    /// The same with networks in 127.0.0.0/8, where a [`Forwarder`](crate::forward::Forwarder) can serve its load balancers,
-    /// and with the time that their changes take.
+    /// A simulated OpenStack with networks in 127.0.0.0/8, where a [`Forwarder`](crate::forward::Forwarder) can serve its load
+    /// balancers, and with realistic delays of their changes.
     pub async fn on_loopback(latency: Duration, private: IpNet, public: IpNet) -> Result<Self> {
         let mut config = Config {
             private_subnet: private,
@@ -57,7 +57,7 @@ impl Cloud {
     /// The test cloud of this provider, with this latency for every call.
     pub async fn test(provider: &str, latency: Duration) -> Result<Self> {
         let cloud = test_cloud::start(provider).await?;
-        let cloud = cloud.with_context(|| format!("there is no test cloud for {provider}"))?;
+        let cloud = cloud.with_context(|| format!("no test cloud for {provider}"))?;
         cloud.set_latency(latency);
         Ok(Self::Test(cloud, Mutex::default()))
     }
@@ -71,7 +71,7 @@ impl Cloud {
         }
     }
 
-    /// Variables for the program's environment.
+    /// Environment variables of the program.
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         match self {
@@ -80,7 +80,7 @@ impl Cloud {
         }
     }
 
-    /// Calls that a program needs for a node if it asks about one at a time.
+    /// Number of calls for one node, if a program reads nodes one by one.
     #[must_use]
     pub fn calls_one_by_one(&self) -> usize {
         match self {
@@ -90,7 +90,7 @@ impl Cloud {
         }
     }
 
-    /// What a Service says to this cloud.
+    /// The annotations and features of Services for this cloud.
     #[must_use]
     pub fn service(&self) -> ServiceShape {
         match self {
@@ -99,7 +99,7 @@ impl Cloud {
         }
     }
 
-    /// Which kind of cloud, and its URL.
+    /// The kind of cloud and its URL.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -109,7 +109,7 @@ impl Cloud {
         }
     }
 
-    /// Makes servers for nodes that a demo shows: several zones and flavors.
+    /// Creates servers for nodes in several zones and with several flavors.
     pub async fn servers(&self, count: usize) -> Result<Vec<String>> {
         match self {
             Self::Simulated(cloud) => {
@@ -148,7 +148,7 @@ impl Cloud {
         }
     }
 
-    /// Deletes the server of a node that left, which had this id. Those of a real cloud stay, for whoever uses it next.
+    /// Deletes the server of a removed node. Servers of a real cloud are kept for its next user.
     pub async fn delete_server(&self, node: &str, id: &str) -> Result<()> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.delete_server(id)?),
@@ -156,7 +156,7 @@ impl Cloud {
             Self::Test(cloud, machines) => {
                 let machine = machines.lock().remove(node);
                 cloud
-                    .delete_machine(&machine.with_context(|| format!("no machine of {node}"))?)
+                    .delete_machine(&machine.with_context(|| format!("no machine for node {node}"))?)
                     .await
             }
         }
@@ -174,7 +174,7 @@ impl Cloud {
         }
     }
 
-    /// The calls of the program so far, by what they do.
+    /// The calls of the program so far, by operation.
     pub fn calls(&self) -> Result<BTreeMap<String, u64>> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.call_counts()),

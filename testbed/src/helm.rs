@@ -12,7 +12,7 @@ use crate::golang::{self, GoProgram};
 use crate::manifests::copy_folder;
 use crate::process::run_captured;
 
-/// Stands for Bitnami's library chart, of which the chart for OpenStack uses one template: labels of metadata, never of a selector.
+/// Replaces Bitnami's library chart, of which the chart for OpenStack uses one template, for labels of metadata.
 const COMMON_LABELS: &str = r#"{{- define "common.labels.standard" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
@@ -34,7 +34,7 @@ fn tool(name: &str, package: &str, minutes: &str) -> Result<PathBuf> {
     })
 }
 
-/// What `kustomize build` prints for this folder.
+/// The output of `kustomize build` for this folder.
 ///
 /// # Errors
 /// When kustomize cannot be built, or refuses the folder.
@@ -43,7 +43,7 @@ pub fn kustomize(folder: &Path) -> Result<String> {
     run_captured(Command::new(program).arg("build").arg(folder))
 }
 
-/// Helm for one cluster, with a home folder of its own.
+/// Helm for one cluster, with its own home folder.
 #[derive(Debug)]
 pub struct Helm {
     program: PathBuf,
@@ -52,10 +52,10 @@ pub struct Helm {
 }
 
 impl Helm {
-    /// Builds Helm if this was not done before. Without a cluster, for `helm template`, any path will do.
+    /// Builds Helm if needed. `helm template` needs no cluster, so that any path is accepted.
     ///
     /// # Errors
-    /// When it cannot be built.
+    /// When Helm cannot be built.
     pub fn new(kubeconfig: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self {
             program: tool("helm", "helm.sh/helm/v3/cmd/helm", "3 to 5 minutes")?,
@@ -64,10 +64,10 @@ impl Helm {
         })
     }
 
-    /// Runs it and returns its standard output.
+    /// Runs Helm and returns its standard output.
     ///
     /// # Errors
-    /// With its standard error, when it fails.
+    /// When Helm fails; with its standard error.
     pub fn run(&self, args: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command
@@ -97,7 +97,7 @@ pub struct UpstreamCharts {
 }
 
 impl UpstreamCharts {
-    /// Downloads the modules if this was not done before.
+    /// Downloads the modules if needed.
     ///
     /// # Errors
     /// When they cannot be downloaded.
@@ -111,7 +111,7 @@ impl UpstreamCharts {
     /// The chart of a cloud.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the cloud has no chart.
     pub fn chart(&self, cloud: &str) -> Result<PathBuf> {
         let module = format!("k8s.io/cloud-provider-{cloud}");
         let module = self

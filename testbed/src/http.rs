@@ -1,11 +1,11 @@
-//! The HTTP client of everything here.
+//! The HTTP client of the testbed.
 
-/// Chooses the cryptography library of TLS, as is needed when more than one is compiled in. A second call changes nothing.
+/// Selects the TLS cryptography provider, which is required if several are compiled in. Further calls have no effect.
 pub(crate) fn choose_cryptography() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
-/// A client that talks to loopback only.
+/// A client for loopback addresses.
 pub(crate) fn client() -> reqwest::ClientBuilder {
     choose_cryptography();
     reqwest::Client::builder().no_proxy()

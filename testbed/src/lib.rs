@@ -1,9 +1,8 @@
-//! What whole-program tests, the demo and the benchmarks need around the program: a real control plane, a real
-//! OpenStack, nodes as kubelets register them, and the program itself as a child process.
+//! The environment of whole-program tests, the demo and the benchmarks: a real control plane, a real OpenStack, nodes as
+//! kubelets register them, and the program itself as a child process.
 //!
-//! Everything is made from sources on first use and kept in a cache directory ([`cache`]); a line on standard error
-//! says what is being made and why before slow work. Nothing outlives its owner: dropping a value ends what it
-//! started, and so does the death of the owning process, however it died.
+//! Programs are built from sources on first use and stored in a cache directory ([`cache`]). Slow work is announced on
+//! standard error. Dropping a value ends the processes that it started; so does the end of the owning process.
 //!
 //! | module | starts |
 //! |---|---|
@@ -16,18 +15,18 @@
 //! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
 //! | [`forward`] | sockets on loopback for the load balancers of a simulated cloud |
 //! | [`helm`] | nothing; runs Helm and kustomize, built from `tests/helm` |
-//! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
+//! | [`manifests`] | nothing; applies the files of `deploy/` and reads the permissions that they grant |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
-//! | [`proxy`] | a proxy before the API server or a cloud, with faults and a log |
-//! | [`relay`] | a TCP relay that can swallow packets |
-//! | [`observe`] | nothing; looks at Nodes, and waits |
-//! | [`progress`] | nothing; follows Nodes and Services live |
+//! | [`proxy`] | a proxy for the API server or a cloud, with faults and a log |
+//! | [`relay`] | a TCP relay that can drop packets |
+//! | [`observe`] | nothing; reads Nodes, and waits for conditions |
+//! | [`progress`] | nothing; watches Nodes |
 //! | [`picture`] | nothing; the load balancers of a simulated cloud as lines to compare |
 //! | [`stage`] | control plane and program together |
-//! | [`test_cloud`] | the clouds of whole-program tests, seen alike |
-//! | [`sweep`] | the program, again and again: crash sweeps and fault storms |
-//! | [`scenarios`] | what the sweeps play: nodes join, leave, change addresses; a Service comes, changes, goes |
+//! | [`test_cloud`] | the clouds of whole-program tests, with one interface |
+//! | [`sweep`] | the program, repeatedly: crash sweeps and fault storms |
+//! | [`scenarios`] | the scenarios of the sweeps: changes of nodes, routes and Services |
 
 pub mod binary;
 pub mod cache;
@@ -40,7 +39,7 @@ pub mod forward;
 pub mod golang;
 pub mod helm;
 mod http;
-pub mod inside;
+pub mod in_process;
 pub mod manifests;
 pub mod moto;
 pub mod nodes;

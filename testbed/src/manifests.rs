@@ -1,4 +1,4 @@
-//! The manifests of `deploy/`: read, applied as `kubectl apply` would, and the rights that they give.
+//! Reads and applies the manifests of `deploy/`, and lists the permissions that they grant.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ pub const ACCOUNT: &str = "cloud-controller-manager";
 /// The account as the API server names it.
 pub const USER: &str = "system:serviceaccount:kube-system:cloud-controller-manager";
 
-/// For the API server to know of roles that were just made.
+/// Time limit until new roles take effect in the API server.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A file below `deploy/` of this repository.
@@ -35,16 +35,16 @@ pub fn shipped(path: &str) -> PathBuf {
 /// The objects of a file, in their order.
 ///
 /// # Errors
-/// When the file can not be read, or is no YAML.
+/// When the file cannot be read, or is not valid YAML.
 pub fn read(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text).with_context(|| format!("{} is no YAML", path.display()))
+    parse(&text).with_context(|| format!("{} is not valid YAML", path.display()))
 }
 
 /// The objects of a YAML text, in their order.
 ///
 /// # Errors
-/// When it is no YAML.
+/// When the text is not valid YAML.
 pub fn parse(text: &str) -> Result<Vec<Value>> {
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(text)?;
     objects.retain(|object| !object.is_null());
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<Vec<Value>> {
 }
 
 /// The objects of folders below `deploy/`, with components added, as kustomize builds them: each path is relative to `deploy/`.
-/// The files that users have to add are there.
+/// Files that users must provide are added.
 ///
 /// # Errors
 /// When kustomize refuses it.
@@ -73,7 +73,7 @@ pub fn build(resources: &[&str], components: &[&str]) -> Result<Vec<Value>> {
         "resources": list(resources),
         "components": list(components),
     });
-    // As if the components stood in the folder's own kustomization.
+    // Same as components in the folder's own kustomization.
     for resource in resources {
         let own = read(&deploy.join(resource).join("kustomization.yaml"))?;
         let namespace = own.first().and_then(|own| own["namespace"].as_str());
@@ -86,10 +86,10 @@ pub fn build(resources: &[&str], components: &[&str]) -> Result<Vec<Value>> {
     parse(&helm::kustomize(&deploy.join("built"))?)
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder recursively.
 ///
 /// # Errors
-/// When that fails.
+/// When a file cannot be read or written.
 pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     cache::make_dir(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -98,7 +98,7 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
         if path.is_dir() {
             copy_folder(&path, &target)?;
         } else {
-            // Not `fs::copy`, which takes over that a file is read-only.
+            // Not `fs::copy`, which copies the read-only permission.
             fs::write(&target, fs::read(&path)?)
                 .with_context(|| format!("cannot write {}", target.display()))?;
         }
@@ -106,7 +106,7 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Applies an object, or only asks whether it could be applied: unknown and misspelt fields are errors in both cases.
+/// Applies an object, or validates it with a dry run. Unknown fields are errors in both cases.
 ///
 /// # Errors
 /// When the API server refuses it.
@@ -129,13 +129,13 @@ pub async fn apply(client: &Client, object: &Value, dry_run: bool) -> Result<Dyn
     params.dry_run = dry_run;
     api.patch(&name, &params, &Patch::Apply(object))
         .await
-        .with_context(|| format!("{what} is refused"))
+        .with_context(|| format!("the API server refused {what}"))
 }
 
-/// Applies the account and the roles of a file, waits until they are in force, and returns a kubeconfig of the account.
+/// Applies the account and the roles of a file, waits until they take effect, and returns a kubeconfig of the account.
 ///
 /// # Errors
-/// When the API server refuses an object, or does not grant the rights in time.
+/// When the API server refuses an object, or the permissions do not take effect in time.
 pub async fn account(control_plane: &ControlPlane, file: &Path) -> Result<PathBuf> {
     let client = control_plane.client().await?;
     let objects = read(file)?;
@@ -145,11 +145,10 @@ pub async fn account(control_plane: &ControlPlane, file: &Path) -> Result<PathBu
     granted(control_plane, &objects, "kube-system", ACCOUNT).await
 }
 
-/// Waits until the roles among these objects, which were applied for one account, are in force, and returns a kubeconfig of
-/// the account.
+/// Waits until the applied roles among these objects take effect for one account, and returns a kubeconfig of the account.
 ///
 /// # Errors
-/// When the API server does not grant the rights in time.
+/// When the permissions do not take effect in time.
 pub async fn granted(
     control_plane: &ControlPlane,
     objects: &[Value],
@@ -163,15 +162,15 @@ pub async fn granted(
             is_granted(&client, &user, &right).await.then_some(())
         })
         .await;
-        granted.with_context(|| format!("{user} still may not {right}"))?;
+        granted.with_context(|| format!("{user} does not have the permission {right}"))?;
     }
     control_plane.service_account_kubeconfig(namespace, name).await
 }
 
-/// Makes the API server take the objects of the Prometheus Operator, with any content.
+/// Installs CustomResourceDefinitions of the Prometheus Operator's kinds without schemas.
 ///
 /// # Errors
-/// When it does not take them in time.
+/// When they are not served in time.
 pub async fn accept_monitoring(client: &Client) -> Result<()> {
     const GROUP: &str = "monitoring.coreos.com";
     for kind in ["PodMonitor", "PrometheusRule", "ServiceMonitor"] {
@@ -202,7 +201,7 @@ pub async fn accept_monitoring(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// One thing that somebody may do.
+/// One permission that a role grants.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Right {
     /// `get`, `list`, ...; `*` for all.
@@ -228,10 +227,10 @@ impl fmt::Display for Right {
 }
 
 impl Right {
-    /// Whether this right was needed for the request.
+    /// Whether the request needs this permission.
     #[must_use]
     pub fn covers(&self, request: &AuditEntry) -> bool {
-        let fits = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
+        let fits = |expected: &str, found: &str| expected.is_empty() || expected == found;
         let resource = match request.subresource.as_str() {
             "" => request.resource.clone(),
             subresource => format!("{}/{subresource}", request.resource),
@@ -248,7 +247,7 @@ impl Right {
     }
 }
 
-/// All that the roles among these objects grant.
+/// All permissions that the roles among these objects grant.
 #[must_use]
 pub fn rights(objects: &[Value]) -> BTreeSet<Right> {
     let list = |value: &Value| -> Vec<String> {
@@ -284,7 +283,7 @@ pub fn rights(objects: &[Value]) -> BTreeSet<Right> {
     rights
 }
 
-/// What is needed of the roles that every cluster has and these objects bind.
+/// The required permissions of the predefined roles that these objects bind.
 #[must_use]
 pub fn borrowed(objects: &[Value]) -> Vec<Right> {
     let right = |verb: &str, group: &str, resource: &str, name: &str, namespace: &str| Right {
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_covers_what_it_names_and_nothing_beside_it() {
+    fn a_permission_covers_only_its_own_requests() {
         let role = "kind: ClusterRole\nrules:\n- {apiGroups: [''], resources: [nodes/status], verbs: [patch]}\n\
                     ---\nkind: Role\nrules:\n- {apiGroups: [a.b], resources: [leases], resourceNames: [x], verbs: [get]}\n";
         let rights: Vec<_> = rights(&parse(role).unwrap()).into_iter().collect();

@@ -1,7 +1,7 @@
 //! moto: an emulator of AWS, and accounts on it.
 //!
-//! One server serves all tests of a process; each test has an [`Account`] of its own behind a [`CloudProxy`]. The sources
-//! are `tests/parity/aws`: what moto lacks is mended in `moto_server.py`, and `account.py` makes and reads the objects of an
+//! One server serves all tests of a process; each test has its own [`Account`] behind a [`CloudProxy`]. The sources are in
+//! `tests/parity/aws`: `moto_server.py` corrects differences from AWS, and `account.py` creates and reads the objects of an
 //! account with boto3.
 
 use std::path::PathBuf;
@@ -26,10 +26,10 @@ use crate::python;
 pub const SECRET: &str = "emulated-secret-access-key";
 /// The region of all accounts.
 pub const REGION: &str = "us-east-1";
-/// Until it answers.
+/// Time limit until the server answers.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The interpreter with moto, and the folder of the programs.
+/// The Python interpreter with moto, and the folder of the sources.
 async fn installed() -> Result<(PathBuf, PathBuf)> {
     let sources = cache::sources("parity/aws")?;
     let requirements = sources.join("requirements.txt");
@@ -37,7 +37,7 @@ async fn installed() -> Result<(PathBuf, PathBuf)> {
     Ok((blocking(install).await?, sources))
 }
 
-/// A running moto server. Dropping it stops it; so does the end of this process.
+/// A running moto server. It is stopped when dropped or when this process ends.
 #[derive(Debug)]
 pub struct Moto {
     child: Mutex<Child>,
@@ -50,7 +50,7 @@ pub struct Moto {
 
 impl Drop for Moto {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The server may have already ended.
         let _ended = process::kill(&mut self.child.lock());
     }
 }
@@ -59,13 +59,13 @@ impl Moto {
     /// The server of this process, started on first use.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<Moto> = OnceCell::const_new();
         SHARED.get_or_try_init(Self::start).await
     }
 
-    /// Starts a server; installs it first if that was not done before.
+    /// Installs the server if needed, and starts it.
     ///
     /// # Errors
     /// When it cannot be installed or started.
@@ -84,7 +84,7 @@ impl Moto {
                 "--control",
                 &control.to_string(),
             ])
-            // Nothing is written into the checkout.
+            // Python must not write into the checkout.
             .env("PYTHONDONTWRITEBYTECODE", "1");
         let log = folder.path().join("moto.log");
         let child = process::spawn_tied(&command, process::open_log(&log)?)?;
@@ -92,7 +92,7 @@ impl Moto {
             child: Mutex::new(child),
             port,
             control,
-            // Tests of one process have a runtime each, and a connection ends with its own.
+            // Connections are not pooled, because every test has its own runtime.
             client: crate::http::client().pool_max_idle_per_host(0).build()?,
             accounts: AtomicU64::new(123_456_789_012),
             folder,
@@ -113,16 +113,16 @@ impl Moto {
         Ok(moto)
     }
 
-    /// Its URL.
+    /// The URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// A new account with the network and instances `node-1` to `node-N` of a cluster of this name, and a proxy before it.
+    /// A new account with the network and instances `node-1` to `node-N` of a cluster with this name, behind a proxy.
     ///
     /// # Errors
-    /// When the objects cannot be made.
+    /// When the objects cannot be created.
     pub async fn account(&self, cluster: &str, instances: usize) -> Result<Account<'_>> {
         let id = self.accounts.fetch_add(1, Ordering::Relaxed).to_string();
         let proxy = CloudProxy::<AwsDialect>::start(&self.url(), &id).await?;
@@ -154,11 +154,11 @@ pub struct Account<'a> {
     id: String,
     cluster: String,
     ids: Value,
-    /// What the program talks to.
+    /// The endpoint of the program.
     pub proxy: CloudProxy<AwsDialect>,
 }
 
-/// A machine of an account: name, private DNS name, instance id, zone.
+/// An instance of an account: name, private DNS name, instance ID, zone.
 pub type Machine = (String, String, String, String);
 
 impl Account<'_> {
@@ -168,7 +168,7 @@ impl Account<'_> {
         self.ids.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// All of them.
+    /// All IDs by name.
     #[must_use]
     pub fn ids(&self) -> &Value {
         &self.ids
@@ -200,7 +200,7 @@ impl Account<'_> {
         text
     }
 
-    /// Credentials and region for the program's environment. Nothing answers as metadata service.
+    /// Environment variables with credentials and region. The metadata service is disabled.
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         [
@@ -213,7 +213,7 @@ impl Account<'_> {
         .to_vec()
     }
 
-    /// Runs instances with these names.
+    /// Launches instances with these names.
     ///
     /// # Errors
     /// When moto refuses them.
@@ -221,10 +221,10 @@ impl Account<'_> {
         self.run("launch", json!({"names": names})).await
     }
 
-    /// Any operation of `ec2`, `v2` (ELBv2), `elb` (classic) or `acm` by boto3's names; it does not pass the proxy.
+    /// Calls an operation of `ec2`, `v2` (ELBv2), `elb` (classic) or `acm` by boto3's name, without the proxy.
     ///
     /// # Errors
-    /// When it is refused; with AWS's code.
+    /// When moto refuses the operation; with AWS's error code.
     pub async fn call(&self, service: &str, operation: &str, arguments: Value) -> Result<Value> {
         let mut body = json!({"service": service, "operation": operation});
         if let (Some(body), Value::Object(arguments)) = (body.as_object_mut(), arguments) {

@@ -1,4 +1,4 @@
-//! Nodes as a kubelet with `--cloud-provider=external` registers them.
+//! Registers Nodes like a kubelet with `--cloud-provider=external`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,33 +15,33 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-/// The taint that keeps Pods away until a cloud-controller-manager has initialised the Node.
+/// The taint that repels Pods until a cloud-controller-manager has initialized the Node.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// The annotation in which a kubelet says which `--node-ip` it was given.
+/// The annotation with the kubelet's `--node-ip`.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
-/// Who a kubelet is in `managedFields`.
+/// The kubelet's name in `managedFields`.
 const MANAGER: &str = "kubelet";
 /// Requests in flight at once: enough to keep the API server busy.
 const PARALLEL: usize = 64;
 
-/// How much a Node carries.
+/// The size of a Node object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// What tests look at: under 2 kB.
+    /// The fields that tests read: less than 2 kB.
     #[default]
     Small,
-    /// What a Node of a cluster in use carries, about 10 kB: 50 images, 20 labels, all conditions.
+    /// Like a Node of a production cluster, about 10 kB: 50 images, 20 labels, all conditions.
     Realistic,
 }
 
 /// A Node to register.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
-    /// Its name, which is its host name too.
+    /// The name, which is also the host name.
     pub name: String,
-    /// How much it carries.
+    /// The size of the object.
     pub size: Size,
-    /// Whether it has the taint of an uninitialised Node (default true).
+    /// Whether it has the taint of an uninitialized Node (default true).
     pub uninitialized: bool,
     /// Whether its condition `Ready` is true (default true).
     pub ready: bool,
@@ -49,14 +49,14 @@ pub struct NodeSpec {
     pub node_ip: Option<IpAddr>,
     /// The kubelet's `--provider-id`, if given.
     pub provider_id: Option<String>,
-    /// The networks of its Pods, as kube-controller-manager gives them.
+    /// The Pod networks (`spec.podCIDRs`).
     pub pod_cidrs: Vec<String>,
-    /// More labels.
+    /// Additional labels.
     pub labels: BTreeMap<String, String>,
 }
 
 impl NodeSpec {
-    /// A small, ready, uninitialised Node.
+    /// A small, ready, uninitialized Node.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -70,7 +70,7 @@ impl NodeSpec {
         }
     }
 
-    /// The same with realistic weight.
+    /// The same Node with realistic size.
     #[must_use]
     pub fn realistic(mut self) -> Self {
         self.size = Size::Realistic;
@@ -187,13 +187,13 @@ impl NodeSpec {
     }
 }
 
-/// Registers Nodes, many at once, each as a kubelet does: one request that carries the first status too.
+/// Registers Nodes in parallel, each with one request that includes the first status, as a kubelet does.
 ///
-/// The API server adds the taint `node.kubernetes.io/not-ready`, which nobody removes here: a Node that is ready does
-/// not have it in a cluster where a controller-manager runs.
+/// The API server adds the taint `node.kubernetes.io/not-ready`, which stays: kube-controller-manager, which removes it from
+/// ready Nodes, does not run here.
 ///
 /// # Errors
-/// When one of them is refused; others may have been registered.
+/// When the API server refuses a Node. Others may have been registered.
 pub async fn register(client: &kube::Client, specs: impl IntoIterator<Item = &NodeSpec>) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let parameters = PostParams {
@@ -203,8 +203,9 @@ pub async fn register(client: &kube::Client, specs: impl IntoIterator<Item = &No
     let (nodes, parameters) = (&nodes, &parameters);
     stream::iter(specs)
         .map(|spec| async move {
-            let made = nodes.create(parameters, &spec.build()).await;
-            made.map(drop)
+            let created = nodes.create(parameters, &spec.build()).await;
+            created
+                .map(drop)
                 .with_context(|| format!("cannot register node {}", spec.name))
         })
         .buffer_unordered(PARALLEL)
@@ -212,8 +213,7 @@ pub async fn register(client: &kube::Client, specs: impl IntoIterator<Item = &No
         .await
 }
 
-/// Sets the condition `Ready` through the `status` subresource, as a kubelet (or, for one that is silent, the
-/// controller-manager) does.
+/// Sets the condition `Ready` through the `status` subresource, as a kubelet or kube-controller-manager does.
 ///
 /// # Errors
 /// When the API server refuses it.
@@ -224,7 +224,7 @@ pub async fn set_ready(client: &kube::Client, name: &str, ready: bool) -> Result
         field_manager: Some(MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    // Strategic: the other conditions, which are merged by their type, stay.
+    // A strategic merge patch keeps the other conditions.
     nodes
         .patch_status(name, &parameters, &Patch::Strategic(patch))
         .await
@@ -264,7 +264,7 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> NodeCondi
     }
 }
 
-/// 50 images, the most that a kubelet reports, with a digest and a tag each.
+/// 50 images, the maximum that a kubelet reports, with a digest and a tag each.
 fn images() -> Vec<ContainerImage> {
     (0..50_i64)
         .map(|i| ContainerImage {
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn realistic_node_weighs_about_ten_kilobytes() {
+    fn a_realistic_node_has_about_ten_kilobytes() {
         let bytes = serde_json::to_vec(&NodeSpec::new("node-1").realistic().build())
             .unwrap()
             .len();

@@ -1,4 +1,4 @@
-//! What a test looks at, and waiting for it.
+//! Reads Nodes and Events, and waits for conditions.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use tokio::time::Instant;
 
 use crate::nodes::UNINITIALIZED;
 
-/// What the API server calls itself as a writer: by itself, or within our control plane.
+/// The field managers of the API server, alone or in our control plane.
 const API_SERVERS: [&str; 2] = ["kube-apiserver", "ccm-controlplane"];
 
-/// How soon a condition is looked at again, at first and at last. Most hold soon; of the others, whoever is asked has work to do.
+/// The first and the longest poll interval. The interval grows to limit the load of slow conditions.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
 
-/// Looks again and again until there is an answer. `None` if there was none within the limit.
+/// Polls until the check returns a value. `None` if it returns none within the limit.
 pub async fn eventually<T>(limit: Duration, check: impl AsyncFn() -> Option<T>) -> Option<T> {
     let wait = async {
         let [mut pause, longest] = PAUSES;
         loop {
-            let looked = Instant::now();
+            let began = Instant::now();
             if let Some(found) = check().await {
                 return found;
             }
-            tokio::time::sleep(pause.max(looked.elapsed() * 2)).await;
+            tokio::time::sleep(pause.max(began.elapsed() * 2)).await;
             pause = longest.min(pause * 5 / 4);
         }
     };
     tokio::time::timeout(limit, wait).await.ok()
 }
 
-/// Whether the API server wrote this Event itself, as it does while it starts.
+/// Whether the API server wrote this Event itself, as it does at its start.
 #[must_use]
-pub fn is_of_the_api_server(event: &Event) -> bool {
+pub fn is_from_api_server(event: &Event) -> bool {
     let mut writers = event.metadata.managed_fields.iter().flatten();
     writers.any(|entry| {
         let writer = entry.manager.as_deref();
@@ -50,13 +50,13 @@ pub fn taints(node: &Node) -> Vec<&str> {
         .collect()
 }
 
-/// Whether a Node no longer waits for its cloud.
+/// Whether a Node is initialized.
 #[must_use]
 pub fn is_initialized(node: &Node) -> bool {
     !taints(node).contains(&UNINITIALIZED)
 }
 
-/// A Node's provider ID, or nothing.
+/// A Node's provider ID, or an empty text.
 #[must_use]
 pub fn provider_id(node: &Node) -> &str {
     let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
@@ -69,7 +69,7 @@ pub fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A Node's addresses, each with its type before it.
+/// A Node's addresses: type and address.
 #[must_use]
 pub fn addresses(node: &Node) -> Vec<(&str, &str)> {
     let addresses = node
@@ -83,10 +83,10 @@ pub fn addresses(node: &Node) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Fails unless a text has all these parts.
+/// Asserts that a text contains all parts.
 ///
 /// # Panics
-/// If it does not have one.
+/// If a part is missing.
 pub fn assert_has(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text}");

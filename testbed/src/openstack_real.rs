@@ -1,9 +1,9 @@
-//! A real OpenStack on loopback: Keystone, Nova with a fake hypervisor, Neutron, Octavia, Glance and Placement, made
+//! A real OpenStack on loopback: Keystone, Nova with a fake hypervisor, Neutron, Octavia, Glance and Placement, installed
 //! by the scripts in `tests/openstack-real`.
 //!
-//! One cloud serves all processes of a user: starting it takes most of a minute. Each process that uses it holds a
-//! shared lock and a guard process that sees its end; the last one gone, the services are stopped and their state is
-//! dropped. Tests that share it keep apart by names.
+//! One cloud serves all processes of a user, because it takes most of a minute to start. Each process has a shared lock and
+//! a guard process that detects its end. After the last one, the services are stopped and their state is deleted. Tests that
+//! share the cloud use different names.
 
 mod calls;
 
@@ -25,7 +25,7 @@ use crate::controlplane::blocking;
 use crate::process::{run_captured, run_logged};
 
 /// A running cloud with one tenant `k8s`, its network, router and servers `node-1`, `node-2`, ... and a second tenant
-/// `other` that owns nothing.
+/// `other` without objects.
 #[derive(Debug)]
 pub struct OpenStack {
     scripts: Scripts,
@@ -39,13 +39,13 @@ pub struct OpenStack {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Server {
-    /// Its UUID.
+    /// The UUID.
     pub id: String,
-    /// Its name.
+    /// The name.
     pub name: String,
     /// `ACTIVE`, `SHUTOFF`, ...
     pub status: String,
-    /// All its addresses.
+    /// All addresses.
     pub addresses: Vec<String>,
 }
 
@@ -63,10 +63,10 @@ struct Guard {
 }
 
 impl OpenStack {
-    /// Whether this machine can run it; the error is the reason, in one line.
+    /// Whether this machine can run OpenStack. The error is the reason, in one line.
     ///
     /// # Errors
-    /// When it cannot: the scripts install Debian packages, as root.
+    /// When it cannot: the scripts install Debian packages as root.
     pub fn available() -> Result<(), String> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let uid = status
@@ -74,13 +74,13 @@ impl OpenStack {
             .find_map(|l| l.strip_prefix("Uid:"))
             .and_then(|l| l.split_whitespace().nth(1));
         if uid != Some("0") {
-            return Err("it installs Debian packages, and this user is not root".to_owned());
+            return Err("OpenStack needs Debian packages, and this user is not root".to_owned());
         }
         if !Path::new("/etc/debian_version").exists() {
-            return Err("it installs Debian packages, and this system is not Debian".to_owned());
+            return Err("OpenStack needs Debian packages, and this system is not Debian".to_owned());
         }
         if run_captured(Command::new("apt-get").arg("--version")).is_err() {
-            return Err("it installs Debian packages, and there is no apt-get".to_owned());
+            return Err("OpenStack needs Debian packages, and apt-get is missing".to_owned());
         }
         Ok(())
     }
@@ -88,7 +88,7 @@ impl OpenStack {
     /// The cloud of this process, started on first use; it ends with the process.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub async fn shared(servers: u32) -> Result<&'static Self> {
         static SHARED: OnceCell<OpenStack> = OnceCell::const_new();
         let cloud = SHARED.get_or_try_init(|| Self::start(servers)).await?;
@@ -98,8 +98,8 @@ impl OpenStack {
         Ok(cloud)
     }
 
-    /// Starts the cloud, or joins the one that already runs, and makes sure that it has at least the servers `node-1`
-    /// to `node-N`. Installs what is missing first.
+    /// Starts the cloud, or uses the running one, and creates missing servers of `node-1` to `node-N`. Installs the cloud if
+    /// needed.
     ///
     /// # Errors
     /// When one of the scripts fails; with the end of its output.
@@ -149,8 +149,7 @@ impl OpenStack {
         self.scripts.note_seeded(servers)
     }
 
-    /// Lets go of the cloud and, if this was its last user, waits until it has stopped. Dropping it does the same
-    /// without waiting.
+    /// Releases the cloud and, if this was its last user, waits until it has stopped. Dropping releases it without waiting.
     ///
     /// # Errors
     /// When the guard cannot be waited for.
@@ -175,13 +174,13 @@ impl OpenStack {
         self.scripts.dir.join("cloud.conf")
     }
 
-    /// The same with user name and password.
+    /// The cloud configuration with user name and password.
     #[must_use]
     pub fn password_cloud_conf(&self) -> PathBuf {
         self.scripts.dir.join("cloud-password.conf")
     }
 
-    /// The same with an application credential of the other tenant, who sees none of the servers.
+    /// The cloud configuration with an application credential of the other tenant, which sees no servers.
     #[must_use]
     pub fn other_cloud_conf(&self) -> PathBuf {
         self.scripts.dir.join("cloud-other.conf")
@@ -211,7 +210,7 @@ impl OpenStack {
         &self.scripts.dir
     }
 
-    /// Every call so far, service by service. A call is logged just after it was answered.
+    /// All calls so far, by service. A call is logged after its answer was sent.
     ///
     /// # Errors
     /// When the logs cannot be read.
@@ -219,7 +218,7 @@ impl OpenStack {
         self.calls_since(&Mark::default())
     }
 
-    /// This moment, for [`Self::calls_since`].
+    /// The present position in the logs, for [`Self::calls_since`].
     ///
     /// # Errors
     /// When the logs cannot be read.
@@ -227,7 +226,7 @@ impl OpenStack {
         calls::mark(&self.scripts.dir.join("log"))
     }
 
-    /// The calls after a moment, service by service.
+    /// The calls after a position in the logs, by service.
     ///
     /// # Errors
     /// When the logs cannot be read.
@@ -246,15 +245,15 @@ impl OpenStack {
     /// Creates servers and waits until they are active.
     ///
     /// # Errors
-    /// When one of them does not get there.
+    /// When a server does not become active.
     pub async fn create_servers(&self, names: &[&str]) -> Result<Vec<Server>> {
         self.servers("create", owned(names)).await
     }
 
-    /// Deletes servers and waits until they are gone.
+    /// Deletes servers and waits until they are deleted.
     ///
     /// # Errors
-    /// When there is no such server, or it stays.
+    /// When a server does not exist, or is not deleted.
     pub async fn delete_servers(&self, names: &[&str]) -> Result<Vec<Server>> {
         self.servers("delete", owned(names)).await
     }
@@ -287,7 +286,7 @@ impl OpenStack {
 }
 
 impl Scripts {
-    /// A file beside the state's directory, which survives the wiping of it.
+    /// A file next to the state's directory, which is kept when the state is deleted.
     fn beside(&self, suffix: &str) -> PathBuf {
         let mut name = self.dir.clone().into_os_string();
         name.push(format!(".{suffix}"));
@@ -302,20 +301,20 @@ impl Scripts {
         command
     }
 
-    /// How many servers there are at least, if the tenant was made. The note goes with the state.
+    /// The minimum number of servers, if the tenant was created. Deleted with the state.
     fn seeded(&self) -> Option<u32> {
         fs::read_to_string(self.seed_note()).ok()?.trim().parse().ok()
     }
 
     fn note_seeded(&self, servers: u32) -> Result<()> {
-        fs::write(self.seed_note(), servers.to_string()).context("cannot note what was seeded")
+        fs::write(self.seed_note(), servers.to_string()).context("cannot record the seeded servers")
     }
 
     fn seed_note(&self) -> PathBuf {
         self.dir.join("seed.servers")
     }
 
-    /// A cloud that is not whole is not repaired: after a restart the fake hypervisor has forgotten its servers.
+    /// An incomplete cloud is recreated, not repaired, because a restarted fake hypervisor loses its servers.
     fn ensure_running(&self, servers: u32) -> Result<()> {
         let log = self.beside("start.log");
         if run_captured(&mut self.command("status.sh")).is_err() {
@@ -337,7 +336,7 @@ impl Scripts {
 }
 
 impl Guard {
-    /// A session of its own keeps it from the signals of a terminal, which are meant for the foreground.
+    /// Its own session protects it from signals of the terminal.
     fn start(scripts: &Scripts, users_lock: &Path) -> Result<Self> {
         let script = scripts.command("guard.sh");
         let mut command = Command::new("setsid");

@@ -1,15 +1,15 @@
-//! The load balancers of a cloud, with all that belongs to them, as lines that two runs can be compared by.
+//! The load balancers of a cloud and their objects, as lines that can be compared between runs.
 
 use std::collections::BTreeMap;
 
 use ccm_sim::openstack::{Control, ObjectState};
 
-/// Everything that Services can have in a cloud, with words in place of ids and of addresses that nobody chose.
+/// All cloud objects of Services, with words in place of IDs and of addresses that the cloud assigned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture(Vec<String>);
 
 impl Picture {
-    /// How the cloud is. `words`: texts that differ between runs, and what stands in their place.
+    /// The present state of the cloud. `words`: texts that differ between runs, and their replacements.
     #[must_use]
     pub fn of(cloud: &Control, words: &[(String, String)]) -> Self {
         let balancers = cloud.load_balancers();
@@ -33,7 +33,7 @@ impl Picture {
         }
         for group in cloud.security_groups() {
             // Octavia names groups of its own after load balancers.
-            let name = spoken(&group.name, &roles);
+            let name = replace_words(&group.name, &roles);
             roles.insert(group.id, format!("group {name}"));
         }
         let mut lines: Vec<_> = objects.into_iter().map(line).collect();
@@ -41,7 +41,7 @@ impl Picture {
             let port = floating.port_id.unwrap_or_default();
             format!("floating {:?} at {port:?}", floating.description)
         }));
-        // Those that a project comes with are nobody's.
+        // The default groups of a project do not belong to a Service.
         let groups = cloud.security_groups().into_iter();
         lines.extend(groups.filter(|group| group.name != "default").map(|group| {
             let mut ports = group.ports;
@@ -54,12 +54,12 @@ impl Picture {
         Self::of_lines(lines, &roles.into_iter().collect::<Vec<_>>())
     }
 
-    /// These lines, with words in place of texts that differ between runs.
+    /// These lines, with replaced words.
     #[must_use]
     pub fn of_lines(mut lines: Vec<String>, words: &[(String, String)]) -> Self {
         let words = words.iter().cloned().collect();
         for line in &mut lines {
-            *line = spoken(line, &words);
+            *line = replace_words(line, &words);
         }
         lines.sort();
         Self(lines)
@@ -71,29 +71,29 @@ impl Picture {
         &self.0
     }
 
-    /// Whether there is nothing.
+    /// Whether no object exists.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lines that only one of both has.
+    /// The lines that differ.
     #[must_use]
-    pub fn differs(&self, wanted: &Self) -> Option<String> {
+    pub fn differs(&self, expected: &Self) -> Option<String> {
         let (mut surplus, mut missing) = (self.0.clone(), Vec::new());
-        for line in &wanted.0 {
+        for line in &expected.0 {
             match surplus.iter().position(|have| have == line) {
                 Some(at) => drop(surplus.remove(at)),
                 None => missing.push(line.clone()),
             }
         }
         (!surplus.is_empty() || !missing.is_empty())
-            .then(|| format!("in the cloud there is {surplus:#?} in place of {missing:#?}"))
+            .then(|| format!("the cloud has {surplus:#?} instead of {missing:#?}"))
     }
 }
 
-/// The text with words in it.
-pub(crate) fn spoken(text: &str, roles: &BTreeMap<String, String>) -> String {
+/// The text with replaced words.
+pub(crate) fn replace_words(text: &str, roles: &BTreeMap<String, String>) -> String {
     let roles = roles.iter().filter(|(id, _)| !id.is_empty());
     roles.fold(text.to_owned(), |text, (id, role)| {
         text.replace(id.as_str(), &format!("<{role}>"))
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_of_the_same_is_a_difference() {
+    fn duplicates_are_a_difference() {
         let one = picture(&["group a", "pool b"]);
         assert_eq!(one.differs(&one), None);
         let two = picture(&["group a", "group a", "pool b"]);

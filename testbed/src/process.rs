@@ -1,4 +1,4 @@
-//! Child processes: running them to their end, signals, and the tails of their logs for error messages.
+//! Child processes: runs them, sends signals, and reads the ends of their logs for error messages.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-/// Lines of a log that an error message carries.
+/// Number of log lines in an error message.
 const TAIL_LINES: usize = 15;
 
 /// The last lines of a log file, for an error message.
@@ -24,7 +24,7 @@ pub(crate) fn log_tail(path: &Path) -> String {
     format!("end of {}:\n{}", path.display(), tail.join("\n"))
 }
 
-/// Opens a log file for a child, appending: a restart keeps what was written before.
+/// Opens a log file of a child for appending, so that a restart keeps earlier lines.
 pub(crate) fn open_log(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new()
         .create(true)
@@ -33,7 +33,7 @@ pub(crate) fn open_log(path: &Path) -> Result<fs::File> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Runs a command to its end with its output in a log file. It does not go on when this process dies.
+/// Runs a command to its end with its output in a log file. The command is killed when this process ends.
 pub(crate) fn run_logged(command: &Command, log: &Path) -> Result<()> {
     let status = spawn_tied(command, open_log(log)?)?.wait()?;
     if !status.success() {
@@ -46,7 +46,7 @@ pub(crate) fn run_logged(command: &Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command to its end and gives its standard output.
+/// Runs a command to its end and returns its standard output.
 pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command
@@ -68,16 +68,16 @@ pub(crate) fn terminate(pid: u32) -> Result<()> {
     signal(pid, "TERM")
 }
 
-/// Sends a signal, by its name without `SIG`. The shell's own `kill` is on every system, and needs no unsafe code here.
+/// Sends a signal, by its name without `SIG`. The shell's `kill` is on every system and needs no unsafe code.
 pub(crate) fn signal(pid: u32, name: &str) -> Result<()> {
     let script = "kill -\"$1\" \"$2\"";
     run_captured(Command::new("sh").args(["-c", script, "sh", name, &pid.to_string()])).map(drop)
 }
 
-/// Waits for the end of a child, for a limited time. For threads that may block.
+/// Waits for the end of a child with a time limit. Blocks the thread.
 #[allow(
     clippy::disallowed_methods,
-    reason = "polls on a blocking thread: std offers no wait with a limit"
+    reason = "polls on a blocking thread: std has no wait with a time limit"
 )]
 pub(crate) fn wait_for_exit(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     let end = Instant::now() + limit;
@@ -92,7 +92,7 @@ pub(crate) fn wait_for_exit(child: &mut Child, limit: Duration) -> Result<ExitSt
     }
 }
 
-/// Kills a child and collects it. One that has already ended is fine.
+/// Kills a child and waits for it. The child may have already ended.
 pub(crate) fn kill(child: &mut Child) -> Result<()> {
     child.kill()?;
     child.wait()?;
@@ -101,17 +101,17 @@ pub(crate) fn kill(child: &mut Child) -> Result<()> {
 
 type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-/// Starts a program with its output in a log. It is killed when this process dies, also by SIGKILL.
+/// Starts a program with its output in a log. It is killed when this process ends, also by SIGKILL.
 ///
-/// The kernel sends that signal when the *thread* that started the child ends, so one thread, which never ends,
-/// starts them all. Where `setpriv` is missing the program starts without this.
+/// The kernel sends that signal when the *thread* that started the child ends. Therefore one thread, which never ends, starts
+/// all children. Without `setpriv`, the program starts without this signal.
 pub(crate) fn spawn_tied(command: &Command, log: fs::File) -> Result<Child> {
     static JOBS: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
     let jobs = JOBS.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
         thread::spawn(move || {
             while let Ok((mut command, answer)) = queue.recv() {
-                // Fails only if the caller is gone, and then so is its interest.
+                // Fails only if the caller no longer waits for the result.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -122,14 +122,14 @@ pub(crate) fn spawn_tied(command: &Command, log: fs::File) -> Result<Child> {
     tied.stdin(Stdio::null()).stdout(log).stderr(err);
     let (answer, result) = mpsc::channel();
     jobs.send((tied, answer))
-        .map_err(|_| anyhow!("the thread that starts processes is gone"))?;
+        .map_err(|_| anyhow!("the thread that starts processes has ended"))?;
     result
         .recv()
-        .context("the thread that starts processes is gone")?
+        .context("the thread that starts processes has ended")?
         .with_context(|| format!("cannot start {}", command.get_program().display()))
 }
 
-/// The same command, started through `setpriv`, which turns into it: the process id stays.
+/// The command, started through `setpriv`, which executes it with the same process ID.
 fn tie(command: &Command) -> Command {
     let can = Command::new("setpriv")
         .arg("--version")
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_carries_the_end_of_the_log() {
+    fn an_error_contains_the_end_of_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let error = run_logged(

@@ -1,4 +1,4 @@
-//! What of the nodes can be seen from outside, live.
+//! Watches the initialization of nodes.
 
 use std::{
     collections::BTreeMap,
@@ -16,18 +16,18 @@ use kube::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-/// One node, as `kubectl get nodes -o wide` would like to show it.
+/// One node, in a form for tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Whether the node has lost the taint `uninitialized`.
+    /// Whether the taint `uninitialized` is removed.
     pub initialized: bool,
     /// `spec.providerID`.
     pub provider_id: String,
-    /// The zone's label.
+    /// The label with the zone.
     pub zone: String,
-    /// The instance type's label.
+    /// The label with the instance type.
     pub instance_type: String,
-    /// All addresses, the host name aside.
+    /// All addresses except the host name.
     pub addresses: String,
 }
 
@@ -54,26 +54,26 @@ impl Row {
 pub struct Nodes {
     /// The nodes by their names.
     pub rows: BTreeMap<String, Row>,
-    /// When the last of them became initialised.
+    /// The time at which the last node became initialized.
     pub finished: Option<Instant>,
 }
 
 impl Nodes {
-    /// How many nodes are initialised.
+    /// The number of initialized nodes.
     #[must_use]
     pub fn initialized(&self) -> usize {
         self.rows.values().filter(|row| row.initialized).count()
     }
 }
 
-/// Watches the nodes of a cluster, for as long as it lives.
+/// Watches the nodes of a cluster until it is dropped.
 pub struct Watch {
     nodes: watch::Receiver<Arc<Nodes>>,
     task: JoinHandle<()>,
 }
 
 impl Watch {
-    /// Begins to watch the nodes.
+    /// Starts to watch the nodes.
     #[must_use]
     pub fn start(client: Client) -> Self {
         let (sender, nodes) = watch::channel(Arc::default());
@@ -85,7 +85,7 @@ impl Watch {
                 let event = match events.try_next().await {
                     Ok(Some(event)) => event,
                     Ok(None) => return,
-                    // The watcher begins anew; the control plane may be restarting.
+                    // The watcher retries. The control plane may be restarting.
                     Err(_) => continue,
                 };
                 sender.send_modify(|nodes: &mut Arc<Nodes>| {
@@ -112,12 +112,12 @@ impl Watch {
         Self { nodes, task }
     }
 
-    /// The nodes now.
+    /// The present nodes.
     pub fn now(&self) -> Arc<Nodes> {
         Arc::clone(&self.nodes.borrow())
     }
 
-    /// Returns when `count` nodes are initialised.
+    /// Returns when `count` nodes are initialized.
     pub async fn initialized(&mut self, count: usize, limit: Duration) -> Result<Arc<Nodes>> {
         match self.wait(limit, |nodes| nodes.initialized() >= count).await? {
             Some(nodes) => Ok(nodes),
@@ -128,18 +128,18 @@ impl Watch {
         }
     }
 
-    /// Returns when no more than `count` nodes are left.
+    /// Returns when at most `count` nodes are left.
     pub async fn left(&mut self, count: usize, limit: Duration) -> Result<()> {
         match self.wait(limit, |nodes| nodes.rows.len() <= count).await? {
             Some(_) => Ok(()),
             None => bail!(
-                "{} nodes are left after {limit:?}, not {count}",
+                "{} nodes are left after {limit:?}, expected {count}",
                 self.now().rows.len()
             ),
         }
     }
 
-    /// The nodes as soon as they fulfil the condition; `None` if they do not within the limit.
+    /// The nodes as soon as they satisfy the condition; `None` if they do not within the limit.
     async fn wait(
         &mut self,
         limit: Duration,

@@ -1,8 +1,7 @@
-//! A proxy between the program and the API server that can misbehave, stop at any request, and knows every write.
+//! A proxy between the program and the API server that can inject faults, stop at any request, and logs every request.
 //!
-//! Towards the program it is an API server without TLS on loopback, for whom it writes a kubeconfig; towards the real
-//! one it is a client with the rights of whoever started it. Answers that end are passed on whole; watches are
-//! passed on as they come.
+//! For the program it is an API server without TLS on loopback, with a kubeconfig. For the real API server it is a client
+//! with the permissions of the given client. Complete answers are forwarded whole, and watches event by event.
 
 mod answer;
 mod aws;
@@ -54,11 +53,11 @@ pub struct Proxy {
 struct Shared {
     upstream: kube::Client,
     controls: Controls,
-    /// Watches that are open, each with what ends it.
+    /// Open watches, each with the sender that ends it.
     streams: Mutex<BTreeMap<u64, OpenWatch>>,
 }
 
-/// A watch and what ends it.
+/// A watch and the sender that ends it.
 type OpenWatch = (Arc<Request>, oneshot::Sender<()>);
 
 impl std::fmt::Debug for Shared {
@@ -74,7 +73,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy that asks the API server as this client; its kubeconfig is written to the folder.
+    /// Starts a proxy that forwards to the API server with this client, and writes its kubeconfig to the folder.
     ///
     /// # Errors
     /// When it cannot listen or write the file.
@@ -118,7 +117,7 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// Makes the API server unreachable for these requests: connections are reset, and watches that are open break.
+    /// Makes the API server unreachable for these requests: connections are reset, and open watches break.
     /// Removing the rule makes it reachable again.
     pub fn refuse(&self, condition: impl Fn(&Request) -> bool + Send + Sync + Clone + 'static) -> u64 {
         let id = self.add(Rule::when(condition.clone(), Action::Reset));
@@ -126,7 +125,7 @@ impl Proxy {
         id
     }
 
-    /// Breaks the watches that are open.
+    /// Breaks open watches.
     pub fn break_watches(&self, condition: impl Fn(&Request) -> bool) {
         let mut streams = self.shared.streams.lock();
         let broken: Vec<u64> = streams
@@ -136,13 +135,13 @@ impl Proxy {
             .collect();
         for seq in broken {
             if let Some((_, end)) = streams.remove(&seq) {
-                // It may have ended by itself.
+                // The watch may have already ended.
                 let _ended = end.send(());
             }
         }
     }
 
-    /// Number of watches that are open.
+    /// Number of open watches.
     #[must_use]
     pub fn watches(&self) -> usize {
         self.shared.streams.lock().len()
@@ -186,7 +185,7 @@ impl Front for Shared {
     }
 }
 
-/// Asks the API server. An answer that ends is read whole, so that whoever gets it knows that all was done.
+/// Forwards a request to the API server. Except for watches, the answer is read whole, so that the request is complete.
 async fn forward(
     head: &http::request::Parts,
     body: Bytes,
@@ -213,7 +212,7 @@ async fn forward(
     Ok(response)
 }
 
-/// Passes a watch on, until it ends or is broken.
+/// Forwards a watch until it ends or is broken.
 fn stream(
     mut body: KubeBody,
     request: &Request,

@@ -1,4 +1,4 @@
-//! Python programs with packages from the package index, kept in the cache between runs.
+//! Python environments with packages from the package index, cached between runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::process::run_logged;
 /// The interpreter of a virtual environment with the packages of this `requirements.txt`.
 ///
 /// # Errors
-/// When there is no Python 3, or the packages cannot be installed; with the end of pip's output.
+/// When Python 3 is missing, or the packages cannot be installed; with the end of pip's output.
 pub fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf> {
     let folder = requirements.parent().context("no folder")?;
     let hash = cache::hash_sources(folder, &["txt"], name)?;
@@ -32,14 +32,14 @@ pub fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf
         ready.display()
     ));
     let started = Instant::now();
-    // Other versions are of no use any more.
+    // Remove other versions.
     if base.exists() {
         fs::remove_dir_all(&base).with_context(|| format!("cannot remove {}", base.display()))?;
     }
     let unfinished = base.join("unfinished");
     cache::make_dir(&base)?;
     let log = base.join("install.log");
-    // Scripts of the environment would name the unfinished folder: only the interpreter is used.
+    // Scripts of the environment contain the path of the unfinished folder, so that only the interpreter is used.
     run_logged(
         Command::new("python3").args(["-m", "venv"]).arg(&unfinished),
         &log,

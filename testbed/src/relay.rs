@@ -1,4 +1,4 @@
-//! A TCP relay that swallows packets on request, as a firewall that forgot its connections does.
+//! A TCP relay that drops packets on request, like a firewall that lost its connection state.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -68,16 +68,16 @@ impl Relay {
         self.connections.lock().len()
     }
 
-    /// Silences all connections so far: no packet of their clients is acknowledged or answered from now on, and none is
-    /// sent to them. New connections work.
+    /// Silences all present connections: packets of their clients are not acknowledged or answered, and no packets are sent to
+    /// them. New connections work.
     ///
     /// # Errors
-    /// When the kernel takes no packet filter.
+    /// When the kernel refuses the packet filter.
     pub async fn silence(&self) -> Result<()> {
         for connection in self.connections.lock().iter() {
             connection.task.abort();
         }
-        // The kernel would send again what the client has not acknowledged yet.
+        // The kernel would retransmit unacknowledged packets.
         while self.has_unacknowledged()? {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -87,7 +87,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether a client has still to acknowledge something, by the kernel's table of connections.
+    /// Whether packets to a client are unacknowledged, by the kernel's table of connections.
     fn has_unacknowledged(&self) -> Result<bool> {
         let local = format!(":{:04X}", self.address.port());
         let table = fs::read_to_string("/proc/net/tcp")?;
@@ -107,10 +107,10 @@ async fn accept(listener: TcpListener, target: SocketAddr, connections: Arc<Mute
         };
         let relayed = tokio::spawn(async move {
             if let Ok(mut server) = TcpStream::connect(target).await {
-                // A connection that breaks is over, like one that ends.
+                // A broken connection is handled like a closed one.
                 let _broken = copy_bidirectional(&mut client, &mut server).await;
             }
-            // The other handle of the socket stays open.
+            // The other handle keeps the socket open.
             let _gone = SockRef::from(&client).shutdown(std::net::Shutdown::Both);
         });
         connections.lock().push(Connection {

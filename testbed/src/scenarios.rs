@@ -17,7 +17,7 @@ pub use join::Join;
 pub use leave::Leave;
 pub use readdress::Readdress;
 pub use routes::Routes;
-pub use services::{Services, Turn};
+pub use services::{ServiceChange, Services};
 pub use site::Site;
 
 use crate::sweep::Scenario;
@@ -28,22 +28,22 @@ use crate::test_cloud::{OpenStackCloud, TestCloud};
 pub enum Kind {
     /// Nodes join.
     Join,
-    /// Servers are deleted and their nodes go.
+    /// Servers are deleted, and their Nodes must be deleted.
     Leave,
-    /// Servers get other addresses.
+    /// The addresses of servers change.
     Readdress,
-    /// Routes come, move and go.
+    /// Routes are created, replaced and deleted.
     Routes,
-    /// A Service gets its load balancer.
+    /// A Service is created.
     Serve,
     /// A Service's ports, annotations and nodes change.
     Reshape,
-    /// A Service and its load balancer go.
+    /// A Service is deleted.
     Release,
 }
 
 impl Kind {
-    /// All of them.
+    /// All scenarios.
     pub const ALL: [Self; 7] = [
         Self::Join,
         Self::Leave,
@@ -54,7 +54,7 @@ impl Kind {
         Self::Release,
     ];
 
-    /// The scenario with this many nodes on a simulated OpenStack. None if the program cannot do it.
+    /// The scenario with this many nodes on a simulated OpenStack. None if the program does not support it.
     ///
     /// # Errors
     /// When the site cannot be set up.
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// The scenario with this many nodes on this cloud. None if the program or the cloud cannot do it.
+    /// The scenario with this many nodes on this cloud. None if the program or the cloud does not support it.
     ///
     /// # Errors
     /// When the site cannot be set up.
@@ -80,14 +80,14 @@ impl Kind {
         nodes: usize,
     ) -> Result<Option<Box<dyn Scenario>>> {
         let site = Arc::new(Site::set(program, cloud).await?);
-        // One node more than those that are served at a time.
+        // One node is always excluded from the load balancer.
         let services = |turn| Box::new(Services::new(Arc::clone(&site), nodes + 1, turn)) as _;
         Ok(match self {
             Self::Join => Some(Box::new(Join::new(site, nodes))),
             Self::Leave if Leave::is_possible(&site) => Some(Box::new(Leave::new(site, nodes * 10, nodes))),
-            Self::Serve => Some(services(Turn::Serve)),
-            Self::Reshape => Some(services(Turn::Reshape)),
-            Self::Release => Some(services(Turn::Release)),
+            Self::Serve => Some(services(ServiceChange::Create)),
+            Self::Reshape => Some(services(ServiceChange::Update)),
+            Self::Release => Some(services(ServiceChange::Delete)),
             Self::Routes => {
                 let routes = Routes::new(site, nodes).await?;
                 routes.map(|routes| Box::new(routes) as _)

@@ -1,4 +1,4 @@
-//! Control plane and program together: what a whole-program test, the demo and a benchmark play on.
+//! The control plane and the program of a whole-program test, the demo or a benchmark.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Stage {
         self.folder().join("cloud-controller-manager.log")
     }
 
-    /// Writes the program's cloud config, as a whole or not at all.
+    /// Writes the program's cloud config atomically.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -63,20 +63,20 @@ impl Stage {
     /// Starts the program for this cloud provider as the control plane's administrator, with further flags.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the program cannot be started.
     pub fn launch(&self, provider: &str, flags: &[&str]) -> Result<Ccm> {
         self.launch_as(provider, &self.control_plane.kubeconfig(), flags)
     }
 
-    /// The same as the user of a kubeconfig file.
+    /// Starts the program with a kubeconfig file.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the program cannot be started.
     pub fn launch_as(&self, provider: &str, kubeconfig: &Path, flags: &[&str]) -> Result<Ccm> {
         Ccm::start(&self.command(provider, kubeconfig, flags))
     }
 
-    /// How that is started.
+    /// The command line of [`Self::launch_as`].
     #[must_use]
     pub fn command(&self, provider: &str, kubeconfig: &Path, flags: &[&str]) -> Launch {
         let mut args = vec![

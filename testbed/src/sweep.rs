@@ -1,12 +1,12 @@
 //! Crash sweeps and fault storms, for any scenario and any cloud.
 //!
-//! A *crash sweep* plays a scenario once undisturbed, to learn which calls it makes, and then once for every call and
-//! every moment of it (before it is handled, after it, after the reply): the program is killed right there, started
-//! again, and must finish as if nothing had happened. A *storm* plays it while everything around the program fails at
-//! random, and what is random can be repeated from its seed.
+//! A *crash sweep* runs a scenario once without faults to count its calls, and then once for every call and every moment of
+//! the call (before it is handled, after it, after the reply). The program is killed at that point, started again, and must
+//! reach the same result. A *storm* runs the scenario while the API server and the cloud fail at random, reproducibly by
+//! a seed.
 //!
-//! What fails and stops are the [`Party`]s: the API server behind its [`crate::proxy::Proxy`], a simulated cloud.
-//! What happens, and what must be true in the end, says the [`Scenario`].
+//! Faults are injected by the [`Party`]s: the API server behind its [`crate::proxy::Proxy`], and a simulated cloud. The
+//! [`Scenario`] defines the actions and the expected result.
 
 mod crash;
 mod parties;
@@ -28,69 +28,67 @@ pub use crash::{Failure, Point, Progress, Report, Selection, Sweep};
 pub(crate) use parties::{LIKELY, status, storm};
 pub use storm::{Storm, StormReport};
 
-/// How often the state is looked at, at most.
+/// The shortest interval between checks of the state.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Time between two looks in terms of the time that a look takes, so that looking does not slow down what it looks at.
-const PATIENCE: u32 = 3;
-/// What no log may hold: the program says this of a panic.
+/// The interval between checks, as a multiple of a check's duration, to limit the load of the checks.
+const PAUSE_FACTOR: u32 = 3;
+/// The program's log message for a panic, which no log may contain.
 const BUG: &str = "Bug:";
 
-/// Somebody the program talks to, who can stop it at a call, and can fail.
+/// A server of the program that can stop the program at a call, and inject faults.
 pub trait Party: Send + Sync {
-    /// What it is called in reports.
+    /// The name in reports.
     fn name(&self) -> &'static str;
-    /// Forgets calls so far.
+    /// Clears the log of calls.
     fn forget(&self);
-    /// The calls since then that count, in their order.
+    /// The counted calls since then, in their order.
     fn calls(&self) -> Vec<String>;
-    /// Stops at the n-th call from now, counted from 1. Resolves when it is there, with the call, or without one if
-    /// [`Self::calm`] came first.
+    /// Stops at the n-th call from now, counted from 1. Resolves with the call when it is stopped, or with `None` after
+    /// [`Self::clear_faults`].
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>>;
-    /// Resolves when no call waits where it was stopped: those of a program that was killed are forgotten as soon as its
-    /// connections are seen to be closed.
+    /// Resolves when no call is stopped any more. Calls of a killed program are dropped when its connections are closed.
     fn none_held(&self) -> BoxFuture<'static, ()>;
-    /// Fails at random from now on.
-    fn rage(&self, seed: u64);
-    /// How often it has failed since.
+    /// Starts random failures.
+    fn inject_faults(&self, seed: u64);
+    /// The number of failures since then.
     fn failures(&self) -> u64;
-    /// Neither stops nor fails any more; what was held goes on.
-    fn calm(&self);
+    /// Ends stops and failures. Stopped calls continue.
+    fn clear_faults(&self);
 }
 
-/// Something that happens to a cluster, and what must become of it.
+/// Changes of a cluster, and the expected result.
 #[async_trait(?Send)]
 pub trait Scenario: Send + Sync {
-    /// What it is called.
+    /// The name in reports.
     fn name(&self) -> String;
-    /// How the program is started.
+    /// The command line of the program.
     fn launch(&self) -> Launch;
-    /// Everybody the program talks to.
+    /// The servers of the program.
     fn parties(&self) -> Vec<&dyn Party>;
-    /// Makes the state before it, whatever the state is now. The program does not run.
+    /// Creates the initial state from any present state. The program does not run.
     async fn prepare(&self) -> Result<()>;
-    /// What happens while the program runs, or has just been killed.
+    /// The changes while the program runs, or after it was killed.
     async fn act(&self) -> Result<()> {
         Ok(())
     }
-    /// What is still to be done, or nothing.
+    /// The difference from the expected result, if any.
     async fn missing(&self) -> Result<Option<String>>;
-    /// Looks at everything once nothing is missing: what must be there, and what must never have happened since
-    /// [`Self::prepare`].
+    /// Checks the result after nothing is missing, and that no forbidden action happened since [`Self::prepare`].
     async fn check(&self) -> Result<()>;
-    /// Something that goes wrong in the middle of a storm besides the parties' failures.
+    /// An additional failure in the middle of a storm.
     async fn disturb(&self) -> Result<()> {
         Ok(())
     }
-    /// Texts that must not stand in the program's log.
+    /// Texts that must not appear in the program's log.
     fn secrets(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Begins a run: the state before, an empty log, nothing counted.
+/// Starts a run with the initial state, an empty log and no counted calls.
 async fn begin(scenario: &dyn Scenario, log: &Path) -> Result<()> {
     for party in scenario.parties() {
-        party.calm();
+        party.clear_faults();
     }
     scenario.prepare().await.context("cannot prepare the scenario")?;
     if log.exists() {
@@ -106,12 +104,12 @@ async fn begin(scenario: &dyn Scenario, log: &Path) -> Result<()> {
 async fn converged(scenario: &dyn Scenario, ccm: &mut Ccm, limit: Duration) -> Result<()> {
     let end = tokio::time::Instant::now() + limit;
     loop {
-        let looked = tokio::time::Instant::now();
+        let began = tokio::time::Instant::now();
         let missing = match scenario.missing().await {
             Ok(None) => return Ok(()),
             Ok(Some(missing)) => missing,
             // In a storm the API server may be restarting.
-            Err(error) => format!("cannot look: {error:#}"),
+            Err(error) => format!("cannot read the state: {error:#}"),
         };
         if let Some(status) = ccm.exit_status()? {
             bail!(
@@ -125,21 +123,21 @@ async fn converged(scenario: &dyn Scenario, ccm: &mut Ccm, limit: Duration) -> R
                 process::log_tail(ccm.log_path())
             );
         }
-        tokio::time::sleep(PAUSE.max(looked.elapsed() * PATIENCE)).await;
+        tokio::time::sleep(PAUSE.max(began.elapsed() * PAUSE_FACTOR)).await;
     }
 }
 
-/// What must be true at the end of every run.
+/// The checks at the end of every run.
 async fn examine(scenario: &dyn Scenario, log: &Path) -> Result<()> {
     scenario.check().await?;
     let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
     let text = String::from_utf8_lossy(&text);
     if let Some(line) = text.lines().find(|line| line.contains(BUG)) {
-        bail!("a panic in the log: {line}");
+        bail!("the log contains a panic: {line}");
     }
     for secret in scenario.secrets() {
         if let Some(line) = text.lines().find(|line| line.contains(&secret)) {
-            bail!("a secret in the log: {line}");
+            bail!("the log contains a secret: {line}");
         }
     }
     Ok(())

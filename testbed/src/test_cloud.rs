@@ -1,4 +1,4 @@
-//! The clouds that whole-program tests run on, seen alike: what a scenario needs to know of a cloud, and nothing else.
+//! The common interface of the clouds of whole-program tests, limited to the needs of scenarios.
 
 mod aws;
 mod digitalocean;
@@ -20,16 +20,16 @@ pub use openstack::{OpenStackCloud, service as openstack_service};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
-/// A cloud in which machines can be created and deleted, and whose load balancers can be read, past the program under test.
+/// A cloud whose machines and load balancers can be changed and read independently of the program under test.
 #[async_trait]
 pub trait TestCloud: Debug + Send + Sync {
     /// The value of `--cloud-provider`.
     fn provider(&self) -> &'static str;
 
-    /// The program's config file, with everything managed that can be.
+    /// The program's config file, with all features enabled.
     fn config(&self) -> String;
 
-    /// Variables for the program's environment.
+    /// Environment variables of the program.
     fn environment(&self) -> Vec<(String, String)> {
         Vec::new()
     }
@@ -37,29 +37,29 @@ pub trait TestCloud: Debug + Send + Sync {
     /// Texts that must not appear in a log.
     fn secrets(&self) -> Vec<String>;
 
-    /// Where the program's calls are counted, stopped and made to fail.
+    /// The party that counts, stops and fails the program's calls.
     fn party(&self) -> &dyn Party;
 
-    /// Creates a machine. `name` is what a person calls it.
+    /// Creates a machine with this display name.
     async fn create_machine(&self, name: &str) -> Result<Machine>;
 
-    /// Deletes a machine; its id is "not found" from now on.
+    /// Deletes a machine. Reads of its ID then fail with "not found".
     async fn delete_machine(&self, machine: &Machine) -> Result<()>;
 
-    /// The load balancers with all that belongs to them.
+    /// The load balancers with all their objects.
     async fn picture(&self, words: &[(String, String)]) -> Result<Picture>;
 
     /// Deletes everything that [`Self::picture`] shows.
     async fn clear(&self) -> Result<()>;
 
-    /// How often each kind of object was created by calls that succeeded since the party forgot its calls. Only kinds of which
-    /// a second one would be found only by a sweep.
+    /// Number of successful creates of each kind of object since the party forgot its calls. Only kinds whose duplicates would
+    /// otherwise be found only by a sweep.
     fn created(&self) -> Vec<(&'static str, usize)>;
 
     /// Why the Service's status and annotations do not name the only load balancer, if they do not.
     async fn unserved(&self, service: &Service) -> Result<Option<String>>;
 
-    /// What a Service says to this cloud.
+    /// The annotations and features of Services for this cloud.
     fn service(&self) -> ServiceShape {
         ServiceShape::default()
     }
@@ -70,10 +70,10 @@ pub trait TestCloud: Debug + Send + Sync {
     /// Whether calls of this operation change something.
     fn is_write(&self, operation: &str) -> bool;
 
-    /// Every call takes this much longer from now on.
+    /// Adds this latency to every call.
     fn set_latency(&self, latency: Duration);
 
-    /// The load balancers and whom they lead to.
+    /// The load balancers and their members.
     async fn load_balancers(&self) -> Result<LoadBalancers>;
 
     /// The routes to Pods, if the cloud has routes.
@@ -82,15 +82,14 @@ pub trait TestCloud: Debug + Send + Sync {
     }
 }
 
-/// The routes of a cloud, past the program under test. A route is the network of its destination and the machine that it leads
-/// to.
+/// The routes of a cloud, accessed independently of the program under test. A route has a destination network and a machine.
 #[async_trait]
 pub trait TestRoutes: Send + Sync {
-    /// Creates the route table. Returns what the program's config says of it.
+    /// Creates the route table. Returns the lines of the program's config for it.
     async fn create_table(&self) -> Result<String>;
 
-    /// Makes these the only routes. No machine forwards packets for Pods, except that the guest forwards for this network and
-    /// for another one that is not the cluster's business.
+    /// Replaces all routes by these. No machine forwards packets for Pods, except that the guest forwards for this network and
+    /// for a network outside of the cluster.
     async fn reset(
         &self,
         routes: &[(&str, &Machine)],
@@ -98,44 +97,44 @@ pub trait TestRoutes: Send + Sync {
         guest: (&str, &Machine),
     ) -> Result<()>;
 
-    /// The routes: destination, and the id of the machine or whatever else they lead to.
+    /// The routes: destination, and the ID of the machine or other target.
     async fn table(&self) -> Result<BTreeSet<(String, String)>>;
 
     /// Why the machine drops packets for this network, if it does.
     async fn drops(&self, machine: &Machine, network: &str) -> Result<Option<String>>;
 
-    /// How the guest is not as it should be without the cluster's network.
+    /// How the guest differs from its state without the cluster's network.
     async fn changed(&self, guest: &Machine) -> Result<Option<String>>;
 }
 
-/// What a Service says to one cloud.
+/// The annotations and features of Services for one cloud.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceShape {
-    /// Annotations from the beginning.
+    /// Annotations of a new Service.
     pub annotations: Value,
     /// Annotations that change much of the load balancer in place.
     pub changed: Value,
-    /// Whether the cloud keeps a client at one node (`sessionAffinity: ClientIP`).
+    /// Whether the cloud supports `sessionAffinity: ClientIP`.
     pub has_affinity: bool,
-    /// Annotations of a Service that only the cloud's own network reaches.
+    /// Annotations of a Service with an internal load balancer.
     pub internal: Value,
 }
 
 /// The load balancers of a cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadBalancers {
-    /// Their names.
+    /// The names of the load balancers.
     pub names: BTreeSet<String>,
-    /// Pools, or what the cloud has in their place, with the names of the nodes behind them.
+    /// Pools, or the cloud's equivalent, with the names of their nodes.
     pub pools: BTreeMap<String, BTreeSet<String>>,
-    /// Whether a change of any of them is still under way, or has failed.
+    /// Whether a change of any load balancer is in progress or has failed.
     pub unfinished: bool,
 }
 
-/// A machine and what the Node on it must become.
+/// A machine and the expected Node on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The cloud's id.
+    /// The machine's ID in the cloud.
     pub id: String,
     /// The name of the Node, as the kubelet chooses it on this cloud.
     pub node: String,
@@ -147,17 +146,17 @@ pub struct Machine {
     pub labels: Vec<(String, String)>,
 }
 
-/// The config that the documents of a cloud presuppose. Nothing listens at its address: what Services ask for is checked without
-/// the cloud.
+/// The config that the documents of a cloud require. Its address does not answer, because Services are validated without the
+/// cloud.
 #[derive(Clone, Copy, Debug)]
 pub struct DocumentsConfig {
     /// The config file.
     pub file: &'static str,
-    /// Variables of the environment.
+    /// Environment variables.
     pub environment: &'static [(&'static str, &'static str)],
 }
 
-/// The config that the documents of this provider presuppose. None if it has no test cloud.
+/// The config that the documents of this provider require. None if it has no test cloud.
 #[must_use]
 pub fn documents_config(provider: &str) -> Option<DocumentsConfig> {
     Some(match provider {
@@ -168,7 +167,7 @@ pub fn documents_config(provider: &str) -> Option<DocumentsConfig> {
     })
 }
 
-/// Starts the test cloud of this provider. None if there is none.
+/// Starts the test cloud of this provider. None if it has none.
 ///
 /// # Errors
 /// When it cannot be started.

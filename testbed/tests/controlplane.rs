@@ -1,4 +1,4 @@
-//! The control plane, the identities it gives out, and the nodes registered there.
+//! The control plane, its identities, and registered nodes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -23,7 +23,7 @@ fn is_forbidden<T>(result: &kube::Result<T>) -> bool {
 }
 
 #[tokio::test]
-async fn killed_control_plane_comes_back_with_its_port_and_data() {
+async fn a_restarted_control_plane_has_its_port_and_data() {
     let started = Instant::now();
     let mut plane = ControlPlane::start(Options::default()).await.unwrap();
     say(format!("control plane ready after {:?}", started.elapsed()));
@@ -40,12 +40,12 @@ async fn killed_control_plane_comes_back_with_its_port_and_data() {
     assert!(maps.get("kept").await.is_err(), "still answers");
     plane.restart().await.unwrap();
     assert_eq!(plane.server(), server);
-    // The client from before: address and certificates have not changed.
+    // The same client works: address and certificates have not changed.
     assert_eq!(maps.get("kept").await.unwrap().data.unwrap()["a"], "b");
     let robot: Api<ConfigMap> = Api::default_namespaced(controlplane::client(&kubeconfig).await.unwrap());
     assert!(
         is_forbidden(&robot.get("kept").await),
-        "token from before the restart must still be known"
+        "a token from before the restart is valid"
     );
 
     plane.stop().await.unwrap();
@@ -55,7 +55,7 @@ async fn killed_control_plane_comes_back_with_its_port_and_data() {
 }
 
 #[tokio::test]
-async fn state_in_a_given_directory_outlives_the_value() {
+async fn state_in_a_given_directory_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let plane = ControlPlane::start_in(dir.path(), Options::default())
         .await
@@ -71,7 +71,7 @@ async fn state_in_a_given_directory_outlives_the_value() {
 }
 
 #[tokio::test]
-async fn service_account_may_do_what_it_is_bound_to_and_nothing_else() {
+async fn a_service_account_has_only_its_bound_permissions() {
     let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
     let admin = plane.client().await.unwrap();
     let kubeconfig = plane
@@ -103,7 +103,7 @@ async fn service_account_may_do_what_it_is_bound_to_and_nothing_else() {
         .await
         .unwrap();
     nodes::register(&admin, &[NodeSpec::new("node-1")]).await.unwrap();
-    // The authorizer learns of the binding through a watch.
+    // The authorizer reads the binding through a watch.
     while is_forbidden(&nodes.get("node-1").await) {
         tokio::task::yield_now().await;
     }
@@ -133,7 +133,7 @@ async fn service_account_may_do_what_it_is_bound_to_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn delegated_authentication_finds_what_it_needs() {
+async fn delegated_authentication_works() {
     let plane = ControlPlane::start(Options::default()).await.unwrap();
     let admin = plane.client().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "kube-system");
@@ -213,7 +213,11 @@ async fn nodes_are_registered_as_kubelets_do() {
         .unwrap()
         .conditions
         .unwrap();
-    assert_eq!(conditions.len(), 4, "the other conditions stay: {conditions:?}");
+    assert_eq!(
+        conditions.len(),
+        4,
+        "the other conditions are kept: {conditions:?}"
+    );
 }
 
 async fn ready_status(api: &Api<Node>, name: &str) -> String {
@@ -226,7 +230,7 @@ async fn ready_status(api: &Api<Node>, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_next_test_finds_nothing_of_the_one_before() {
+async fn the_next_test_gets_an_empty_control_plane() {
     let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
     let client = plane.client().await.unwrap();
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -251,7 +255,7 @@ async fn the_next_test_finds_nothing_of_the_one_before() {
         if plane.server() == server {
             break plane;
         }
-        // Another test has it at the moment.
+        // Another test uses it.
         others.push(plane);
     };
     assert_eq!(again.audit_log().unwrap(), []);
@@ -260,7 +264,7 @@ async fn the_next_test_finds_nothing_of_the_one_before() {
     assert_eq!(names(&Api::<Namespace>::all(client.clone())).await, before);
     let services: Api<Service> = Api::default_namespaced(client);
     assert_eq!(names(&services).await, ["kubernetes"]);
-    // Its port is free, too.
+    // The node port is free, too.
     services.create(&PostParams::default(), &service).await.unwrap();
 }
 

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A simulated cloud whose load balancers are served, and a client that is logged in.
+/// A simulated cloud whose load balancers are served, and an authenticated client.
 struct Session {
     cloud: OpenStack,
     forwarder: Option<Forwarder>,
@@ -32,7 +32,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Text at a JSON pointer.
+    /// The text at a JSON pointer.
     fn at(&self, pointer: &str) -> &str {
         self.json
             .pointer(pointer)
@@ -98,7 +98,7 @@ impl Session {
     }
 }
 
-/// A cloud whose networks are 127.N.0.0/17 and 127.N.128.0/24, so that tests that run at once do not meet.
+/// A cloud with the networks 127.N.0.0/17 and 127.N.128.0/24, so that parallel tests use different addresses.
 async fn on_loopback(number: u8) -> Session {
     Session::with(Config {
         private_subnet: format!("127.{number}.0.0/17").parse().unwrap(),
@@ -108,7 +108,7 @@ async fn on_loopback(number: u8) -> Session {
     .await
 }
 
-/// Something that answers every connection with its name, until it is dropped.
+/// A server that answers every connection with its name, until it is dropped.
 struct Member {
     address: SocketAddr,
     task: JoinHandle<()>,
@@ -127,7 +127,7 @@ impl Member {
         let task = tokio::spawn(async move {
             loop {
                 let (mut client, _) = socket.accept().await.unwrap();
-                // The other side may not want it.
+                // The client may have disconnected.
                 let _sent = client.write_all(name.as_bytes()).await;
             }
         });
@@ -139,14 +139,14 @@ impl Member {
     }
 }
 
-/// A port on which nothing listens at an address of this machine.
+/// A free port at an address of this machine.
 async fn free_port(address: [u8; 4]) -> u16 {
     let socket = TcpListener::bind((Ipv4Addr::from(address), 0)).await.unwrap();
     socket.local_addr().unwrap().port()
 }
 
-/// What is said at an address; nothing if nobody answers, or the connection is closed without a word.
-async fn said(address: SocketAddr) -> Option<String> {
+/// The answer at an address. None if the connection is refused, or closed without an answer.
+async fn read_answer(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let mut text = String::new();
     let _read = stream.read_to_string(&mut text).await;
@@ -166,14 +166,14 @@ async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     found.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
 }
 
-async fn silent(address: SocketAddr) {
-    eventually("nobody answers", async || {
+async fn wait_for_no_answer(address: SocketAddr) {
+    eventually("no answer", async || {
         TcpStream::connect(address).await.is_err().then_some(())
     })
     .await;
 }
 
-/// A load balancer as it was made.
+/// A created load balancer.
 struct Balancer {
     id: String,
     port_id: String,
@@ -183,7 +183,7 @@ struct Balancer {
 }
 
 impl Session {
-    /// One port that leads to these members.
+    /// Creates a load balancer with one port and these members.
     async fn balancing(&self, listener: Value, members: &[Value]) -> Balancer {
         let path = "network/v2.0/subnets?name=private-0";
         let subnet = self.send(Method::GET, path, Value::Null).await;
@@ -195,11 +195,11 @@ impl Session {
         let lb = json!({
             "name": "web", "vip_subnet_id": subnet.at("/subnets/0/id"), "listeners": [listener],
         });
-        let made = self
+        let created = self
             .lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
             .await;
-        assert_eq!(made.status, 201, "{}", made.text);
-        let of = |name: &str| made.at(&format!("/loadbalancer/{name}")).to_owned();
+        assert_eq!(created.status, 201, "{}", created.text);
+        let of = |name: &str| created.at(&format!("/loadbalancer/{name}")).to_owned();
         let port = listener["protocol_port"].as_u64().unwrap();
         let vip: IpAddr = of("vip_address").parse().unwrap();
         Balancer {
@@ -211,7 +211,7 @@ impl Session {
         }
     }
 
-    /// Waits until the only forward is like this.
+    /// Waits until the only forward satisfies a condition.
     async fn forward(&self, what: &str, like: impl Fn(&Forward) -> bool) -> Forward {
         eventually(what, async || match self.forwards().as_slice() {
             [one] if like(one) => Some(one.clone()),
@@ -231,42 +231,45 @@ async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
     let resting = Member::start([127, 101, 1, 3], "resting").await;
     let port = free_port([127, 101, 0, 1]).await;
     let members = [one.json(1), two.json(1), resting.json(0)];
-    let made = session
+    let created = session
         .balancing(json!({ "protocol_port": port }), &members)
         .await;
-    let first = eventually("an answer", async || said(made.front).await).await;
+    let first = eventually("an answer", async || read_answer(created.front).await).await;
     let mut answers = vec![first];
     for _ in 0..5 {
-        answers.push(said(made.front).await.unwrap());
+        answers.push(read_answer(created.front).await.unwrap());
     }
     answers.sort();
     assert_eq!(answers, ["one", "one", "one", "two", "two", "two"]);
 
-    // One that does not answer is passed over.
+    // A member that does not answer is skipped.
     drop(one);
     eventually("the other one only", async || {
-        let answers = [said(made.front).await?, said(made.front).await?];
+        let answers = [
+            read_answer(created.front).await?,
+            read_answer(created.front).await?,
+        ];
         (answers == ["two", "two"]).then_some(())
     })
     .await;
 
-    // Who leaves and who joins.
+    // Members are replaced.
     let joined = Member::start([127, 101, 1, 4], "joined").await;
-    let path = format!("/pools/{}/members", made.pool);
+    let path = format!("/pools/{}/members", created.pool);
     let answer = session
         .lb(Method::PUT, &path, json!({ "members": [joined.json(1)] }))
         .await;
     assert_eq!(answer.status, 202, "{}", answer.text);
     eventually("the one that joined", async || {
-        said(made.front).await.filter(|name| name == "joined")
+        read_answer(created.front).await.filter(|name| name == "joined")
     })
     .await;
-    assert_eq!(said(made.front).await.as_deref(), Some("joined"));
+    assert_eq!(read_answer(created.front).await.as_deref(), Some("joined"));
 
-    let path = format!("/loadbalancers/{}?cascade=true", made.id);
+    let path = format!("/loadbalancers/{}?cascade=true", created.id);
     let answer = session.lb(Method::DELETE, &path, Value::Null).await;
     assert_eq!(answer.status, 204, "{}", answer.text);
-    silent(made.front).await;
+    wait_for_no_answer(created.front).await;
     eventually("no forwards", async || {
         session.forwards().is_empty().then_some(())
     })
@@ -278,43 +281,43 @@ async fn floating_address_answers_while_it_leads_to_the_load_balancer() {
     let session = on_loopback(102).await;
     let member = Member::start([127, 102, 1, 1], "one").await;
     let port = free_port([127, 102, 0, 1]).await;
-    let made = session
+    let created = session
         .balancing(json!({ "protocol_port": port }), &[member.json(1)])
         .await;
     let address: IpAddr = "127.102.128.9".parse().unwrap();
     let floating = SocketAddr::new(address, port);
-    eventually("an answer", async || said(made.front).await).await;
-    silent(floating).await;
-    session.cloud.add_floating(&made.port_id, address).unwrap();
+    eventually("an answer", async || read_answer(created.front).await).await;
+    wait_for_no_answer(floating).await;
+    session.cloud.add_floating(&created.port_id, address).unwrap();
     assert_eq!(
-        eventually("an answer", async || said(floating).await).await,
+        eventually("an answer", async || read_answer(floating).await).await,
         "one"
     );
     assert_eq!(
         session.cloud.floating_addresses(),
-        [(address, Some(made.port_id.clone()))]
+        [(address, Some(created.port_id.clone()))]
     );
     session.cloud.remove_floating(address).unwrap();
     assert_eq!(session.cloud.floating_addresses(), []);
-    silent(floating).await;
-    assert_eq!(said(made.front).await.as_deref(), Some("one"));
+    wait_for_no_answer(floating).await;
+    assert_eq!(read_answer(created.front).await.as_deref(), Some("one"));
 }
 
 #[tokio::test]
-async fn clients_outside_of_the_allowed_ranges_hear_nothing() {
+async fn clients_outside_of_the_allowed_ranges_get_no_answer() {
     let session = on_loopback(103).await;
     let member = Member::start([127, 103, 1, 1], "one").await;
     let port = free_port([127, 103, 0, 1]).await;
     let listener = json!({"protocol_port": port, "allowed_cidrs": ["192.0.2.0/24"]});
-    let made = session.balancing(listener, &[member.json(1)]).await;
+    let created = session.balancing(listener, &[member.json(1)]).await;
     session
         .forward("listening", |forward| forward.problem.is_none())
         .await;
-    assert_eq!(said(made.front).await, None);
+    assert_eq!(read_answer(created.front).await, None);
     let change = json!({"listener": {"allowed_cidrs": ["192.0.2.0/24", "127.0.0.0/8"]}});
-    let path = format!("/listeners/{}", made.listener);
+    let path = format!("/listeners/{}", created.listener);
     assert_eq!(session.lb(Method::PUT, &path, change).await.status, 200);
-    eventually("an answer", async || said(made.front).await).await;
+    eventually("an answer", async || read_answer(created.front).await).await;
 }
 
 #[tokio::test]
@@ -323,43 +326,49 @@ async fn nothing_answers_without_a_forwarder_or_while_the_load_balancer_does_not
     session.forwarder = None;
     let member = Member::start([127, 104, 1, 1], "one").await;
     let port = free_port([127, 104, 0, 1]).await;
-    let made = session
+    let created = session
         .balancing(json!({ "protocol_port": port }), &[member.json(1)])
         .await;
-    assert!(TcpStream::connect(made.front).await.is_err());
+    assert!(TcpStream::connect(created.front).await.is_err());
 
     session.forwarder = Some(Forwarder::start(session.cloud.control()));
-    eventually("an answer", async || said(made.front).await).await;
+    eventually("an answer", async || read_answer(created.front).await).await;
     let shown = session.forward("listening", |_| true).await;
-    assert_eq!(shown.address, made.front);
-    assert_eq!(shown.listener_id, made.listener);
+    assert_eq!(shown.address, created.front);
+    assert_eq!(shown.listener_id, created.listener);
 
-    session.cloud.set_provisioning_status(&made.id, "ERROR").unwrap();
-    silent(made.front).await;
-    session.cloud.set_provisioning_status(&made.id, "ACTIVE").unwrap();
-    eventually("an answer", async || said(made.front).await).await;
+    session
+        .cloud
+        .set_provisioning_status(&created.id, "ERROR")
+        .unwrap();
+    wait_for_no_answer(created.front).await;
+    session
+        .cloud
+        .set_provisioning_status(&created.id, "ACTIVE")
+        .unwrap();
+    eventually("an answer", async || read_answer(created.front).await).await;
     let off = Map::from_iter([("admin_state_up".to_owned(), json!(false))]);
-    session.cloud.patch_object(&made.listener, &off).unwrap();
-    silent(made.front).await;
+    session.cloud.patch_object(&created.listener, &off).unwrap();
+    wait_for_no_answer(created.front).await;
     let on = Map::from_iter([("admin_state_up".to_owned(), json!(true))]);
-    session.cloud.patch_object(&made.listener, &on).unwrap();
-    eventually("an answer", async || said(made.front).await).await;
+    session.cloud.patch_object(&created.listener, &on).unwrap();
+    eventually("an answer", async || read_answer(created.front).await).await;
 
     session.forwarder = None;
-    silent(made.front).await;
+    wait_for_no_answer(created.front).await;
 }
 
 #[tokio::test]
-async fn a_place_that_cannot_be_had_is_named_and_taken_when_it_is_free() {
+async fn an_address_in_use_is_reported_and_served_when_it_is_free() {
     let session = on_loopback(105).await;
     let member = Member::start([127, 105, 1, 1], "one").await;
-    // The first address that the subnet gives; somebody else is there already.
+    // The first address of the subnet, which is already in use.
     let taken = TcpListener::bind("127.105.0.2:0").await.unwrap();
     let place = taken.local_addr().unwrap();
-    let made = session
+    let created = session
         .balancing(json!({ "protocol_port": place.port() }), &[member.json(1)])
         .await;
-    assert_eq!(made.front, place);
+    assert_eq!(created.front, place);
     let forward = session
         .forward("a problem", |forward| forward.problem.is_some())
         .await;
@@ -369,14 +378,14 @@ async fn a_place_that_cannot_be_had_is_named_and_taken_when_it_is_free() {
         "{problem}"
     );
     drop(taken);
-    eventually("an answer", async || said(place).await).await;
+    eventually("an answer", async || read_answer(place).await).await;
     session
         .forward("no problem", |forward| forward.problem.is_none())
         .await;
 }
 
 #[tokio::test]
-async fn what_would_need_more_than_passing_bytes_on_is_named() {
+async fn unsupported_listeners_are_reported() {
     let session = on_loopback(106).await;
     let member = json!({"address": "127.106.1.1", "protocol_port": 30000});
     session
@@ -392,13 +401,13 @@ async fn what_would_need_more_than_passing_bytes_on_is_named() {
 }
 
 #[tokio::test]
-async fn addresses_outside_of_loopback_are_left_alone() {
+async fn addresses_outside_of_loopback_are_not_served() {
     let session = Session::with(Config::default()).await;
     session.cloud.create_server(&ServerSpec::named("node-1")).unwrap();
     let member = json!({"address": "10.0.0.2", "protocol_port": 30000});
-    let made = session.balancing(json!({"protocol_port": 8080}), &[member]).await;
-    assert!(!made.front.ip().is_loopback());
-    // A second one, on loopback, shows that the first was looked at.
+    let created = session.balancing(json!({"protocol_port": 8080}), &[member]).await;
+    assert!(!created.front.ip().is_loopback());
+    // A second load balancer, on loopback, proves that the first one was read.
     let subnet = SubnetSpec {
         name: "loop".to_owned(),
         cidr: Some("127.107.0.0/24".parse().unwrap()),
@@ -410,13 +419,13 @@ async fn addresses_outside_of_loopback_are_left_alone() {
         "vip_subnet_id": subnet,
         "listeners": [{"protocol": "TCP", "protocol_port": port}],
     });
-    let made = session
+    let created = session
         .lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
         .await;
-    assert_eq!(made.status, 201, "{}", made.text);
+    assert_eq!(created.status, 201, "{}", created.text);
     let forward = session.forward("the second one only", |_| true).await;
     assert_eq!(
         forward.address.ip().to_string(),
-        made.at("/loadbalancer/vip_address")
+        created.at("/loadbalancer/vip_address")
     );
 }

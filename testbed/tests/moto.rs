@@ -1,4 +1,4 @@
-//! moto behind its proxy: accounts are apart, requests are read, rules apply.
+//! moto behind its proxy: accounts are separate, requests are parsed, rules apply.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use ccm_testbed::{
@@ -7,7 +7,7 @@ use ccm_testbed::{
 };
 use serde_json::json;
 
-/// What a client sends, in the Query protocol. moto reads the service from the signature's scope.
+/// Sends a request in the Query protocol. moto reads the service from the signature's scope.
 async fn ask(account: &Account<'_>, service: &str, form: &str) -> (u16, String) {
     let scope = format!(
         "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/{service}/aws4_request, SignedHeaders=host, Signature=x"
@@ -22,7 +22,7 @@ async fn ask(account: &Account<'_>, service: &str, form: &str) -> (u16, String) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_are_apart_and_requests_are_read() {
+async fn accounts_are_separate_and_requests_are_parsed() {
     let moto = Moto::shared().await.unwrap();
     let account = moto.account("one", 2).await.unwrap();
     let other = moto.account("two", 0).await.unwrap();
@@ -49,9 +49,9 @@ async fn accounts_are_apart_and_requests_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_moto_lacks_is_mended() {
+async fn differences_from_aws_are_corrected() {
     let moto = Moto::shared().await.unwrap();
-    let account = moto.account("mended", 1).await.unwrap();
+    let account = moto.account("corrected", 1).await.unwrap();
     let topology = "Action=DescribeInstanceTopology&Version=2016-11-15";
     assert_eq!(ask(&account, "ec2", topology).await.0, 200);
     let tags = json!({"Resources": ["i-00000000000000000"], "Tags": [{"Key": "a", "Value": "b"}]});

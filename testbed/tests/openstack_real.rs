@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use ccm_testbed::cache::{self, say};
 use ccm_testbed::openstack_real::OpenStack;
 
-/// Where the cloud's state is.
+/// The folder with the cloud's state.
 fn state() -> PathBuf {
     env::var_os("OSREAL_DIR").map_or_else(
         || cache::dir().unwrap().join("openstack-real/cloud"),
@@ -18,12 +18,12 @@ fn state() -> PathBuf {
 }
 
 #[tokio::test]
-async fn servers_of_a_real_cloud_come_and_go_and_calls_are_seen() {
+async fn servers_of_a_real_cloud_are_created_and_deleted_and_calls_are_logged() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the test of the real OpenStack");
         return;
     }
-    // Whoever has it running keeps it when we are gone.
+    // A cloud that other processes use keeps running after this test.
     let shared = state().join("run").exists();
     let cloud = OpenStack::start(2).await.unwrap();
     assert_eq!(cloud.dir(), state());
@@ -66,12 +66,12 @@ async fn servers_of_a_real_cloud_come_and_go_and_calls_are_seen() {
         .iter()
         .filter(|c| c.service == "keystone" && c.method == "POST" && c.user_agent.starts_with("openstacksdk"))
         .collect();
-    assert!(logins.is_empty(), "who joins finds everything there: {logins:?}");
+    assert!(logins.is_empty(), "a second start needs no setup: {logins:?}");
     let dir = cloud.dir().to_owned();
     cloud.stop().await.unwrap();
     assert!(
         second.list_servers().await.unwrap().len() >= 2,
-        "runs as long as it has a user"
+        "the cloud runs while a process uses it"
     );
     second.stop().await.unwrap();
     assert_eq!(

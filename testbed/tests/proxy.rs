@@ -1,4 +1,4 @@
-//! The proxy before the API server: what it passes on, and every way in which it does not.
+//! The proxy for the API server: forwarded requests, and all faults.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,17 +16,17 @@ use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-struct Scene {
+struct Fixture {
     plane: ControlPlane,
     proxy: Proxy,
-    /// Through the proxy.
+    /// A client through the proxy.
     maps: Api<ConfigMap>,
-    /// Past it.
+    /// A client without the proxy.
     direct: Api<ConfigMap>,
     client: kube::Client,
 }
 
-impl Scene {
+impl Fixture {
     async fn set() -> Self {
         let plane = ControlPlane::start(Options::default()).await.unwrap();
         let admin = plane.client().await.unwrap();
@@ -63,37 +63,37 @@ fn code(result: kube::Result<ConfigMap>) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_pass_and_are_known_with_their_order_and_client() {
-    let scene = Scene::set().await;
-    scene.create("a").await.unwrap();
-    nodes::register(&scene.client, [&NodeSpec::new("n-1")])
+async fn requests_are_forwarded_and_logged_in_order() {
+    let fixture = Fixture::set().await;
+    fixture.create("a").await.unwrap();
+    nodes::register(&fixture.client, [&NodeSpec::new("n-1")])
         .await
         .unwrap();
-    let nodes: Api<Node> = Api::all(scene.client.clone());
+    let nodes: Api<Node> = Api::all(fixture.client.clone());
     assert_eq!(nodes.list(&ListParams::default()).await.unwrap().items.len(), 1);
     nodes.delete("n-1", &DeleteParams::default()).await.unwrap();
-    let seen: Vec<_> = scene.proxy.requests().iter().map(ToString::to_string).collect();
+    let seen: Vec<_> = fixture.proxy.requests().iter().map(ToString::to_string).collect();
     assert_eq!(
         seen,
         ["POST configmaps", "POST nodes", "GET nodes", "DELETE nodes n-1"]
     );
-    let writes = scene.proxy.writes();
+    let writes = fixture.proxy.writes();
     assert_eq!(writes.len(), 3);
     assert!(
         writes
             .iter()
             .all(|write| write.status.is_some_and(|status| status < 300))
     );
-    assert!(scene.exists("a").await);
-    scene.proxy.forget();
-    assert!(scene.proxy.requests().is_empty());
+    assert!(fixture.exists("a").await);
+    fixture.proxy.forget();
+    assert!(fixture.proxy.requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn faults_answer_without_the_api_server_or_after_it() {
-    let scene = Scene::set().await;
-    let once = |action| scene.proxy.add(Rule::when(Request::is_write, action).at(1));
-    for (name, action, wanted, done) in [
+async fn faults_apply_before_or_after_the_api_server() {
+    let fixture = Fixture::set().await;
+    let once = |action| fixture.proxy.add(Rule::when(Request::is_write, action).at(1));
+    for (name, action, expected, done) in [
         (
             "throttled",
             Action::Status {
@@ -111,60 +111,66 @@ async fn faults_answer_without_the_api_server_or_after_it() {
         ("late", Action::Delay(Duration::from_millis(20)), 200, true),
     ] {
         once(action);
-        assert_eq!(code(scene.create(name).await), wanted, "{name}");
-        assert_eq!(scene.exists(name).await, done, "{name}");
-        assert_eq!(scene.proxy.fired(), 1, "{name}");
-        scene.proxy.clear();
+        assert_eq!(code(fixture.create(name).await), expected, "{name}");
+        assert_eq!(fixture.exists(name).await, done, "{name}");
+        assert_eq!(fixture.proxy.fired(), 1, "{name}");
+        fixture.proxy.clear();
     }
-    assert_eq!(code(scene.create("after").await), 200, "nothing is left of them");
+    assert_eq!(code(fixture.create("after").await), 200, "no fault is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_is_held_at_every_moment_of_its_life() {
-    let scene = Scene::set().await;
+async fn a_write_is_held_at_every_moment() {
+    let fixture = Fixture::set().await;
     for (name, moment, done) in [
         ("before", Moment::Before, false),
         ("committed", Moment::AfterCommit, true),
     ] {
-        let rule = scene
+        let rule = fixture
             .proxy
             .add(Rule::when(Request::is_write, Action::Hold(moment)).at(1));
         let meanwhile = async {
-            let held = scene.proxy.reached(rule).await;
+            let held = fixture.proxy.reached(rule).await;
             assert_eq!(held.as_deref(), Some("POST configmaps"));
-            assert_eq!(scene.exists(name).await, done);
-            scene.proxy.remove(rule);
+            assert_eq!(fixture.exists(name).await, done);
+            fixture.proxy.remove(rule);
         };
-        let (created, ()) = tokio::join!(scene.create(name), meanwhile);
-        assert_eq!(code(created), 200, "it goes on when the rule is gone");
+        let (created, ()) = tokio::join!(fixture.create(name), meanwhile);
+        assert_eq!(
+            code(created),
+            200,
+            "the request continues when the rule is removed"
+        );
     }
-    let rule = scene.proxy.add(Rule::new(Action::Hold(Moment::AfterReply)).at(1));
-    scene.create("replied").await.unwrap();
-    assert!(scene.proxy.reached(rule).await.is_some());
+    let rule = fixture
+        .proxy
+        .add(Rule::new(Action::Hold(Moment::AfterReply)).at(1));
+    fixture.create("replied").await.unwrap();
+    assert!(fixture.proxy.reached(rule).await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_of_a_client_that_is_gone_is_not_carried_out() {
-    let scene = Scene::set().await;
-    let rule = scene
+async fn a_held_request_of_a_disconnected_client_is_not_carried_out() {
+    let fixture = Fixture::set().await;
+    let rule = fixture
         .proxy
         .add(Rule::when(Request::is_write, Action::Hold(Moment::Before)).at(1));
     tokio::select! {
-        created = scene.create("given-up") => panic!("{created:?} although it is held"),
-        held = scene.proxy.reached(rule) => assert!(held.is_some()),
+        created = fixture.create("given-up") => panic!("{created:?} although it is held"),
+        held = fixture.proxy.reached(rule) => assert!(held.is_some()),
     }
-    scene.proxy.none_held().await;
-    scene.proxy.remove(rule);
-    assert_eq!(code(scene.create("next").await), 200);
-    assert!(!scene.exists("given-up").await);
+    fixture.proxy.none_held().await;
+    fixture.proxy.remove(rule);
+    assert_eq!(code(fixture.create("next").await), 200);
+    assert!(!fixture.exists("given-up").await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_stream_break_and_fall_silent() {
-    let scene = Scene::set().await;
+async fn watches_are_forwarded_broken_and_silenced() {
+    let fixture = Fixture::set().await;
     let params = WatchParams::default();
-    let mut events = scene.maps.watch(&params, "0").await.unwrap().boxed();
-    // The watch begins with what is there.
+    let mut events = fixture.maps.watch(&params, "0").await.unwrap().boxed();
+    // The watch starts with existing objects.
     let seen = async |events: &mut futures_util::stream::BoxStream<'_, _>, name: &str| loop {
         match events.next().await {
             Some(Ok(WatchEvent::Added(map))) => {
@@ -177,7 +183,7 @@ async fn watches_stream_break_and_fall_silent() {
             other => panic!("the watch ended: {other:?}"),
         }
     };
-    scene
+    fixture
         .direct
         .create(&PostParams::default(), &map("first"))
         .await
@@ -186,37 +192,37 @@ async fn watches_stream_break_and_fall_silent() {
         .await
         .unwrap();
 
-    let silence = scene.proxy.add(Rule::new(Action::Silence));
-    scene
+    let silence = fixture.proxy.add(Rule::new(Action::Silence));
+    fixture
         .direct
         .create(&PostParams::default(), &map("second"))
         .await
         .unwrap();
     let mut second = Box::pin(seen(&mut events, "second"));
-    let held = scene.maps.get("first");
+    let held = fixture.maps.get("first");
     tokio::select! {
-        () = &mut second => panic!("it came through the silence"),
-        _ = held => panic!("it was answered in the silence"),
-        _ = scene.proxy.reached(silence) => {}
+        () = &mut second => panic!("a silenced watch got an event"),
+        _ = held => panic!("a silenced request got an answer"),
+        _ = fixture.proxy.reached(silence) => {}
     }
-    scene.proxy.remove(silence);
+    fixture.proxy.remove(silence);
     tokio::time::timeout(LIMIT, second).await.unwrap();
 
-    let outage = scene.proxy.refuse(|request| request.resource == "configmaps");
+    let outage = fixture.proxy.refuse(|request| request.resource == "configmaps");
     let broken = tokio::time::timeout(LIMIT, events.next()).await.unwrap();
     assert!(!matches!(broken, Some(Ok(_))), "{broken:?}");
-    assert_eq!(code(scene.maps.get("first").await), 0);
-    let closed = eventually(LIMIT, async || (scene.proxy.watches() == 0).then_some(())).await;
+    assert_eq!(code(fixture.maps.get("first").await), 0);
+    let closed = eventually(LIMIT, async || (fixture.proxy.watches() == 0).then_some(())).await;
     assert!(closed.is_some());
-    scene.proxy.remove(outage);
-    assert_eq!(code(scene.maps.get("first").await), 200);
+    fixture.proxy.remove(outage);
+    assert_eq!(code(fixture.maps.get("first").await), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_gone_is_a_connection_that_breaks() {
-    let mut scene = Scene::set().await;
-    scene.plane.kill().unwrap();
-    assert_eq!(code(scene.create("a").await), 0);
-    scene.plane.restart().await.unwrap();
-    assert_eq!(code(scene.create("a").await), 200);
+async fn requests_fail_while_the_api_server_is_down() {
+    let mut fixture = Fixture::set().await;
+    fixture.plane.kill().unwrap();
+    assert_eq!(code(fixture.create("a").await), 0);
+    fixture.plane.restart().await.unwrap();
+    assert_eq!(code(fixture.create("a").await), 200);
 }

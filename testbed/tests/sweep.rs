@@ -1,4 +1,4 @@
-//! The crash sweep finds exactly the places at which a program cannot die, and none in one that can.
+//! The crash sweep finds exactly the points from which a program does not recover.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
-/// Makes a lock, makes the result, removes the lock. The careless one does not know what to do with a lock that an
-/// earlier life of it left behind.
+/// Creates a lock, creates the result, and deletes the lock. With `CARE=none` it fails if the lock of a previous process
+/// exists.
 const PROGRAM: &str = r#"
     ask() {
         exec 3<>"/dev/tcp/127.0.0.1/$PORT"
@@ -99,7 +99,7 @@ impl Scenario for Locks {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_can_die_anywhere_passes() {
+async fn a_program_that_recovers_from_every_crash_passes() {
     let scenario = Locks::set("some").await;
     let mut told = Vec::new();
     let sweep = Sweep::default();
@@ -118,7 +118,7 @@ async fn a_program_that_can_die_anywhere_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_place_at_which_a_program_cannot_die_is_named() {
+async fn every_point_without_recovery_is_reported() {
     let scenario = Locks::set("none").await;
     let report = Sweep {
         limit: Duration::from_secs(30),
@@ -127,7 +127,7 @@ async fn every_place_at_which_a_program_cannot_die_is_named() {
     .run(&scenario, |_| {})
     .await
     .unwrap();
-    // What follows a reply is a race: the program may get on a little before it is killed, even to its end.
+    // A crash after a reply is a race: the program may continue, even to its end, before it is killed.
     let places: Vec<_> = report
         .failures
         .iter()

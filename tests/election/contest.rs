@@ -4,7 +4,7 @@ use std::{env, path::Path, path::PathBuf, time::Duration};
 
 use ccm_testbed::{
     binary::{Ccm, Launch},
-    contender::{Contender, Contest},
+    contender::{Contender, ElectionConfig},
     controlplane::{ControlPlane, Options},
     nodes::{self, NodeSpec},
     observe,
@@ -26,8 +26,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 pub(crate) const THIEF: &str = "thief";
 
 /// Short times with the proportions of client-go's defaults.
-pub(crate) fn short() -> Contest {
-    Contest {
+pub(crate) fn short() -> ElectionConfig {
+    ElectionConfig {
         namespace: "kube-system".to_owned(),
         name: "cloud-controller-manager".to_owned(),
         lease_duration: Duration::from_secs(4),
@@ -37,8 +37,8 @@ pub(crate) fn short() -> Contest {
 }
 
 /// client-go's defaults, for a lease of this name.
-pub(crate) fn usual(name: impl Into<String>) -> Contest {
-    Contest {
+pub(crate) fn usual(name: impl Into<String>) -> ElectionConfig {
+    ElectionConfig {
         namespace: "kube-system".to_owned(),
         name: name.into(),
         lease_duration: Duration::from_secs(15),
@@ -103,11 +103,17 @@ impl Stage {
     }
 
     /// Starts a replica of this program.
-    pub(crate) fn ours(&self, name: &str, contest: &Contest, flags: &[&str]) -> Ccm {
+    pub(crate) fn ours(&self, name: &str, contest: &ElectionConfig, flags: &[&str]) -> Ccm {
         self.ours_as(name, contest, &self.control_plane.kubeconfig(), flags)
     }
 
-    pub(crate) fn ours_as(&self, name: &str, contest: &Contest, kubeconfig: &Path, flags: &[&str]) -> Ccm {
+    pub(crate) fn ours_as(
+        &self,
+        name: &str,
+        contest: &ElectionConfig,
+        kubeconfig: &Path,
+        flags: &[&str],
+    ) -> Ccm {
         let mut args = vec![
             "--cloud-provider=replica".to_owned(),
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -134,11 +140,11 @@ impl Stage {
     }
 
     /// Starts a replica of this program that waits. Its stores are filled, and it has read the holder of the Lease.
-    pub(crate) async fn standby(&self, name: &str, contest: &Contest) -> Ccm {
+    pub(crate) async fn standby(&self, name: &str, contest: &ElectionConfig) -> Ccm {
         self.standby_with(name, contest, &[]).await
     }
 
-    pub(crate) async fn standby_with(&self, name: &str, contest: &Contest, flags: &[&str]) -> Ccm {
+    pub(crate) async fn standby_with(&self, name: &str, contest: &ElectionConfig, flags: &[&str]) -> Ccm {
         let mut ccm = self.ours(name, contest, flags);
         ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
         self.eventually(&format!("{name} waits"), async || {
@@ -149,7 +155,7 @@ impl Stage {
     }
 
     /// Starts a program with client-go.
-    pub(crate) async fn client_go(&self, name: &str, contest: &Contest) -> Contender {
+    pub(crate) async fn client_go(&self, name: &str, contest: &ElectionConfig) -> Contender {
         let kubeconfig = self.control_plane.kubeconfig();
         let url = self.writes.url(name);
         Contender::start(contest, &kubeconfig, name, &url, true, &self.log_of(name))
@@ -158,7 +164,7 @@ impl Stage {
     }
 
     /// Starts a manager on upstream's library.
-    pub(crate) async fn manager(&self, name: &str, contest: &Contest, flags: &[&str]) -> Contender {
+    pub(crate) async fn manager(&self, name: &str, contest: &ElectionConfig, flags: &[&str]) -> Contender {
         let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let kubeconfig = self.control_plane.kubeconfig();
         let url = self.writes.url(name);
@@ -205,7 +211,7 @@ impl Stage {
     }
 
     /// The spec of the Lease.
-    pub(crate) async fn lease(&self, contest: &Contest) -> LeaseSpec {
+    pub(crate) async fn lease(&self, contest: &ElectionConfig) -> LeaseSpec {
         self.leases.get(&contest.name).await.unwrap().spec.unwrap()
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ccm_testbed::{binary::Ccm, contender::Contest};
+use ccm_testbed::{binary::Ccm, contender::ElectionConfig};
 
 use crate::contest::{LIMIT, Stage, THIEF, short};
 
@@ -144,7 +144,7 @@ async fn leadership_passes_to_and_from_a_manager_on_upstreams_library() {
 async fn only_migrated_controllers_wait_for_a_manager_of_another_kind() {
     let stage = Stage::set().await;
     let contest = short();
-    let other = Contest {
+    let other = ElectionConfig {
         name: "kube-controller-manager".to_owned(),
         ..short()
     };

@@ -120,7 +120,7 @@ impl Instances for WriteLog {
 
 #[async_trait]
 impl Routes for WriteLog {
-    async fn missing(&self, _: Priority) -> Result<Option<String>> {
+    async fn unsupported_reason(&self, _: Priority) -> Result<Option<String>> {
         Ok(None)
     }
 

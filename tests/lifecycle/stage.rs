@@ -9,7 +9,7 @@ use std::{
 use ccm_core::{BuildContext, Cloud, Instance, Result, register_provider, testkit::FakeCloud};
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
-    inside::Inside,
+    in_process::InProcess,
     nodes::{self, NodeSpec},
     observe,
 };
@@ -36,7 +36,7 @@ register_provider! { name: "fake", summary: "A cloud in memory", build: build }
 pub(crate) struct Stage {
     /// Dropped first, so that the program has ended when another test gets the control plane.
     #[allow(dead_code)] // For the test of the end, which has a process of its own.
-    pub(crate) program: Inside,
+    pub(crate) program: InProcess,
     pub(crate) control_plane: ControlPlane,
     pub(crate) client: kube::Client,
     pub(crate) cloud: FakeCloud,
@@ -80,7 +80,7 @@ impl Stage {
         config.lifecycle.deletion_confirm = Duration::from_millis(500);
         config.lifecycle.deletion_grace = Duration::ZERO;
         change(&mut config);
-        let program = Inside::start(cloud_controller_manager::run(*config)).unwrap();
+        let program = InProcess::start(cloud_controller_manager::run(*config)).unwrap();
         Self {
             program,
             control_plane,

@@ -7,7 +7,7 @@ use ccm_sim::{
     openstack::{ServerSpec, UserSpec},
 };
 use ccm_testbed::{
-    inside::Inside,
+    in_process::InProcess,
     nodes::{self, NodeSpec},
     observe::taints,
     stage::Stage,
@@ -25,7 +25,7 @@ use crate::scene::{Scene, names};
 pub(crate) const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 /// Starts the program in this process, with short times for the lifecycle of nodes.
-pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> Inside {
+pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> InProcess {
     let words = [
         "--cloud-provider=openstack".to_owned(),
         format!("--cloud-config={}", stage.cloud_config().display()),
@@ -41,7 +41,7 @@ pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> Inside {
     config.lifecycle.deletion_confirm = Duration::from_millis(500);
     config.lifecycle.deletion_grace = Duration::ZERO;
     change(&mut config);
-    Inside::start(cloud_controller_manager::run(*config)).unwrap()
+    InProcess::start(cloud_controller_manager::run(*config)).unwrap()
 }
 
 /// Adds servers and their initialised nodes. Returns the servers' IDs.

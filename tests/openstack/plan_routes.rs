@@ -201,7 +201,7 @@ async fn routes_that_cannot_be_planned_are_a_problem_unless_they_are_disabled() 
         ("--cluster-cidr=", "? routes: --cluster-cidr is empty"),
         (
             "--cluster-cidr=nonsense",
-            "? routes: --cluster-cidr \"nonsense\" is no network",
+            "? routes: --cluster-cidr \"nonsense\" is not a network",
         ),
     ] {
         let planned = stage.plan(&[flag]).await.assert_code(1);
@@ -257,7 +257,7 @@ async fn a_plan_respects_the_quota_of_routes() {
     for line in [
         "+ create route 10.244.1.0/24 via 10.0.0.11",
         "+ create route 10.244.2.0/24 via 10.0.0.12",
-        "! route 10.244.3.0/24 (node node-3): no route is created: there is room for 3 routes in all; raise the quota \
+        "! route 10.244.3.0/24 (node node-3): no route is created: the limit is 3 routes in all; raise the quota \
          router_route of the router's project",
         "~ node-3: set condition NetworkUnavailable to True",
     ] {

@@ -9,7 +9,7 @@ use ccm_sim::{
     openstack::{NetworkSpec, PortPatch, PortSpec, ServerSpec},
 };
 use ccm_testbed::{
-    inside::Inside,
+    in_process::InProcess,
     nodes::NodeSpec,
     observe::{addresses, provider_id},
 };
@@ -67,11 +67,11 @@ impl RouteScene {
         Self { scene, router }
     }
 
-    fn run(&self) -> Inside {
+    fn run(&self) -> InProcess {
         self.run_with(|_| {})
     }
 
-    fn run_with(&self, change: impl FnOnce(&mut Config)) -> Inside {
+    fn run_with(&self, change: impl FnOnce(&mut Config)) -> InProcess {
         run(&self.scene.stage, |config| {
             config.route.cluster_cidr = CIDR.to_owned();
             config.controllers.disabled.insert("service-lb-controller");

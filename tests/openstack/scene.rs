@@ -10,7 +10,7 @@ use ccm_testbed::{
     binary::Ccm,
     manifests,
     nodes::{self, NodeSpec},
-    observe::{self, is_initialized, is_of_the_api_server},
+    observe::{self, is_from_api_server, is_initialized},
     stage::Stage,
 };
 use k8s_openapi::api::core::v1::{Event, Node, Service};
@@ -177,7 +177,7 @@ impl Scene {
     pub(crate) async fn warnings(&self) -> Vec<Event> {
         let warnings = ListParams::default().fields("type=Warning");
         let mut events = self.events.list(&warnings).await.unwrap().items;
-        events.retain(|event| !is_of_the_api_server(event));
+        events.retain(|event| !is_from_api_server(event));
         events
     }
 

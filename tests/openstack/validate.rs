@@ -278,7 +278,7 @@ async fn refused_credentials_are_reported_with_their_line() {
     refused.assert_says(&[
         "cloud.conf:4:10: error: [Global] password: ",
         "correct user, password and project",
-        // Services are looked at all the same.
+        // Services are checked anyway.
         "bad.yaml:20:7: error: Service shop/refused: loadbalancer.openstack.org/class: ",
         "The cloud: no requests are possible without a token.",
     ]);

@@ -51,7 +51,7 @@ pub(crate) fn recorded(cloud: &str, case: &str) -> Result<Value> {
 }
 
 /// The state of a case while it is played.
-pub(crate) struct Scene {
+pub(crate) struct CaseState {
     pub(crate) case: String,
     recorded: Value,
     pub(crate) uids: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ pub(crate) struct Scene {
     pub(crate) words: BTreeMap<String, String>,
 }
 
-impl Scene {
+impl CaseState {
     pub(crate) fn new(cloud: &str, case: &Case) -> Result<Self> {
         Ok(Self {
             case: case.name.clone(),

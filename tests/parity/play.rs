@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    cases::{Case, Scene, items, name_of, text},
+    cases::{Case, CaseState, items, name_of, text},
     compare::{Row, Rules, differences},
     site::{Call, Host, Normalizer, Site},
 };
@@ -165,30 +165,30 @@ impl<S: Site> Play<S> {
     /// Plays a case to its end, and deletes its remaining objects.
     pub(crate) async fn case(&mut self, case: &Case, rules: &Rules) -> Result<Vec<Phase>> {
         self.run(&case.config).await?;
-        let mut scene = Scene::new(S::CLOUD, case)?;
+        let mut case_state = CaseState::new(S::CLOUD, case)?;
         let mut phases = Vec::new();
         let mut moment = self.site.mark()?;
         let names: Vec<String> = case.services.iter().map(name_of).collect();
         if case.one_by_one {
             for (name, service) in names.iter().zip(&case.services) {
-                self.create(&mut scene, service).await?;
+                self.create(&mut case_state, service).await?;
                 phases.push(
-                    self.phase(&mut scene, &format!("create {name}"), &moment, rules)
+                    self.phase(&mut case_state, &format!("create {name}"), &moment, rules)
                         .await?,
                 );
                 moment = self.site.mark()?;
             }
         } else {
             for service in &case.services {
-                self.create(&mut scene, service).await?;
+                self.create(&mut case_state, service).await?;
             }
-            phases.push(self.phase(&mut scene, "create", &moment, rules).await?);
+            phases.push(self.phase(&mut case_state, "create", &moment, rules).await?);
         }
         for step in &case.steps {
             moment = self.site.mark()?;
             self.step(&self.substitute(step).await?, &names).await?;
             phases.push(
-                self.phase(&mut scene, &text(&step["name"]), &moment, rules)
+                self.phase(&mut case_state, &text(&step["name"]), &moment, rules)
                     .await?,
             );
         }
@@ -196,7 +196,7 @@ impl<S: Site> Play<S> {
         for name in &names {
             let _may_be_deleted = self.services.delete(name, &DeleteParams::default()).await;
         }
-        phases.push(self.phase(&mut scene, "delete", &moment, rules).await?);
+        phases.push(self.phase(&mut case_state, "delete", &moment, rules).await?);
         for step in &case.steps {
             if !step["undo_node"].is_null() {
                 self.patch_node(step, "undo_node").await?;
@@ -255,36 +255,44 @@ impl<S: Site> Play<S> {
         Ok(serde_json::from_str(&written)?)
     }
 
-    pub(crate) async fn create(&self, scene: &mut Scene, service: &Value) -> Result<()> {
+    pub(crate) async fn create(&self, case_state: &mut CaseState, service: &Value) -> Result<()> {
         let mut service = self.substitute(service).await?;
         default(&mut service["spec"], "type", json!("LoadBalancer"));
         default(&mut service["spec"], "selector", json!({"app": "x"}));
         let service: Service = serde_json::from_value(service)?;
         let created = self.services.create(&PostParams::default(), &service).await?;
         let uid = created.metadata.uid.unwrap_or_default();
-        scene.uids.insert(created.metadata.name.unwrap_or_default(), uid);
+        case_state
+            .uids
+            .insert(created.metadata.name.unwrap_or_default(), uid);
         Ok(())
     }
 
     /// Waits until the state equals the recording and the program is idle. Otherwise returns the remaining differences.
-    async fn phase(&self, scene: &mut Scene, name: &str, moment: &S::Moment, rules: &Rules) -> Result<Phase> {
+    async fn phase(
+        &self,
+        case_state: &mut CaseState,
+        name: &str,
+        moment: &S::Moment,
+        rules: &Rules,
+    ) -> Result<Phase> {
         let began = Instant::now();
-        let want = scene.expect(rules.like(&scene.case, name))?;
+        let want = case_state.expect(rules.like(&case_state.case, name))?;
         loop {
             self.wait_for_quiet(moment).await?;
-            let got = match self.observe(scene).await {
+            let got = match self.observe(case_state).await {
                 Ok(got) => got,
                 // An object was deleted while it was read.
                 Err(_) if began.elapsed() < self.limit() => continue,
                 Err(error) => return Err(error),
             };
-            let (rows, used) = rules.unexpected(&scene.case, name, differences(&want, &got));
+            let (rows, used) = rules.unexpected(&case_state.case, name, differences(&want, &got));
             if (rows.is_empty() && self.is_idle().await?) || began.elapsed() > self.limit() {
                 let calls = self.calls(moment)?;
                 let recorded = want["calls"].as_object().into_iter().flatten();
                 let config = self.running.as_ref().map_or(&Value::Null, |(config, _)| config);
                 let writes = self.site.writes_of_upstream(&got, &self.hosts().await?, config);
-                let (upstream_writes, used_writes) = rules.unexpected_writes(&scene.case, name, writes);
+                let (upstream_writes, used_writes) = rules.unexpected_writes(&case_state.case, name, writes);
                 return Ok(Phase {
                     upstream_writes,
                     used_writes,
@@ -334,11 +342,11 @@ impl<S: Site> Play<S> {
     }
 
     /// The present state of cloud and Services, with the names of the recordings.
-    pub(crate) async fn observe(&self, scene: &mut Scene) -> Result<Value> {
-        let (cloud, mut names) = self.site.dump(&scene.uids).await?;
+    pub(crate) async fn observe(&self, case_state: &mut CaseState) -> Result<Value> {
+        let (cloud, mut names) = self.site.dump(&case_state.uids).await?;
         let (mut live, mut specs) = (Map::new(), Map::new());
-        for (name, uid) in &scene.uids {
-            scene.words.insert(uid.clone(), format!("<uid:{name}>"));
+        for (name, uid) in &case_state.uids {
+            case_state.words.insert(uid.clone(), format!("<uid:{name}>"));
             let Some(service) = self.services.get_opt(name).await? else {
                 continue;
             };
@@ -346,12 +354,12 @@ impl<S: Site> Play<S> {
             for port in items(&service["spec"]["ports"]) {
                 if port["nodePort"].as_u64().is_some_and(|number| number > 0) {
                     let word = format!("<nodeport:{name}:{}>", port["port"]);
-                    scene.words.insert(port["nodePort"].to_string(), word);
+                    case_state.words.insert(port["nodePort"].to_string(), word);
                 }
             }
             let health = &service["spec"]["healthCheckNodePort"];
             if health.as_u64().is_some_and(|number| number > 0) {
-                scene
+                case_state
                     .words
                     .insert(health.to_string(), format!("<hcnodeport:{name}>"));
             }
@@ -376,8 +384,8 @@ impl<S: Site> Play<S> {
                 }),
             );
         }
-        let events = self.events(scene).await?;
-        names.words.clone_from(&scene.words);
+        let events = self.events(case_state).await?;
+        names.words.clone_from(&case_state.words);
         let normal = Normalizer::new(&names);
         Ok(json!({
             "cloud": normal.value(&cloud),
@@ -387,10 +395,10 @@ impl<S: Site> Play<S> {
         }))
     }
 
-    async fn events(&self, scene: &Scene) -> Result<Value> {
+    async fn events(&self, case_state: &CaseState) -> Result<Value> {
         let mut found: BTreeMap<&String, Vec<Value>> = BTreeMap::new();
         let all = self.events.list(&ListParams::default()).await?.items;
-        for (name, uid) in &scene.uids {
+        for (name, uid) in &case_state.uids {
             let list = found.entry(name).or_default();
             for event in &all {
                 let reason = event.reason.as_deref().unwrap_or_default();

@@ -141,12 +141,15 @@ pub(crate) async fn take_over<S: Site>(
     play.run(&serde_json::Value::Null).await.unwrap();
     for cases in by_config.values() {
         play.stop().await.unwrap();
-        let mut scenes = Vec::new();
+        let mut case_states = Vec::new();
         for case in cases {
-            scenes.push(takeover::build(&play, case).await.unwrap());
+            case_states.push(takeover::build(&play, case).await.unwrap());
         }
-        let before = takeover::versions(&play, &scenes).await.unwrap();
-        let uids: BTreeMap<_, _> = scenes.iter().flat_map(|scene| scene.uids.clone()).collect();
+        let before = takeover::versions(&play, &case_states).await.unwrap();
+        let uids: BTreeMap<_, _> = case_states
+            .iter()
+            .flat_map(|case_state| case_state.uids.clone())
+            .collect();
         let (objects, _) = play.site.dump(&uids).await.unwrap();
         let moment = play.site.mark().unwrap();
         play.run(&cases[0].config).await.unwrap();
@@ -168,13 +171,13 @@ pub(crate) async fn take_over<S: Site>(
         assert!(writes.is_empty(), "{writes:?}\n{}", play.log());
         assert_eq!(play.site.dump(&uids).await.unwrap().0, objects);
         assert_eq!(
-            takeover::versions(&play, &scenes).await.unwrap(),
+            takeover::versions(&play, &case_states).await.unwrap(),
             before,
             "{}",
             play.log()
         );
-        for scene in &mut scenes {
-            let got = play.observe(scene).await.unwrap();
+        for case_state in &mut case_states {
+            let got = play.observe(case_state).await.unwrap();
             for (service, events) in got["events"].as_object().unwrap() {
                 let mut events = crate::cases::items(events).to_vec();
                 // Each process reports invalid values once.

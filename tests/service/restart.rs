@@ -100,7 +100,7 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
     let mut stage = Stage::start("killed").await;
     for (name, begin) in [
         ("created", "create balancer"),
-        ("let-in", "let {\"default/let-in\"}"),
+        ("let-in", "add {\"default/let-in\"}"),
     ] {
         stage.cloud.hold();
         stage.create(name, |_| {}).await;
@@ -136,7 +136,7 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
         let writes = stage.cloud.writes();
         writes
             .iter()
-            .any(|write| write.contains("and {\"default/created\"} no more"))
+            .any(|write| write.contains("remove {\"default/created\"}"))
             .then_some(())
     })
     .await;

@@ -15,9 +15,9 @@ use ccm_core::{
 };
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
-    inside::Inside,
+    in_process::InProcess,
     nodes::{self, NodeSpec},
-    observe::{self, is_of_the_api_server},
+    observe::{self, is_from_api_server},
 };
 use cloud_controller_manager::options::{self, Config, Request};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
@@ -46,7 +46,7 @@ register_provider! { name: "fake", summary: "A cloud in memory", build: build }
 
 pub(crate) struct Stage {
     /// Dropped first, so that the program has ended when another test gets the control plane.
-    program: Option<Inside>,
+    program: Option<InProcess>,
     pub(crate) control_plane: ControlPlane,
     pub(crate) client: kube::Client,
     pub(crate) cloud: FakeBalancers,
@@ -103,7 +103,7 @@ impl Stage {
             panic!("not a request to run")
         };
         change(&mut config);
-        self.program = Some(Inside::start(cloud_controller_manager::run(*config)).unwrap());
+        self.program = Some(InProcess::start(cloud_controller_manager::run(*config)).unwrap());
     }
 
     /// Ends the program like a crash.
@@ -226,7 +226,7 @@ impl Stage {
         events.sort_by_key(|event| event.metadata.name.clone());
         events
             .into_iter()
-            .filter(|event| !is_of_the_api_server(event))
+            .filter(|event| !is_from_api_server(event))
             .filter_map(|event| {
                 Some((
                     event.source?.component?,

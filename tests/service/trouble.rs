@@ -135,7 +135,7 @@ async fn an_immutable_field_stays_and_is_reported(stage: &Stage) {
     let message = stage.event("pinkish", "LoadBalancerChangeBlocked").await;
     assert_eq!(
         message,
-        "the wood of balancer balancer_default_pinkish is pine and can not be made oak without making it anew"
+        "cannot change wood of balancer balancer_default_pinkish in place: observed pine, desired oak"
     );
     stage.delete("pinkish").await;
     stage.deleted("pinkish").await;

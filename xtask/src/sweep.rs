@@ -119,7 +119,7 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
         ..Sweep::default()
     };
     if let Some(played) = options.skip {
-        sweep.selection = Selection::Beyond(played);
+        sweep.selection = Selection::Skip(played);
     }
     if let Some(points) = options.points {
         let calls = sweep.rehearse(scenario).await?;

@@ -104,7 +104,7 @@ impl Inspector {
         let mut found = |key: &str, id: &str, found: Result<Option<()>>, what: String| {
             let missing = format!("{id} does not exist in this account, region and VPC");
             let fix = "correct the id, or region and VPC";
-            if inspection.found(("Global", key), found, missing, fix).is_some() {
+            if inspection.require(("Global", key), found, missing, fix).is_some() {
                 inspection.report.pass(key, what);
             }
         };

@@ -252,7 +252,7 @@ struct State {
 
 #[async_trait]
 impl Routes for TableRoutes {
-    async fn missing(&self, _: Priority) -> Result<Option<String>> {
+    async fn unsupported_reason(&self, _: Priority) -> Result<Option<String>> {
         // Tables may be tagged later. That there are none now is an error of every pass.
         Ok(None)
     }
@@ -267,7 +267,7 @@ impl Routes for TableRoutes {
         }
     }
 
-    fn beside(&self) -> Option<&'static str> {
+    fn related_setting(&self) -> Option<&'static str> {
         Some("the source/destination check of its instance switched off")
     }
 

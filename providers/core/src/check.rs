@@ -21,12 +21,12 @@ use crate::{
 /// How long to wait for one answer of the cloud. A user waits for the report, and can run the check again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns the answer of the cloud if it comes within 20 seconds.
+/// Returns the answer of the cloud if it arrives within 20 seconds.
 ///
 /// # Errors
-/// The error of the question; [`ErrorKind::Timeout`] if there is no answer.
-pub async fn in_time<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
-    timeout(ANSWER_TIMEOUT, question).await.unwrap_or_else(|_| {
+/// The error of the call; [`ErrorKind::Timeout`] without an answer.
+pub async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(ANSWER_TIMEOUT, call).await.unwrap_or_else(|_| {
         let text = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
         Err(Error::new(ErrorKind::Timeout, text))
     })
@@ -42,7 +42,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a key in a config file, or where it would be if it were set.
+    /// The place of a key in a config file; of its section if the key is not set.
     #[must_use]
     pub fn of_key<'a>(file: &str, locations: &Locations, path: impl Into<KeyPath<'a>>) -> Self {
         Self {
@@ -65,15 +65,15 @@ impl fmt::Display for Place {
 /// A problem with the config or the cloud. Never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Where to fix it, if that is in a file.
+    /// The place to fix, if it is in a file.
     pub place: Option<Place>,
-    /// What it is about, such as `[LoadBalancer] subnet-id` or `quota of load balancers`.
+    /// The subject, such as `[LoadBalancer] subnet-id` or `quota of load balancers`.
     pub about: String,
-    /// What is wrong. One line, lower case, no full stop.
+    /// The problem. One line, lower case, no full stop.
     pub message: String,
-    /// What to do; empty if the message says it.
+    /// The remedy; empty if the message contains it.
     pub fix: String,
 }
 
@@ -90,13 +90,13 @@ impl Finding {
         }
     }
 
-    /// A finding from an error: something failed, or could not be checked.
+    /// A finding from an error of a check.
     #[must_use]
     pub fn of_error(about: impl Into<String>, error: &Error) -> Self {
         Self::new(Severity::of(error.kind()), about, error.report())
     }
 
-    /// A finding from a diagnostic of a config file's reader. The message names the key and what would be right.
+    /// A finding from a diagnostic of a config file's reader. The message names the key and the correction.
     #[must_use]
     pub fn of_problem(severity: Severity, problem: &Problem) -> Self {
         let place = Place {
@@ -123,7 +123,7 @@ impl Finding {
         self
     }
 
-    /// Adds what to do.
+    /// Adds the remedy.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = fix.into();
@@ -146,7 +146,7 @@ impl From<LoadError> for Vec<Finding> {
     }
 }
 
-/// A config file, to report where something in it is wrong.
+/// A config file, to report the places of findings.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigSource<'a> {
     /// Its path, as the user gave it.
@@ -185,13 +185,13 @@ pub struct Inspection<'a> {
     pub keys: ConfigSource<'a>,
     /// The findings so far.
     pub report: CloudReport,
-    /// What to do about an error of the cloud; empty if that is not known.
+    /// The remedy for an error of the cloud; empty if there is none.
     pub remedy: fn(ErrorKind) -> &'static str,
 }
 
 impl Inspection<'_> {
     /// Reports a finding about a key.
-    pub fn note<'k>(
+    pub fn add_finding<'k>(
         &mut self,
         severity: Severity,
         path: impl Into<KeyPath<'k>>,
@@ -204,36 +204,36 @@ impl Inspection<'_> {
 
     /// Reports that the object of a key could not be read.
     pub fn failed<'k>(&mut self, path: impl Into<KeyPath<'k>>, error: &Error) {
-        let message = format!("could not be looked up: {}", error.report());
+        let message = format!("could not be read: {}", error.report());
         let (severity, fix) = (Severity::of(error.kind()), (self.remedy)(error.kind()));
-        self.note(severity, path, message, fix);
+        self.add_finding(severity, path, message, fix);
     }
 
     /// Returns the object of a key. Reports a finding if it does not exist or could not be read.
-    pub fn found<'k, T>(
+    pub fn require<'k, T>(
         &mut self,
         path: impl Into<KeyPath<'k>>,
-        found: Result<Option<T>>,
+        object: Result<Option<T>>,
         missing: impl Into<String>,
         fix: impl Into<String>,
     ) -> Option<T> {
-        match found {
-            Ok(Some(found)) => return Some(found),
-            Ok(None) => self.note(Severity::Error, path, missing, fix),
+        match object {
+            Ok(Some(object)) => return Some(object),
+            Ok(None) => self.add_finding(Severity::Error, path, missing, fix),
             Err(error) => self.failed(path, &error),
         }
         None
     }
 }
 
-/// How much of one quota is used.
+/// The usage of one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUsage {
-    /// What is counted, in the plural.
+    /// The counted objects, in the plural.
     pub what: &'static str,
-    /// How many there are.
+    /// The number of existing objects.
     pub used: usize,
-    /// How many there may be; `None`: there is no limit.
+    /// The limit; `None`: no limit.
     pub limit: Option<u64>,
     /// The cloud's own name of the quota.
     pub name: String,
@@ -242,9 +242,9 @@ pub struct QuotaUsage {
 /// A check that passed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Passed {
-    /// What it is about.
+    /// The subject.
     pub about: String,
-    /// What was observed.
+    /// The observation.
     pub what: String,
 }
 
@@ -257,7 +257,7 @@ pub struct CloudReport {
     pub findings: Vec<Finding>,
     /// The checks that passed.
     pub passed: Vec<Passed>,
-    /// The checks that were left out, in whole sentences.
+    /// The skipped checks, in whole sentences.
     pub left_out: Vec<String>,
 }
 
@@ -270,7 +270,7 @@ impl CloudReport {
         });
     }
 
-    /// Records a check that is left out, in a whole sentence.
+    /// Records a skipped check, in a whole sentence.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }
@@ -311,20 +311,20 @@ fn count(used: usize) -> u64 {
     u64::try_from(used).unwrap_or(u64::MAX)
 }
 
-/// Whether less is left than users should be warned about.
+/// Whether less than a tenth is left.
 fn is_short(used: usize, limit: u64) -> bool {
     let used = count(used);
     limit.saturating_sub(used).saturating_mul(10) < limit || used >= limit
 }
 
-/// Checks what a provider is to run with. Created from a config that can be read.
+/// Checks a config, its cloud and Services. Created from a config that was read without errors.
 #[async_trait]
 pub trait Checker: Send + Sync {
     /// Problems of the config itself. Sends no call.
     fn config(&self) -> Vec<Finding>;
 
-    /// Checks the credentials and what they may read, that the objects that the config names exist, and how much of the
-    /// quotas is left. Called once, before any [`service`](Self::service).
+    /// Checks the credentials and their permissions to read, the existence of the objects in the config, and the usage of
+    /// the quotas. Called once, before any [`service`](Self::service).
     ///
     /// Writes nothing. Every failure is a finding; failures that only follow from another one are left out.
     async fn cloud(&self) -> CloudReport;
@@ -351,7 +351,7 @@ mod tests {
     use crate::config::Problems;
 
     #[test]
-    fn a_problem_of_the_config_is_about_its_key() {
+    fn a_problem_of_the_config_names_its_key() {
         let mut problems = Problems::new("cloud.conf", Locations::default());
         problems.error(("Global", "region"), "missing: write one");
         problems.error(("LoadBalancerClass", "gold", "subnet-id"), "odd");
@@ -361,12 +361,12 @@ mod tests {
             .iter()
             .map(|problem| Finding::of_problem(Severity::Error, problem))
             .collect();
-        let said: Vec<_> = found
+        let texts: Vec<_> = found
             .iter()
             .map(|finding| (finding.about.as_str(), finding.message.as_str()))
             .collect();
         assert_eq!(
-            said,
+            texts,
             [
                 ("[Global] region", "missing: write one"),
                 ("[LoadBalancerClass \"gold\"] subnet-id", "odd")
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_without_an_answer_ends() {
+    async fn a_call_without_an_answer_times_out() {
         let error = in_time(std::future::pending::<Result<()>>()).await.unwrap_err();
         assert_eq!(
             (error.kind(), error.message()),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_may_pass_are_no_verdict() {
+    fn temporary_errors_are_of_unknown_severity() {
         for (kind, severity) in [
             (ErrorKind::PermissionDenied, Severity::Error),
             (ErrorKind::Unauthenticated, Severity::Error),
@@ -446,10 +446,10 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_found_by_its_path_and_named_as_people_do() {
-        let note = Field::Annotation("example.com/x".to_owned());
-        assert_eq!(note.path(), ["metadata", "annotations", "example.com/x"]);
-        assert_eq!(note.to_string(), "example.com/x");
+    fn a_field_has_a_path_and_a_display_name() {
+        let annotation = Field::Annotation("example.com/x".to_owned());
+        assert_eq!(annotation.path(), ["metadata", "annotations", "example.com/x"]);
+        assert_eq!(annotation.to_string(), "example.com/x");
         assert_eq!(Field::Spec("ports").path(), ["spec", "ports"]);
         assert_eq!(Field::Spec("ports").to_string(), "spec.ports");
         assert!(Field::Whole.path().is_empty() && Field::Whole.to_string().is_empty());

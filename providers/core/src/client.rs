@@ -1,12 +1,12 @@
 //! The client kit: everything between a provider and its SDK.
 //!
-//! Clouds differ in their calls, but not in what surrounds a call: a quota that many controllers share, throttling replies,
+//! Clouds differ in their calls, but not in the needs around a call: a quota that many controllers share, throttling replies,
 //! requests that hang, paged listings, and the same question from twenty callers at once. The kit implements this once.
 //! A provider describes its calls (an enum that implements [`Operation`]: [`operations!`]) and passes each to [`Gate::call`].
 //! SDKs own their transports, so everything here acts on *operations*, not on HTTP requests.
 //! The module `rest` (feature `rest`) is the transport of clouds without an SDK.
 //!
-//! What happens to a call, outermost first:
+//! The layers of a call, outermost first:
 //!
 //! | Layer | Type | Does |
 //! |---|---|---|

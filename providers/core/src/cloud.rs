@@ -1,4 +1,4 @@
-//! What a provider hands to the framework.
+//! The cloud that a provider gives to the framework.
 
 use std::{any::Any, fmt::Debug, path::PathBuf, time::Duration};
 
@@ -7,17 +7,17 @@ use tokio::time::Instant;
 
 use crate::{Result, instances::Instances, load_balancer::LoadBalancers, routes::Routes};
 
-/// One cloud, as one provider sees it with one set of credentials.
+/// One cloud, accessed by one provider with one set of credentials.
 ///
-/// A capability is a value: a method that returns `None` says that this cloud (or this configuration of it) does
-/// not have it, and the controllers that need it are not started.
+/// A method that returns `None` means that this cloud, or its configuration, does not have the capability. The controllers
+/// that need it are not started.
 #[async_trait]
 pub trait Cloud: Any + Debug + Send + Sync {
     /// The name in the registry, on `--cloud-provider` and before `://` in provider IDs.
     fn name(&self) -> &'static str;
 
-    /// Whether a node with this `spec.providerID` is this cloud's. Every decision about a node asks this first;
-    /// what belongs to another cloud is left alone.
+    /// Whether a node with this `spec.providerID` belongs to this cloud. Every decision about a node checks this first:
+    /// nodes of other clouds are left unchanged.
     fn owns(&self, provider_id: &str) -> bool {
         match provider_id.split_once("://") {
             Some((scheme, _)) => scheme == self.name(),
@@ -25,48 +25,48 @@ pub trait Cloud: Any + Debug + Send + Sync {
         }
     }
 
-    /// The same for an ID without a scheme, as old kubelets wrote them.
+    /// Whether an ID without a scheme, as written by old kubelets, belongs to this cloud.
     fn owns_bare(&self, _id: &str) -> bool {
         false
     }
 
-    /// Where and as whom the cloud is asked, in words for events and the log, such as
+    /// The endpoint and the account, for events and the log, such as
     /// `project "web" of https://keystone.example.com/v3, region "one"`. Never a secret.
     fn scope(&self) -> String {
         self.name().to_owned()
     }
 
     /// A number that changes whenever the credentials in use change. Two answers are from the same cloud and the same
-    /// credentials only if it was the same before the first question and after the last answer.
+    /// credentials only if it is equal before the first call and after the last answer.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// How old a node must be at least before it is deleted because its machine does not exist. Raises the default of
-    /// `--node-deletion-grace` where the cloud may take longer to show a new machine to everybody.
+    /// The minimum age of a node before it is deleted because its machine does not exist. Raises the default of
+    /// `--node-deletion-grace` if the cloud may take longer to show a new machine.
     fn deletion_grace(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// The files that [`reload`](Self::reload) reads: the config file, and whatever it refers to. May change with every
+    /// The files that [`reload`](Self::reload) reads: the config file, and the files in it. May change with every
     /// reload.
     fn watched_files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// Reads the configuration again and takes over what can be taken over while running, above all credentials. Called
+    /// Reads the configuration again and applies the keys that can change while running, such as credentials. Called
     /// when one of the [`watched_files`](Self::watched_files) has changed; may be called without any change.
     ///
-    /// All or nothing: with an error, everything is as it was before the call.
+    /// With an error, the previous configuration stays in effect.
     ///
     /// # Errors
-    /// Everything that is wrong with the new files, as [`Provider::validate`](crate::Provider) reports it, or the cloud
-    /// does not accept the new credentials.
+    /// The new files are invalid, as [`Provider::validate`](crate::Provider) reports it, or the cloud does not accept the
+    /// new credentials.
     async fn reload(&self) -> Result<Reload> {
         Ok(Reload::default())
     }
 
-    /// Which machines there are and what is known of them.
+    /// The machines of the cloud.
     fn instances(&self) -> Option<&dyn Instances> {
         None
     }
@@ -81,15 +81,15 @@ pub trait Cloud: Any + Debug + Send + Sync {
         None
     }
 
-    /// The source component of events about what a provider found out itself ([`ServiceEvent`](crate::load_balancer::ServiceEvent)): that
-    /// of the program that was here before.
+    /// The source component of a provider's own events ([`ServiceEvent`](crate::load_balancer::ServiceEvent)): that of
+    /// the cloud's previous controller.
     fn event_component(&self) -> &'static str {
         "service-controller"
     }
 }
 
-/// The methods of a [`Cloud`] that the field `nodes` answers, itself a cloud without load balancers and routes. These need
-/// it before the whole cloud exists.
+/// The methods of a [`Cloud`] that are delegated to the field `nodes`: a cloud without load balancers and routes, which
+/// need it before the whole cloud exists.
 #[macro_export]
 macro_rules! cloud_of_nodes {
     ($nodes:ident) => {
@@ -115,36 +115,35 @@ macro_rules! cloud_of_nodes {
     };
 }
 
-/// What [`Cloud::reload`] did.
+/// The result of [`Cloud::reload`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {
-    /// The keys that changed and are in force now, by the names that they have in the file.
+    /// The changed keys that are in effect now, by their names in the file.
     pub applied: Vec<String>,
-    /// The keys that changed and need a restart of the process to be in force.
+    /// The changed keys that need a restart of the process to take effect.
     pub restart_needed: Vec<String>,
 }
 
 /// How old an answer may be.
 ///
-/// The age of an answer counts from the moment when the request for it *began*: what happened in the cloud after
-/// that moment may be missing in it.
+/// The age of an answer counts from the moment when its request *began*: later changes in the cloud may be missing in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// An answer whose request began at most this long ago will do.
+    /// An answer is accepted if its request began at most this long ago.
     AtMost(Duration),
-    /// Only an answer whose request began at or after this instant will do. Never joins a request that began
-    /// earlier, even if its reply is still on the way.
+    /// An answer is accepted only if its request began at or after this instant. Never joins a request that began
+    /// earlier, even if it is still in flight.
     After(Instant),
 }
 
 impl Freshness {
-    /// Nothing that was asked before this call.
+    /// Accepts only requests that begin after this call.
     #[must_use]
     pub fn now() -> Self {
         Self::After(Instant::now())
     }
 
-    /// Whether an answer whose request began at `began` will do.
+    /// Whether an answer is accepted whose request began at `began`.
     #[must_use]
     pub fn allows(self, began: Instant) -> bool {
         match self {
@@ -154,11 +153,11 @@ impl Freshness {
     }
 }
 
-/// The priority of a cloud call. Both share one quota; see the client kit.
+/// The priority of a cloud call. Both share one quota; see [`client`](crate::client).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
-    /// Somebody waits: a node joins, a Service changes, something is deleted.
+    /// A user waits: a node joins, a Service changes, an object is deleted.
     User,
-    /// Nobody waits: periodic refresh, slow verification.
+    /// No user waits: periodic refresh, slow verification.
     Background,
 }

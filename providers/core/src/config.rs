@@ -1,14 +1,14 @@
-//! The config files of the clouds: Go's `gcfg` dialect, YAML or JSON, read into documented structs, with every mistake
+//! The config files of the clouds: Go's `gcfg` dialect, YAML or JSON, read into documented structs, with all errors
 //! reported at once.
 //!
-//! | Module | Holds |
+//! | Module | Contents |
 //! |---|---|
-//! | [`gcfg`] | the dialect: from text to a document with positions |
-//! | [`yaml`] | YAML and JSON: from text to values with positions, for config files and for other readers |
-//! | [`value`] | from the text of a key to a value, by serde |
+//! | [`gcfg`] | the dialect: parses text into a document with positions |
+//! | [`yaml`] | YAML and JSON: parses text into values with positions, for config files and for other readers |
+//! | [`value`] | deserializes the text of a key with serde |
 //! | [`config_section!`], [`config_file!`] | the structs: key, type, default and meaning in one place |
 //! | [`quota_section!`] | the section of quotas, three keys for each service |
-//! | [`load()`], [`load_yaml()`], [`Reloader`] | from the files to what a provider runs with, at the start and while it runs |
+//! | [`load()`], [`load_yaml()`], [`Reloader`] | read the files into a provider's settings, at the start and while it runs |
 //! | [`problems`] | errors and warnings with line and column; a provider's own checks add to the same list |
 //! | [`docs`] | the reference for users, generated from the structs |
 //! | [`duration`] | Go durations, for flags too |
@@ -54,16 +54,16 @@ pub use crate::{config_file, config_section, quota_section};
 pub struct Parsed<T> {
     /// The config.
     pub value: T,
-    /// What is suspicious, above all names that are not known. To be logged.
+    /// The warnings, such as unknown names. To be logged.
     pub warnings: Vec<Problem>,
-    /// Which keys the file gives, and where: for checks that come later.
+    /// The positions of the keys in the file, for later checks.
     pub locations: Locations,
 }
 
 /// Reads a config file. `file` is its path as the user gave it, for the messages only.
 ///
 /// # Errors
-/// Everything that is wrong with syntax and types, in the order of the file.
+/// All errors of syntax and types, in the order of the file.
 pub fn parse<T: ConfigFile>(
     text: impl AsRef<[u8]>,
     file: impl AsRef<Path>,
@@ -74,13 +74,13 @@ pub fn parse<T: ConfigFile>(
 /// Reads a YAML or JSON config file, whose keys are those of one [`config_section!`]. Maps and lists are values of keys:
 /// the type of such a field is anything that serde deserializes, best a struct with `#[serde(default)]`.
 ///
-/// A key that is unknown, at any depth of structs, or that is given twice is a warning. A key with `null` keeps its
+/// An unknown key, at any depth, or a repeated key is a warning. A key with `null` keeps its
 /// default. `file` is the file's path as the user gave it, for the messages only. `check` as in [`parse_with`]; it names
-/// keys by [`KeyPath::key`]. A key's variable in `environment` wins over the file; messages about a value that is from
-/// there, or from nowhere, name the variable.
+/// keys by [`KeyPath::key`]. A key's variable in `environment` overrides the file. Messages name the variable if the
+/// value is from there, or if it is missing.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the file. A file with a syntax error is not read any further.
+/// All errors, in the order of the file. Reading stops at a syntax error.
 pub fn parse_yaml<S: Section>(
     text: impl AsRef<[u8]>,
     file: impl AsRef<Path>,
@@ -94,7 +94,7 @@ pub fn parse_yaml<S: Section>(
     match yaml::utf8(text.as_ref()).and_then(yaml::document) {
         Err(error) => problems.syntax_error(&error),
         Ok(Some(root)) if !matches!(root.value, yaml::Value::Map(_)) => {
-            let message = format!("the file holds {}; write keys with values", root.value.kind());
+            let message = format!("the file contains {}; write keys with values", root.value.kind());
             problems.error_at(root.at, None, message);
         }
         Ok(root) => {
@@ -105,13 +105,13 @@ pub fn parse_yaml<S: Section>(
     finish(value, problems)
 }
 
-/// As [`parse`], with checks of the config's meaning whose errors and warnings join the others.
+/// As [`parse`], with a semantic check whose errors and warnings are added to the others.
 ///
-/// Where a value is of the wrong type the check sees the default, and what it says of that key is dropped. It does not
-/// run at all if there is a syntax error, since any key may then be missing.
+/// If a value has the wrong type, the check gets the default, and its errors about that key are dropped. After a syntax
+/// error, the check does not run, since any key may be missing.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the file.
+/// All errors, in the order of the file.
 pub fn parse_with<T: ConfigFile>(
     text: impl AsRef<[u8]>,
     file: impl AsRef<Path>,

@@ -1,14 +1,14 @@
-//! Controllers: how they are declared, and what all of them share.
+//! Controllers: their declarations, and what all controllers share.
 //!
-//! The framework's controllers and those of a provider are rows of one kind of table ([`ControllerDef`]) and start with one
-//! [`ControllerContext`]. The framework does the rest: `--controllers`, leader election and leader migration, one watch per
-//! kind, clients and their accounts, a check on `/livez`, the metric `running_managed_controllers`, the end of the process.
-//! Upstream has the same in `k8s.io/cloud-provider/app` (`ControllerInitFuncConstructor`, `ControllerAliases`).
+//! The framework's controllers and those of a provider are declared in the same way ([`ControllerDef`]) and start with one
+//! [`ControllerContext`]. The framework provides the rest: `--controllers`, leader election and leader migration, one watch per
+//! kind, clients and their accounts, a check on `/livez`, the metric `running_managed_controllers`, and shutdown.
+//! The upstream equivalent is in `k8s.io/cloud-provider/app` (`ControllerInitFuncConstructor`, `ControllerAliases`).
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`informer`] | a watch of all objects of one kind and the store that it fills |
-//! | [`node`], [`service`] | what is stored of a Node and of a Service |
+//! | [`informer`] | a watch of all objects of one kind, and its store |
+//! | [`node`], [`service`] | the stored fields of a Node and of a Service |
 //! | [`events`] | Kubernetes Events |
 //! | [`queue`] | work queues: each key once, backoff per key |
 //! | [`provided_ip`] | the annotation of the kubelet's `--node-ip` |
@@ -44,8 +44,8 @@
 //! }
 //! ```
 
-/// Makes a trimmed object with a field `meta` a resource of the kind that it is trimmed from.
-macro_rules! stands_for {
+/// Implements `kube::Resource` for a trimmed object with a field `meta`, as a resource of the original kind.
+macro_rules! impl_resource {
     ($trimmed:ty, $kind:ty) => {
         impl kube::Resource for $trimmed {
             type DynamicType = ();
@@ -102,31 +102,31 @@ pub use node::NodeObject;
 pub use queue::{Backoff, QueueMetrics, WorkQueue};
 pub use service::ServiceObject;
 
-/// A controller of the framework or of a provider. All names of it stand here.
+/// A controller of the framework or of a provider, with all its names.
 #[derive(Clone, Copy, Debug)]
 pub struct ControllerDef {
     /// The canonical name: in `--controllers`, on `/livez`, in the log. Lower-case letters and `-`; ends in `-controller`.
     pub name: &'static str,
     /// Further names in `--controllers`. The first one is the name in `--help` and in `running_managed_controllers`.
     pub aliases: &'static [&'static str],
-    /// The name in the files of leader migrations, if it is another one. A controller of the framework that has one takes
-    /// part in the leader migration that is in force without a file.
+    /// The name in the files of leader migrations, if it differs. A controller of the framework that has one takes
+    /// part in the default leader migration, which needs no file.
     pub migration_name: Option<&'static str>,
     /// The name of its client of the API server: the end of the user agent, and with
     /// `--use-service-account-credentials` its service account in `kube-system`. Controllers of one name share the client
     /// and its rate limit.
     pub client_name: &'static str,
-    /// Whether it runs unless `--controllers` disables it. Otherwise `--controllers` has to name it.
+    /// Whether it runs unless `--controllers` disables it. Otherwise, `--controllers` must name it.
     pub default_on: bool,
-    /// Asked once, when the cloud is connected and before anything is watched: what the shared stores must keep for this
-    /// controller, or why it does not run with this cloud and this configuration. Must not block.
+    /// Called once, when the cloud is connected and before any watch starts. Returns the fields that the shared stores must
+    /// keep for this controller, or why it does not run with this cloud and this configuration. Must not block.
     pub needs: fn(&ControllerSetup) -> Result<Needs, NotStarted>,
-    /// Starts the controller, when this process leads. The future ends soon after [`ControllerContext::shutdown`], when what
-    /// was begun is finished; ending before that ends the process. The controller itself waits for the stores
+    /// Starts the controller, when this process leads. The future ends soon after [`ControllerContext::shutdown`], when work
+    /// in progress is finished; ending earlier ends the process. The controller itself waits for the stores
     /// ([`Informer::synced`]). It does not take part in `plan` and does not start with `--dry-run`.
     ///
-    /// An error ends the process: it is for what a restart may repair. What is wrong with flags or the config file is for
-    /// [`Provider::validate`](crate::Provider).
+    /// An error ends the process: it is for failures that a restart may fix. [`Provider::validate`](crate::Provider) reports
+    /// errors of flags and the config file.
     pub start: fn(ControllerContext) -> Result<ControllerFuture>,
 }
 
@@ -137,7 +137,7 @@ impl ControllerDef {
         self.aliases.first().unwrap_or(&self.name)
     }
 
-    /// Whether `--controllers` may call it this.
+    /// Whether `--controllers` may use this name.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         name == self.name || self.aliases.contains(&name)
@@ -152,15 +152,15 @@ impl ControllerDef {
     }
 }
 
-/// A controller that runs.
+/// A running controller.
 pub type ControllerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the shared stores must keep for a controller beyond what all controllers read. Stores are trimmed, so that memory
-/// grows slowly with the cluster: whatever no running controller needs is not stored. A new field that few controllers read
-/// gets a field here, too.
+/// The fields that the shared stores must keep for a controller, in addition to those that all controllers read. Stores are
+/// trimmed, so that memory grows slowly with the cluster: fields that no running controller needs are not stored. A new field
+/// that few controllers read gets a field here, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Services that have, had or want a load balancer. If no controller needs Services, they are not watched.
+    /// Services that have, had or request a load balancer. If no controller needs Services, they are not watched.
     pub load_balancer_services: bool,
     /// Services with node ports. Implies the field above.
     pub node_port_services: bool,
@@ -175,7 +175,7 @@ impl Needs {
         self.load_balancer_services || self.node_port_services
     }
 
-    /// What is needed here or there.
+    /// The union of both.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -186,12 +186,12 @@ impl Needs {
     }
 }
 
-/// Why a controller that is enabled does not run. Not an error; the log has the reason.
+/// Why an enabled controller does not run. Not an error; the reason is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStarted {
-    /// The cloud cannot do what the controller is for. Logged as a warning.
+    /// The cloud does not support the controller. Logged as a warning.
     Unsupported(&'static str),
-    /// The configuration does not ask for it.
+    /// The configuration does not enable it.
     NotConfigured(&'static str),
 }
 
@@ -205,7 +205,7 @@ impl NotStarted {
     }
 }
 
-/// What is known before controllers start.
+/// The input for starting controllers.
 #[derive(Clone)]
 pub struct ControllerSetup {
     /// The cloud.
@@ -214,7 +214,7 @@ pub struct ControllerSetup {
     pub cluster_name: String,
     /// The flags of the command line.
     pub flags: FlagValues,
-    /// What the binary gives its own controllers.
+    /// The data of the binary for its own controllers.
     pub framework: Arc<dyn Any + Send + Sync>,
 }
 
@@ -238,8 +238,8 @@ impl ControllerSetup {
         cloud.downcast().map_err(|_| mismatch::<T>())
     }
 
-    /// [`ControllerDef::needs`] of a provider's controller that runs only if the cloud is configured for it. `why`: the
-    /// reason for the log, if it is not.
+    /// Implements [`ControllerDef::needs`] of a provider's controller that runs only if it is configured. `why`: the reason
+    /// for the log otherwise.
     ///
     /// # Errors
     /// It is not configured.
@@ -256,7 +256,7 @@ impl ControllerSetup {
         }
     }
 
-    /// [`Self::framework`] as the type that the binary gave.
+    /// [`Self::framework`] as the type that the binary set.
     ///
     /// # Errors
     /// It is another type: a bug.
@@ -275,7 +275,7 @@ fn mismatch<T>() -> Error {
     )
 }
 
-/// What a controller is given to start.
+/// The input for a controller.
 pub struct ControllerContext {
     /// Cloud, cluster name and flags.
     pub setup: ControllerSetup,
@@ -283,23 +283,23 @@ pub struct ControllerContext {
     pub client: kube::Client,
     /// All nodes of the cluster, trimmed.
     pub nodes: Arc<Informer<NodeObject>>,
-    /// The Services that some controller needs, trimmed. Empty and never synced if none does.
+    /// The Services that controllers need, trimmed. Empty and never synced if no controller needs Services.
     pub services: Arc<Informer<ServiceObject>>,
     /// Writes Events with the controller's name as source component.
     pub recorder: Recorder,
     /// Whether this process may write: the fence of the lease under which the controller runs. The client has it already;
     /// for the cloud see [`Gate::fenced_by`](crate::client::Gate::fenced_by).
     pub fence: Fence,
-    /// Where the controller registers its metrics and counts its queues.
+    /// The metrics of the controller and its queues.
     pub metrics: ControllerMetrics,
-    /// Where cloud calls are counted, for batchers and caches of the controller's own.
+    /// The metrics of cloud calls, for the controller's own batchers and caches.
     pub cloud_metrics: ClientMetrics,
     /// Cancelled when the process ends.
     pub shutdown: CancellationToken,
 }
 
 impl ControllerContext {
-    /// A controller whose work can be dropped at any point: it ends with the process.
+    /// Runs a controller whose work can be dropped at any point, until the process ends.
     pub fn run<F>(self, work: impl FnOnce(Self) -> F + Send + 'static) -> ControllerFuture
     where
         F: Future<Output = ()> + Send,
@@ -314,7 +314,7 @@ impl ControllerContext {
     }
 }
 
-/// The metrics of the process, as far as controllers add to them. A clone is the same.
+/// The metrics registry for controllers. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerMetrics {
     registry: Arc<RwLock<Registry>>,
@@ -327,7 +327,7 @@ impl ControllerMetrics {
         register(&mut self.registry.write())
     }
 
-    /// Reads what is registered.
+    /// Reads the registry.
     pub fn read<T>(&self, read: impl FnOnce(&Registry) -> T) -> T {
         read(&self.registry.read())
     }

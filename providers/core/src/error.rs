@@ -1,51 +1,51 @@
 //! The one error type that crosses a crate boundary.
 //!
-//! A provider maps its SDK's errors into it in one place (`error.rs` of the provider). The framework decides by
-//! [`ErrorKind`] what to tell the user and by [`Retry`] when to try again; it never looks at the text.
+//! A provider maps its SDK's errors into it in one place (`error.rs` of the provider). The framework uses
+//! [`ErrorKind`] to report the error and [`Retry`] to schedule the next attempt; it never evaluates the text.
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 /// Result with our [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, as far as a caller or a person can act on it.
+/// The kind of an error, by the reaction of callers and users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The thing does not exist. Where absence is an expected answer it is a value, not this error.
+    /// The object does not exist. If absence is an expected answer, it is a value, not this error.
     NotFound,
-    /// It exists already.
+    /// The object already exists.
     AlreadyExists,
-    /// Somebody else changed it, or it is busy: read again, then try again.
+    /// The object was changed concurrently, or it is busy: read it again, then retry.
     Conflict,
-    /// The config file, a flag or the environment is wrong. A person has to change it.
+    /// The config file, a flag or the environment is invalid. A user must change it.
     InvalidConfig,
-    /// A Kubernetes object asks for something that cannot be (annotation, field, provider ID).
+    /// A Kubernetes object has an invalid value (annotation, field, provider ID).
     InvalidSpec,
     /// The cloud does not accept the credentials.
     Unauthenticated,
-    /// The credentials are fine but may not do this.
+    /// The credentials are valid but do not permit the request.
     PermissionDenied,
     /// Too many requests; the cloud asks to slow down.
     RateLimited,
     /// A limit on the number of objects is reached.
     QuotaExceeded,
-    /// The cloud could not be reached, or failed on its side.
+    /// The cloud could not be reached, or failed internally.
     Unavailable,
-    /// No answer in time.
+    /// The answer did not arrive in time.
     Timeout,
-    /// This cloud, or this version of it, cannot do that.
+    /// This cloud, or this version of it, does not support the request.
     Unsupported,
     /// Another component does this work; not a failure.
     ImplementedElsewhere,
-    /// This process is not, or no longer, the one among its replicas that may write.
+    /// This process is not, or no longer, the leader that may write.
     NotLeader,
-    /// The answer made no sense, or a bug.
+    /// The answer was invalid, or a bug.
     Unexpected,
 }
 
 impl ErrorKind {
-    /// The name as it stands in event reasons and metric labels.
+    /// The name in event reasons and metric labels.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl ErrorKind {
         }
     }
 
-    /// When to try again after an error of this kind, unless the error says otherwise.
+    /// When to retry after an error of this kind, unless the error has its own [`Retry`].
     #[must_use]
     pub fn default_retry(self) -> Retry {
         match self {
@@ -83,18 +83,18 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// When the request may be repeated. [`Never`](Self::Never) concerns the *client kit*; the controllers' queues back off on
+/// When the request may be retried. [`Never`](Self::Never) concerns the *client kit*; the controllers' queues back off on
 /// every error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// Repeating the same request gives the same answer.
+    /// A retry would fail in the same way.
     Never,
-    /// With exponential backoff.
+    /// Retry with exponential backoff.
     Backoff,
-    /// With exponential backoff, but not before this long from now. The wait comes from a header of the cloud
+    /// Retry with exponential backoff, but not earlier than after this time. The wait comes from a header of the cloud
     /// ([`Self::from_header`]): the caller raises it to its own backoff.
     After(Duration),
-    /// After exactly this long. The provider chose the wait: nobody raises it.
+    /// Retry after exactly this time. The provider chose the wait: callers do not raise it.
     Fixed(Duration),
 }
 
@@ -120,18 +120,18 @@ impl Retry {
     }
 }
 
-/// What is known about the effect of the failed request.
+/// The effect of the failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The cloud refused it, or it was never sent: nothing was changed.
+    /// The cloud refused it, or it was never sent: it had no effect.
     NotDone,
-    /// It was sent and no (usable) answer came: it may have been done. A write must not be sent again blindly.
+    /// It was sent without a valid answer: it may have been executed. A write must not be repeated without a read.
     Unknown,
 }
 
-/// An error with what a person needs to act on it.
+/// An error with the facts that a user needs to fix it.
 ///
-/// `Display` is one line without the sources; [`Error::report`] adds them. Never holds a secret.
+/// `Display` is one line without the sources; [`Error::report`] adds them. Never contains a secret.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -161,21 +161,21 @@ impl Error {
         }))
     }
 
-    /// Says when the request may be repeated, in place of the kind's default.
+    /// Sets when the request may be retried, in place of the kind's default.
     #[must_use]
     pub fn with_retry(mut self, retry: Retry) -> Self {
         self.0.retry = retry;
         self
     }
 
-    /// Says that the request may have been carried out although it failed (see [`Outcome::Unknown`]).
+    /// Sets the effect of the failed request (see [`Outcome::Unknown`]).
     #[must_use]
     pub fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.0.outcome = outcome;
         self
     }
 
-    /// Names the operation that failed, unless it is named already.
+    /// Sets the operation that failed, unless it is already set.
     #[must_use]
     pub fn with_operation(mut self, operation: &'static str) -> Self {
         self.0.operation.get_or_insert(operation);
@@ -196,25 +196,25 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// The kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// When the request may be repeated.
+    /// When the request may be retried.
     #[must_use]
     pub fn retry(&self) -> Retry {
         self.0.retry
     }
 
-    /// Whether the request may have been carried out.
+    /// Whether the request may have been executed.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         self.0.outcome
     }
 
-    /// What went wrong in words, without operation, facts and causes: the same for the same failure.
+    /// The message, without operation, facts and causes: the same for the same failure.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -226,7 +226,7 @@ impl Error {
         self.0.operation
     }
 
-    /// The facts added on the way.
+    /// The added facts.
     #[must_use]
     pub fn context(&self) -> &[(&'static str, String)] {
         &self.0.context
@@ -238,7 +238,7 @@ impl Error {
         report(self)
     }
 
-    /// The same without the id of the request: equal for all calls that fail in the same way.
+    /// As [`report`](Self::report), without the id of the request: equal for all calls that fail in the same way.
     #[must_use]
     pub fn report_without_request(&self) -> String {
         let mut error = self.clone();
@@ -247,7 +247,7 @@ impl Error {
     }
 }
 
-/// The result, or `value` in place of an error of this kind, which the caller expects.
+/// Returns the result, or `value` in place of an expected error of this kind.
 ///
 /// # Errors
 /// Errors of other kinds.
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_from_a_header_is_cut_and_raised_and_one_of_ours_is_neither() {
+    fn only_a_wait_from_a_header_is_cut_and_raised() {
         let seconds = Duration::from_secs;
         assert_eq!(Retry::from_header(seconds(u64::MAX)), Retry::After(seconds(300)));
         let backoff = seconds(5);

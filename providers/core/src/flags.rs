@@ -1,6 +1,6 @@
-//! Flags on the command line: what a provider declares, and the values it gets.
+//! Flags on the command line: their declarations by providers, and their values.
 //!
-//! Values are written as Go's flag libraries read them, since manifests of other cloud-controller-managers are reused.
+//! Values have the syntax of Go's flag libraries, so that manifests of other cloud-controller-managers work.
 //! A provider declares its flags as constants ([`FlagDef`]) and reads their values with the same constants:
 //!
 //! ```
@@ -23,20 +23,20 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::config::duration;
 
-/// A flag, as `--help` shows it and the command line is checked against it.
+/// The declaration of a flag, for `--help` and the check of the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct FlagDef {
     /// The name without dashes in front, such as `cluster-name`.
     pub name: &'static str,
-    /// What a value may be.
+    /// The kind of the value.
     pub kind: FlagKind,
-    /// The value if the flag is not given. Empty for none.
+    /// The value if the flag is not set. Empty for none.
     pub default: &'static str,
-    /// What the flag is for, in sentences for `--help`, without a period at the end.
+    /// The text for `--help`: sentences without a period at the end.
     pub help: &'static str,
 }
 
-/// The kinds of values. Names are those of `pflag`, the flag library of Kubernetes, where it has the kind.
+/// The kinds of values. The names are those of `pflag`, the flag library of Kubernetes, if it has the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagKind {
     /// `true` or `false`, written after `=`; the flag alone is `true`.
@@ -45,7 +45,7 @@ pub enum FlagKind {
     Duration,
     /// A duration above zero.
     Period,
-    /// A whole number from this one up to 2147483647.
+    /// A whole number from this minimum to 2147483647.
     Number(i64),
     /// A decimal number that is not negative.
     Float,
@@ -80,7 +80,7 @@ impl FlagKind {
         }
     }
 
-    /// Whether all values count if the flag is given several times; otherwise the last one counts.
+    /// Whether all values are used if the flag is repeated; otherwise the last one is used.
     #[must_use]
     pub fn is_repeated(self) -> bool {
         matches!(self, Self::List | Self::Numbers | Self::Array(_))
@@ -114,7 +114,7 @@ macro_rules! provider_flags {
 }
 
 impl FlagDef {
-    /// A flag whose help may be a doc comment: with a blank in front and a period at the end.
+    /// A flag whose help may be a doc comment, with a leading space and a final period.
     #[must_use]
     pub const fn new(name: &'static str, kind: FlagKind, default: &'static str, help: &'static str) -> Self {
         let text = help.trim_ascii();
@@ -133,10 +133,10 @@ impl FlagDef {
         }
     }
 
-    /// Checks the form of the values, in the order in which they were given.
+    /// Checks the syntax of the values, in the order of the command line.
     ///
     /// # Errors
-    /// What is wrong, for the user.
+    /// The text for the user.
     pub fn check(&self, values: &[String]) -> Result<(), String> {
         let last = values.last().map(String::as_str).unwrap_or_default();
         let checked = match self.kind {
@@ -173,7 +173,7 @@ impl FlagDef {
         checked.map_err(|reason| self.invalid(last, &reason))
     }
 
-    /// Whether these well-formed values mean the same as the default.
+    /// Whether these well-formed values equal the default.
     #[must_use]
     pub fn is_default(&self, values: &[String]) -> bool {
         let last = values.last().map(String::as_str).unwrap_or_default();
@@ -205,8 +205,8 @@ impl FlagDef {
     }
 }
 
-/// The flags that stand on the command line with their values, those of the framework included. Values of a provider's
-/// flags are well formed. A flag that was not given has its default.
+/// The flags on the command line with their values, including those of the framework. Values of a provider's
+/// flags are well formed. A flag that is not set has its default.
 #[derive(Clone, Debug, Default)]
 pub struct FlagValues(Arc<BTreeMap<String, Vec<String>>>);
 
@@ -217,7 +217,7 @@ impl FromIterator<(String, Vec<String>)> for FlagValues {
 }
 
 impl FlagValues {
-    /// The values of the flag of this name as they were given, in order; `None` if it was not given.
+    /// The values of the flag with this name, in order; `None` if it is not set.
     #[must_use]
     pub fn given(&self, name: &str) -> Option<&[String]> {
         self.0.get(name).map(Vec::as_slice)
@@ -275,7 +275,7 @@ impl FlagValues {
 /// Reads a boolean.
 ///
 /// # Errors
-/// What to write instead, as with the other functions.
+/// The text is invalid. The error is the correction, as in the other functions.
 pub fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -326,7 +326,7 @@ pub fn parse_float(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads an IP address; an IPv6 address may stand in brackets.
+/// Reads an IP address; an IPv6 address may be in brackets.
 ///
 /// # Errors
 /// See [`parse_bool`].
@@ -342,10 +342,10 @@ pub fn parse_address(text: &str) -> Result<IpAddr, String> {
 /// # Errors
 /// See [`parse_bool`].
 pub fn parse_list(text: &str) -> Result<Vec<String>, String> {
-    split(text).ok_or_else(|| "a double quote is not closed or stands in the middle of an item".to_owned())
+    split(text).ok_or_else(|| "unclosed double quote, or a double quote in the middle of an item".to_owned())
 }
 
-/// `None` if the quotes are wrong.
+/// `None` if the quotes are unbalanced.
 fn split(text: &str) -> Option<Vec<String>> {
     let mut items = Vec::new();
     if text.is_empty() {
@@ -368,7 +368,7 @@ fn split(text: &str) -> Option<Vec<String>> {
                 loop {
                     let (part, after) = quoted.split_once('"')?;
                     item.push_str(part);
-                    // A doubled quote stands for one.
+                    // A doubled quote is an escaped quote.
                     match after.strip_prefix('"') {
                         Some(more) => {
                             item.push('"');
@@ -432,12 +432,12 @@ mod tests {
         assert_eq!(
             unset.check(&[String::new()]),
             Ok(()),
-            "it has no default to differ from"
+            "an empty value equals the empty default"
         );
     }
 
     #[test]
-    fn values_are_read_as_they_were_given_and_else_are_the_default() {
+    fn values_are_those_of_the_command_line_or_the_default() {
         let none = FlagValues::default();
         assert!(none.boolean(&flag(FlagKind::Bool, "true")));
         assert!(!given(&["true", "false"]).boolean(&flag(FlagKind::Bool, "true")));

@@ -1,4 +1,4 @@
-//! The contract of load balancers: what the service controller hands to a provider and what comes back.
+//! The interface between the service controller and a provider of load balancers.
 //!
 //! ```text
 //!   service controller                     LoadBalancers (one per cloud)              the cloud
@@ -9,9 +9,9 @@
 //!   one worker per part            run     one pass over one part for    reads, writes
 //!                              ----------> all its members             ---------------->
 //!   status, annotations, events <--------- PartReport: steps done, each member's state,
-//!   finalizer; parks, asks again           which parts to run next, when to come back
+//!   finalizer; parks, runs again           which parts to run next, and when
 //!
-//!   --dry-run, `plan`             plan     the same passes, every write only imagined   reads
+//!   --dry-run, `plan`             plan     the same passes, writes only in memory       reads
 //!                              ----------> sentences                   ---------------->
 //! ```
 //!
@@ -19,7 +19,7 @@
 //! (a load balancer, a security group that all nodes share). A Service names its parts in order; Services that share a
 //! part are its *members*, and one pass handles all of them.
 //!
-//! Providers do not implement [`LoadBalancers`] by hand: [`plan::Engine`](crate::plan::Engine) does, from a
+//! Providers do not implement [`LoadBalancers`] themselves: [`plan::Engine`](crate::plan::Engine) does, from a
 //! [`PartModel`](crate::plan::PartModel) and a [`PartCloud`](crate::plan::PartCloud).
 
 use std::{fmt, sync::Arc};
@@ -65,29 +65,29 @@ pub use crate::annotations;
 /// other.
 #[async_trait]
 pub trait LoadBalancers: Send + Sync {
-    /// Which controller is responsible for this Service, by its class and annotations alone.
+    /// The controller that is responsible for this Service, by its class and annotations alone.
     fn claims(&self, service: &ServiceView) -> Claim;
 
-    /// The values of `spec.loadBalancerClass` that are this provider's. A Service without a class is, too.
+    /// The values of `spec.loadBalancerClass` that this provider serves, besides Services without a class.
     fn classes(&self) -> &[&'static str];
 
     /// The provider's own finalizers for this Service.
     fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers;
 
-    /// Which parts the Services have. Reads the cloud's listings as far as `request.read` does not allow cached ones,
-    /// and writes nothing.
+    /// Finds the parts of the Services. Reads the cloud's listings unless `request.read` allows cached ones, and writes
+    /// nothing.
     ///
     /// # Errors
     /// If the listings cannot be read.
     async fn discover(&self, request: &Request) -> Result<Discovery>;
 
-    /// Brings one part where its members want it, as far as it gets without waiting for the cloud.
+    /// Reconciles one part with the specs of its members, as far as possible without waiting for the cloud.
     ///
     /// Idempotent. A pass that has to wait for the cloud returns [`PartState::Parked`] and is continued by calling
-    /// `run` again; called too early, it says the same again without asking the cloud.
+    /// `run` again; called too early, it returns the same state without a call of the cloud.
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport;
 
-    /// What [`run`](Self::run) would do: all of it, or what is for one Service and for its parts as a whole. Reads only.
+    /// The steps that [`run`](Self::run) would take for all Services, or for one Service and its parts as a whole. Reads only.
     ///
     /// # Errors
     /// If the listings cannot be read; a later failure is in the [`PartPlan`] of its part.
@@ -97,23 +97,23 @@ pub trait LoadBalancers: Send + Sync {
     fn status(&self) -> Vec<PartStatus>;
 }
 
-/// Which controller is responsible for a Service.
+/// The controller that is responsible for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
-    /// This provider's.
+    /// This provider is responsible.
     Ours,
-    /// Another component's that works for the same cloud. It is left unchanged, but if it has our finalizer from before, the
+    /// Another component of the same cloud is. The Service is left unchanged. If it has our finalizer from before, the
     /// finalizer is removed and the status cleared when it is deleted or is no longer of type LoadBalancer.
     Elsewhere,
-    /// Nobody's that this provider knows. It is left alone entirely, its finalizer included.
+    /// A controller unknown to this provider is. The Service is left unchanged, its finalizer included.
     NotOurs,
 }
 
-/// Everything in the cluster that decides what load balancers there should be, at one moment.
+/// Everything in the cluster that decides which load balancers are desired, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterSnapshot {
-    /// All Services that have a load balancer, want one or wanted one: those of type LoadBalancer, those with our
-    /// finalizer, those with a load balancer in their status. Others may be among them.
+    /// All Services that have, want or wanted a load balancer: those of type LoadBalancer, those with our finalizer, and
+    /// those with a load balancer in their status. Others may be among them.
     pub services: Vec<Arc<ServiceView>>,
     /// The nodes and the cluster itself.
     pub cluster: ClusterView,
@@ -140,7 +140,7 @@ pub struct ReadOptions {
 }
 
 impl ReadOptions {
-    /// The same, but nothing that was asked before now will do.
+    /// The same options, but only answers to requests from now on.
     #[must_use]
     pub fn uncached(self) -> Self {
         Self {
@@ -150,22 +150,22 @@ impl ReadOptions {
     }
 }
 
-/// What a caller of [`LoadBalancers`] gives.
+/// The arguments of a call of [`LoadBalancers`].
 #[derive(Clone)]
 pub struct Request {
-    /// The cluster. Callers that ask many times about the same moment share one `Arc`; it is compared by address.
+    /// The cluster. Callers with several requests for the same moment share one `Arc`; it is compared by address.
     pub snapshot: Arc<ClusterSnapshot>,
     /// How old answers may be, and their priority.
     pub read: ReadOptions,
-    /// Is called before the first write.
+    /// Called before the first write.
     pub watcher: Option<Arc<dyn Watcher>>,
     /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
-    /// orphan does nothing: a list of Services that lost entries must not cost a load balancer.
+    /// orphan does nothing: an incomplete list of Services must not lead to the deletion of a load balancer.
     pub delete_orphan: bool,
 }
 
 impl Request {
-    /// A request that nobody watches.
+    /// A request without a watcher.
     #[must_use]
     pub fn new(snapshot: Arc<ClusterSnapshot>, read: ReadOptions) -> Self {
         Self {
@@ -181,25 +181,25 @@ impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("services", &self.snapshot.services.len())
-            .field("ask", &self.read)
+            .field("read", &self.read)
             .finish_non_exhaustive()
     }
 }
 
-/// Is called with the steps of a pass before the first write.
+/// Called with the steps of a pass before the first write.
 pub trait Watcher: Send + Sync {
-    /// These steps are due on `part`. Called when a pass has something to do: not when there is nothing, and not again
-    /// when a parked pass goes on, unless a Service came or wants something else since.
+    /// These steps are due on `part`. Called if a pass has steps, and not again when a parked pass continues, unless its
+    /// members, or which of them want a load balancer, have changed since.
     fn due(&self, part: &PartKey, steps: &[StepDescription]);
 }
 
-/// The name of a part, such as `lb/6d7c…` or `node-ports`: the *thing*, not the way to it. What it means is the
-/// provider's business.
+/// The name of a part, such as `lb/6d7c…` or `node-ports`: the object itself. Only the provider interprets
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartKey(Arc<str>);
 
 impl PartKey {
-    /// The part of this name.
+    /// The part with this name.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())

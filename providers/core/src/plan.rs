@@ -23,16 +23,16 @@
 //! # Parts and members
 //!
 //! A Service names its parts in order. Parts are created in order and deleted in reverse. A part's key names the *object*,
-//! not the way to it: names are mapped to ids from the shared listings ([`PartModel::Directory`]). A create that returns an
+//! independent of its name: names are mapped to ids from the shared listings ([`PartModel::Directory`]). A create that returns an
 //! id changes the part's key ([`PartModel::rekey`]); both keys are valid until the listings show the new one. Members of a
 //! part are the Services that name it, and those whose ownership tag it still has. The latter leave once everything that
 //! they name instead serves them. Each part has one writer; any number of parts run at once.
 //!
 //! | [`Membership`] | The Service | The model |
 //! |---|---|---|
-//! | `Active` | names the part, is valid, and the facts of its earlier parts are known | applies everything that it asks for |
-//! | `Frozen` | was refused by `check`, has unknown inputs, a step of it failed permanently, or it waits for another part | keeps what exists and creates nothing; follows the nodes while it wants a load balancer |
-//! | `Leaving` | leaves now | deletes everything of it |
+//! | `Active` | names the part, is valid, and the facts of its earlier parts are known | applies its spec |
+//! | `Frozen` | was refused by `check`, has unknown inputs, a step of it failed permanently, or it waits for another part | keeps existing objects and creates none; follows the nodes while it wants a load balancer |
+//! | `Leaving` | leaves now | deletes all its objects |
 //!
 //! # Waiting for the cloud
 //!
@@ -43,7 +43,7 @@
 //!
 //! The facts of a part are published when its create was accepted ([`PartModel::early_facts`]), so that later parts run while
 //! it is being built. Early facts have no effects, and a part with early facts never counts as serving. If the create fails,
-//! they are withdrawn: the members of later parts become `Frozen`, so what exists stays until they leave.
+//! they are withdrawn: the members of later parts become `Frozen`, so their objects stay until they leave.
 //!
 //! # Guarantees
 //!
@@ -57,7 +57,7 @@
 //!   steps that a real run takes. What is not known yet is a [`Fact::Later`].
 //!
 //! The model makes the order of writes safe to interrupt. The first write sets ownership tags and the last one removes
-//! them; what is found by the content of an object is deleted before the object. The laws of the test kit
+//! them; objects that are found by the content of another object are deleted before it. The laws of the test kit
 //! (`testkit::laws`, feature `testkit`) find violations.
 //!
 //! # The clouds

@@ -1,7 +1,7 @@
-//! How a provider makes itself known to the binary it is linked into.
+//! Registration of providers in the binary that links them.
 //!
 //! A provider crate calls [`register_provider!`](crate::register_provider) once; the binary must *name* the crate
-//! somewhere, or the linker leaves it out (the root package does so in `src/providers.rs`).
+//! somewhere, or the linker leaves it out (the root package does this in `src/providers.rs`).
 
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
@@ -14,36 +14,36 @@ use crate::{
     plan::PlanMetrics,
 };
 
-/// What `build` returns.
+/// The result of [`Provider::build`].
 pub type BuildFuture = Pin<Box<dyn Future<Output = Result<Arc<dyn Cloud>>> + Send>>;
 
-/// What `checker` returns: what looks the config, the cloud and Services over, or what keeps the config from being read.
+/// The result of [`Provider::checker`]: the checker of config, cloud and Services, or the errors of the config.
 pub type CheckerResult = Result<Box<dyn Checker>, Vec<Finding>>;
 
-/// A provider that is linked into this binary. Everything that `--help`, parsing and documents need before there is a
-/// cloud is static.
+/// A provider that is linked into this binary. Its fields are static, since `--help`, parsing and documents need them before
+/// the cloud exists.
 #[derive(Clone, Copy, Debug)]
 pub struct Provider {
-    /// What `--cloud-provider` takes.
+    /// The value of `--cloud-provider`.
     pub name: &'static str,
     /// One line for `--list-providers`.
     pub summary: &'static str,
-    /// Reads and checks the configuration without talking to the cloud, and reports every problem at once.
-    /// Runs before anything else is started; an error ends the process. Warnings go to the log here.
+    /// Reads and checks the configuration without cloud calls, and reports all problems at once. Runs before anything else
+    /// is started; an error ends the process. Logs the warnings.
     pub validate: fn(&BuildContext) -> Result<()>,
     /// Reads the configuration again and connects to the cloud. The framework repeats it with backoff until it
-    /// succeeds, so that a corrected Secret or a cloud that comes back needs no restart.
+    /// succeeds, so that no restart is needed when a Secret is corrected or the cloud is available again.
     pub build: fn(BuildContext) -> BuildFuture,
     /// The reference of the provider's config file as Markdown, generated from the fields' documentation.
     pub config_reference: fn() -> String,
-    /// Reads the configuration for `validate`, which looks it over together with cloud and Services. `None`: `validate` only
-    /// reads the configuration and connects, by the two functions above.
+    /// Reads the configuration for `validate`, which checks it together with cloud and Services. `None`: `validate` only
+    /// reads the configuration and connects, with the two functions above.
     pub checker: Option<fn(&BuildContext) -> CheckerResult>,
-    /// Flags of this provider alone; `--help` shows them under its name. With another provider they are errors. Their
+    /// Flags of this provider; `--help` shows them under its name. With another provider they are errors. Their
     /// values are in [`BuildContext::flags`]. One with the name of a flag that the framework accepts without effect, such as
-    /// `--allocate-node-cidrs`, replaces that flag; no other flag of the framework may be defined again.
+    /// `--allocate-node-cidrs`, replaces that flag; other flags of the framework must not be redefined.
     pub flags: &'static [FlagDef],
-    /// Controllers of this provider alone. They run beside those of the framework, under the same rules.
+    /// Controllers of this provider. They run in addition to those of the framework, under the same rules.
     #[cfg(feature = "controllers")]
     pub controllers: &'static [ControllerDef],
 }
@@ -72,30 +72,30 @@ impl Provider {
 
 inventory::collect!(Provider);
 
-/// What a provider is given to build its cloud. The default, for tests, has no config file and no flags and may write.
+/// The input for building a provider's cloud. The default, for tests, has no config file and no flags and may write.
 #[derive(Clone, Debug, Default)]
 pub struct BuildContext {
-    /// `--cloud-config`, if it was given.
+    /// `--cloud-config`, if it is set.
     pub cloud_config: Option<PathBuf>,
     /// The environment of the process.
     pub environment: Environment,
-    /// The flags of the command line; those of the provider are well formed. What is wrong beyond that is for
-    /// [`Provider::validate`] to report.
+    /// The flags of the command line; those of the provider are well formed. [`Provider::validate`] reports other
+    /// errors.
     pub flags: FlagValues,
-    /// `--cluster-name`; part of the names of what is created.
+    /// `--cluster-name`; part of the names of created objects.
     pub cluster_name: String,
     /// The `User-Agent` header for every cloud call.
     pub user_agent: String,
-    /// Where cloud calls are counted.
+    /// The metrics of cloud calls.
     pub metrics: ClientMetrics,
-    /// Where the plan engine counts. For [`Engine::new`](crate::plan::Engine::new).
+    /// The metrics of the plan engine. For [`Engine::new`](crate::plan::Engine::new).
     pub plan: PlanMetrics,
     /// Whether this process may write to the cloud. For [`GateConfig::fence`](crate::client::GateConfig) and
     /// [`Gate::fenced_by`](crate::client::Gate::fenced_by).
     pub fences: Fences,
 }
 
-/// All providers linked into this binary, sorted by name. A name that was registered twice stands in it twice.
+/// All providers linked into this binary, sorted by name. A name that is registered twice is listed twice.
 #[must_use]
 pub fn all() -> Vec<&'static Provider> {
     let mut providers: Vec<_> = inventory::iter::<Provider>.into_iter().collect();

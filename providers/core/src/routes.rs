@@ -1,51 +1,49 @@
 //! The contract of routes: Pod networks without an overlay.
 //!
-//! Every node has some Pod addresses of its own (`spec.podCIDRs`). Where the cloud's network has to know which machine
-//! is behind them, the route controller keeps one route for each.
+//! Every node has its own Pod CIDRs (`spec.podCIDRs`). If the cloud's network must know which machine serves them, the route
+//! controller maintains one route for each.
 //!
 //! ```text
 //!   route controller                          Routes (one per cloud)                 the cloud
 //!   ----------------                          ----------------------                 ---------
-//!   nodes: podCIDRs, addresses    next_hop    what a route to a node leads to (pure)
+//!   nodes: podCIDRs, addresses    next_hop    the next hop of a route to a node (pure)
 //!        |                      ----------->
-//!   [`Desired`]                   observe     all routes; what wanted ones lack      1 or 2 reads
+//!   [`Desired`]                   observe     all routes; desired ones incomplete    1 or 2 reads
 //!        |                      ----------->
 //!   [`plan`] (pure) --> Changes    apply      one call per direction, all changes    writes
 //!                               ----------->
 //!   conditions, events, retries <---------    a result for each change
 //! ```
 //!
-//! What is compared are networks and next hops, never texts: `fd00::/64` and `fd00:0::/64` are the same, and a route to
-//! a node that got another address is another route. Only destinations inside the cluster's CIDRs are ever deleted; a
-//! network that *contains* a cluster CIDR, though it begins at the same address, is somebody else's.
+//! Networks and next hops are compared, not texts: `fd00::/64` and `fd00:0::/64` are the same, and a route to a node whose
+//! address changed is a different route. Only routes inside the cluster's CIDRs are deleted. A network that *contains* a
+//! cluster CIDR is foreign, even if it begins at the same address.
 //!
-//! # What is safe
+//! # Safety
 //!
-//! - A read that fails is an error and no table without routes: nothing is planned then.
-//! - If no node has a podCIDR, nothing is deleted: a cluster without nodes needs no room in its table, and a mistake
-//!   would cost all of it.
-//! - Routes to a podCIDR are left alone while the next hop of its node is not known, or the node is another cloud's.
-//! - What is beside a route (OpenStack's address pairs) is added after the route and taken away before it: the route is
-//!   the sign by which a process that was killed finds what is left to do.
+//! - A failed read is an error, not an empty route table. No changes are planned.
+//! - If no node has a podCIDR, no route is deleted: a mistake would delete all of them.
+//! - Routes to a podCIDR are left unchanged while the next hop of its node is unknown, or if the node belongs to another cloud.
+//! - A route's related settings (OpenStack's address pairs) are added after the route and removed before it. The route marks
+//!   the remaining work if the process is killed in between.
 //!
-//! # How the clouds sit on it
+//! # Implementations
 //!
-//! **OpenStack.** One router's extra routes, or several routers that all have the same; what some of them lack is
+//! **OpenStack.** One router's extra routes, or several routers that all have the same; a route that some of them lack is
 //! *unfinished*. The next hop is the node's first internal address of the family. `apply` is
-//! one `remove_extraroutes`, one `add_extraroutes`, and a PUT for each port whose address pairs differ; a batch that is
-//! refused is divided until the bad routes stand alone.
+//! one `remove_extraroutes`, one `add_extraroutes`, and a PUT for each port whose address pairs differ; a refused
+//! batch is bisected until the invalid routes are isolated.
 //!
 //! **AWS.** Route tables, one or several. The next hop is the instance id of the provider ID, so that a changed address
-//! changes nothing; one DescribeRouteTables observes, and what a route is beside (the source/destination check of the
-//! instance) is *unfinished* until it is off. Changes are one call each, bounded by the gate. A route whose instance is
-//! gone is a blackhole.
+//! has no effect. One DescribeRouteTables observes. A route is *unfinished* until the source/destination check of its
+//! instance is off. Changes are one call each, bounded by the gate. A route whose instance was deleted is a blackhole.
 //!
 //! **GCE.** Routes of the network. The next hop is the instance's URL; the handle is the route's name, which a create
-//! makes from cluster name and node. One list with a filter observes, changes are one call each, waiting for their
+//! derives from cluster name and node. One list with a filter observes, changes are one call each, waiting for their
 //! operations inside `apply`.
 //!
 //! **Azure.** One route table, a document. The next hop is the node's address. Deletes and creates of an `apply` are one
-//! PUT under the table's etag, the raw JSON is kept so that foreign routes and unknown fields go back as they came; all
+//! PUT under the table's etag, the raw JSON is kept so that foreign routes and unknown fields are sent back unchanged. All
 //! changes of the PUT have its result.
 
 mod cidrs;
@@ -60,65 +58,65 @@ use ipnet::IpNet;
 use crate::{Error, NodeAddress, NodeView, Priority, Result};
 
 pub use cidrs::ClusterCidrs;
-pub use desired::{Desired, Due, Obstacle, Want};
-pub use planner::{Beyond, RoutePlan, imagine, plan};
+pub use desired::{Desired, PodCidr, RouteDecision, SkipReason};
+pub use planner::{OverLimit, RoutePlan, plan, preview};
 
 /// The routes of one cloud.
 #[async_trait]
 pub trait Routes: Send + Sync {
-    /// Why there can be no routes here, in words; `None` if there can. Asked once, before anything else.
+    /// The reason why this cloud does not support routes; `None` if it does. Called once, before any other method.
     ///
     /// # Errors
-    /// If that cannot be found out now.
-    async fn missing(&self, priority: Priority) -> Result<Option<String>>;
+    /// The cloud could not be read.
+    async fn unsupported_reason(&self, priority: Priority) -> Result<Option<String>>;
 
-    /// What a route to this node's Pods of this network leads to. Pure, and spelled the same for the same thing.
+    /// The next hop of a route to this node's Pods of this network. Pure; the same target always has the same text.
     ///
     /// # Errors
-    /// If the node has nothing (yet) that a route could lead to.
+    /// The node has no next hop (yet), such as an address of the family.
     fn next_hop(&self, node: &RouteNode, destination: IpNet) -> Result<NextHop>;
 
-    /// What is kept beside each route, in words that follow "with"; `None` if that is nothing, or not known yet. Pure.
-    fn beside(&self) -> Option<&'static str> {
+    /// The setting that is maintained with each route, in words that follow "with"; `None` if there is none, or if it is not
+    /// known yet. Pure.
+    fn related_setting(&self) -> Option<&'static str> {
         None
     }
 
-    /// All routes that there are, read now. `wanted` are those that there should be, so that what stands beside them
-    /// can be looked at, too.
+    /// Reads all existing routes, and the related settings of the `desired` ones.
     ///
     /// # Errors
-    /// If anything of it cannot be read. All or nothing: half a table is no table.
-    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed>;
+    /// A read failed. A partial table is never returned.
+    async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed>;
 
-    /// How many routes there is room for in all, read now; `None` if nobody says so. Only `plan` and `validate` ask this: what
-    /// is too much is refused anyway.
+    /// Reads the limit of routes; `None` if the cloud does not report one. Only `plan` and `validate` call this: the cloud
+    /// refuses routes above the limit anyway.
     ///
     /// # Errors
-    /// If that cannot be found out now.
+    /// The limit could not be read.
     async fn limit(&self, priority: Priority) -> Result<Option<RouteLimit>> {
         let _ = priority;
         Ok(None)
     }
 
-    /// Makes the changes, in as few calls as the cloud allows, and says of each what became of it.
+    /// Applies the changes in as few calls as the cloud allows, and returns the result of each.
     ///
-    /// A route is created only if every route with the same destination that is to be deleted is gone. One change that
-    /// is refused holds up no other. Idempotent: what is there already is created, what is not there is deleted.
+    /// A route is created only after every route with the same destination in `delete` is deleted. A refused change does not
+    /// block the others. Idempotent: creating an existing route and deleting a missing one succeed.
     async fn apply(&self, changes: &Changes, priority: Priority) -> Applied;
 }
 
-/// What a route leads to, in the cloud's own terms: an address, the id of a machine.
+/// The next hop of a route, in the cloud's terms: an address, or the id of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NextHop(Arc<str>);
 
 impl NextHop {
-    /// From its one spelling.
+    /// A next hop from its canonical text.
     #[must_use]
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// Its spelling.
+    /// Its canonical text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -131,29 +129,29 @@ impl fmt::Display for NextHop {
     }
 }
 
-/// A node as routes see it.
+/// The fields of a node that its routes depend on.
 #[derive(Clone, Debug, Default)]
 pub struct RouteNode {
-    /// What finds its machine.
+    /// The fields that identify its machine.
     pub view: Arc<NodeView>,
     /// `status.addresses`.
     pub addresses: Vec<NodeAddress>,
     /// `spec.podCIDRs`, without host bits.
     pub pod_cidrs: Vec<IpNet>,
-    /// `metadata.creationTimestamp`, in seconds since the Unix epoch. The oldest node has the first claim.
+    /// `metadata.creationTimestamp`, in seconds since the Unix epoch. If two nodes have the same podCIDR, the older one gets the route.
     pub created: i64,
-    /// Whether nobody has seen to it yet: it has no addresses because it is new.
+    /// Whether the node is not initialized yet: it has no addresses because it is new.
     pub uninitialized: bool,
 }
 
-/// A route that there should be.
+/// A route that should exist.
 #[derive(Clone, Debug)]
 pub struct DesiredRoute {
-    /// Where packets are for.
+    /// The destination of the packets.
     pub destination: IpNet,
-    /// Where they go.
+    /// Where the packets are sent.
     pub next_hop: NextHop,
-    /// The node whose Pods they are for.
+    /// The node whose Pods receive them.
     pub node: Arc<RouteNode>,
 }
 
@@ -168,16 +166,16 @@ impl fmt::Display for DesiredRoute {
     }
 }
 
-/// A route that there is.
+/// A route that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudRoute {
-    /// Where packets are for.
+    /// The destination of the packets.
     pub destination: IpNet,
-    /// Where they go.
+    /// Where the packets are sent.
     pub next_hop: NextHop,
-    /// Whether they go nowhere, because the cloud says that what they go to is gone.
+    /// Whether the packets are dropped: the cloud reports that the next hop no longer exists.
     pub blackhole: bool,
-    /// By what the provider finds it again: a name, or the texts that the cloud spells it with.
+    /// The provider's identifier of the route: a name, or the cloud's own text of destination and next hop.
     pub handle: String,
 }
 
@@ -188,49 +186,49 @@ impl fmt::Display for CloudRoute {
     }
 }
 
-/// What [`Routes::observe`] saw.
+/// The result of [`Routes::observe`].
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// All routes, foreign ones, too. Those whose destination cannot be read as a network may be left out.
+    /// All routes, including foreign ones. Routes whose destination is not a network may be left out.
     pub routes: Vec<CloudRoute>,
-    /// Which of the wanted ones (by their place) are among them, but lack something beside them.
+    /// The indices of the desired routes that exist but whose related settings are missing.
     pub unfinished: Vec<usize>,
 }
 
-/// How many routes there is room for.
+/// The limit of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteLimit {
-    /// So many in all.
+    /// The most routes in total.
     pub routes: usize,
-    /// What one raises for more, in words that follow "raise".
+    /// The quota or setting to raise, in words that follow "raise".
     pub raised_by: &'static str,
 }
 
-/// What there is to do.
+/// Changes of routes.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Routes that go, before any with the same destination comes.
+    /// Routes to delete, before any with the same destination is created.
     pub delete: Vec<CloudRoute>,
-    /// Routes that come; if there is not room for all, the first ones.
+    /// Routes to create; if the limit is lower, the first ones.
     pub create: Vec<DesiredRoute>,
-    /// Routes that are there and lack something beside them.
+    /// Existing routes whose related settings are missing.
     pub finish: Vec<DesiredRoute>,
 }
 
 impl Changes {
-    /// Whether there is nothing to do.
+    /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there are.
+    /// The number of changes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.delete.len() + self.create.len() + self.finish.len()
     }
 
-    /// Each as a sentence.
+    /// One sentence for each change.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let deletes = self.delete.iter().map(|route| format!("delete route {route}"));
@@ -240,14 +238,14 @@ impl Changes {
     }
 }
 
-/// What became of [`Changes`], each in its place.
+/// The results of [`Changes`], in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
-    /// Of those that go.
+    /// The results of `delete`.
     pub deleted: Vec<Result<()>>,
-    /// Of those that come.
+    /// The results of `create`.
     pub created: Vec<Result<()>>,
-    /// Of those that lacked something.
+    /// The results of `finish`.
     pub finished: Vec<Result<()>>,
 }
 

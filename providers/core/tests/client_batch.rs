@@ -1,4 +1,4 @@
-//! The batcher: windows, limits, each item its own result, waiters that leave. The clock is paused.
+//! The batcher: windows, limits, results of items, cancelled waiters. The clock is paused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{sync::Arc, time::Duration};
@@ -32,7 +32,7 @@ fn config() -> BatchConfig {
 /// When a batch began, and its items.
 type Executed = (Instant, Vec<u32>);
 
-/// What was executed.
+/// The executed batches.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Executed>>>);
 
@@ -42,7 +42,7 @@ impl Log {
     }
 }
 
-/// Answers with ten times the item, or an error for the item 13. Each batch takes as long as told.
+/// Answers with ten times the item, or an error for the item 13. Each batch takes the given time.
 fn batcher(config: BatchConfig, takes: Duration) -> (Batcher<u32, u32>, Log) {
     let log = Log::default();
     let executed = log.clone();
@@ -168,7 +168,7 @@ async fn batches_run_side_by_side_up_to_a_limit_and_fill_up_while_they_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_before_the_batch_begins_is_left_out() {
+async fn an_item_whose_caller_leaves_before_the_batch_begins_is_not_sent() {
     let (batcher, log) = batcher(config(), Duration::ZERO);
     let mut leaves = Box::pin(batcher.submit(1));
     assert!((&mut leaves).now_or_never().is_none());
@@ -181,12 +181,12 @@ async fn who_leaves_before_the_batch_begins_is_left_out() {
     let leaves = batcher.submit(3).now_or_never();
     assert!(leaves.is_none());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(log.batches().len(), 1, "a batch of nobody is not sent");
+    assert_eq!(log.batches().len(), 1, "an empty batch is not sent");
     assert_eq!(batcher.submit(4).await.unwrap(), 40);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_afterwards_does_not_cancel_the_batch() {
+async fn a_caller_that_leaves_afterwards_does_not_cancel_the_batch() {
     let gate = Arc::new(Semaphore::new(0));
     let done = Arc::new(Mutex::new(Vec::new()));
     let (go, finished) = (Arc::clone(&gate), Arc::clone(&done));
@@ -251,7 +251,7 @@ async fn a_panic_is_an_error_of_its_batch_alone() {
         for result in join_all([1, bad].map(|item| batcher.submit(item))).await {
             assert_eq!(result.unwrap_err().outcome(), Outcome::Unknown);
         }
-        assert_eq!(batcher.submit(2).await.unwrap(), 20, "the place was given back");
+        assert_eq!(batcher.submit(2).await.unwrap(), 20, "the place was returned");
     }
 }
 
@@ -265,7 +265,7 @@ fn a_batcher_survives_its_runtime() {
             .enable_time()
             .build()
             .unwrap();
-        // Left pending when the runtime goes.
+        // Still pending when the runtime ends.
         runtime.block_on(async { assert!(batcher.submit(1).now_or_never().is_none()) });
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -290,7 +290,7 @@ async fn every_item_of_many_threads_gets_its_own_answer() {
     });
     for task in timeout(Duration::from_secs(60), join_all(tasks))
         .await
-        .expect("nobody is forgotten")
+        .expect("every item has an answer")
     {
         task.unwrap();
     }
@@ -327,7 +327,7 @@ proptest! {
                 let item = 100 + u32::try_from(n).unwrap();
                 tasks.push(tokio::spawn(async move {
                     if leaves {
-                        // Whatever it was given is its own.
+                        // Each item gets its own result.
                         let result = timeout(5 * MS, batcher.submit(item)).await;
                         assert!(result.is_err() || result.unwrap().unwrap() == item * 10);
                     } else {
@@ -351,7 +351,7 @@ proptest! {
             assert_eq!(executed.len(), batches.iter().map(|(_, items)| items.len()).sum::<usize>(), "none twice");
             executed.retain(|item| stayed.contains(item));
             assert_eq!(executed, stayed);
-            // How many are at work at each start.
+            // The number of running batches at each start.
             for (at, _) in &batches {
                 let running = batches.iter().filter(|(began, _)| began <= at && *at < *began + takes * MS).count();
                 assert!(running <= max_concurrent.max(1));

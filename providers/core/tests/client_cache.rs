@@ -41,7 +41,7 @@ async fn get(cache: &Cache<&'static str, u32>, freshness: Freshness, value: u32)
         .unwrap()
 }
 
-/// Begins to ask with a load that answers when told to.
+/// Begins a request with a load that ends when the test sends its answer.
 fn begin(
     cache: &Cache<&'static str, u32>,
     freshness: Freshness,
@@ -51,18 +51,18 @@ fn begin(
 ) {
     let (answer, answered) = oneshot::channel::<Result<u32>>();
     let cache = cache.clone();
-    let mut asking = Box::pin(async move {
+    let mut request = Box::pin(async move {
         cache
             .get("a", freshness, || async {
                 answered.await.expect("the test answers")
             })
             .await
     });
-    let early = (&mut asking).now_or_never();
+    let early = (&mut request).now_or_never();
     (answer, async move {
         match early {
             Some(result) => result,
-            None => asking.await,
+            None => request.await,
         }
     })
 }
@@ -108,7 +108,7 @@ async fn after_is_satisfied_only_by_a_load_that_began_later() {
     assert_eq!(
         get(&cache, Freshness::After(instant), 3).await,
         2,
-        "that one will do"
+        "that load is late enough"
     );
 }
 
@@ -118,7 +118,7 @@ async fn after_never_joins_a_load_that_began_earlier() {
     let (first_answer, first) = begin(&cache, at_most(10));
     advance(SECOND).await;
     let (second_answer, second) = begin(&cache, Freshness::now());
-    // Whoever asks for less may join the older one.
+    // A caller with lower requirements may join the older load.
     let joins = cache.get("a", at_most(10), || async { panic!("nothing to load") });
     first_answer.send(Ok(1)).unwrap();
     assert_eq!(*first.await.unwrap(), 1);
@@ -136,14 +136,14 @@ async fn a_load_that_began_too_long_ago_is_not_joined() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_answer_never_takes_the_place_of_a_newer_one() {
+async fn an_older_answer_never_replaces_a_newer_one() {
     let cache = plain();
     let (old_answer, old) = begin(&cache, at_most(10));
     let began = Instant::now();
     advance(SECOND).await;
     assert_eq!(get(&cache, Freshness::now(), 2).await, 2);
     old_answer.send(Ok(1)).unwrap();
-    assert_eq!(*old.await.unwrap(), 1, "who asked for it gets it");
+    assert_eq!(*old.await.unwrap(), 1, "its caller gets it");
     assert_eq!(get(&cache, at_most(10), 3).await, 2);
     cache.insert("a", 4, began);
     assert_eq!(get(&cache, at_most(10), 3).await, 2);
@@ -152,7 +152,7 @@ async fn an_older_answer_never_takes_the_place_of_a_newer_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_load_serves_all_who_ask_meanwhile() {
+async fn one_load_serves_all_callers_meanwhile() {
     let mut registry = Registry::default();
     let metrics = ClientMetrics::register(&mut registry);
     let cache: Cache<&str, u32> = Cache::new(CacheConfig::new("things"), &metrics);
@@ -183,7 +183,7 @@ async fn one_load_serves_all_who_ask_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_outlives_those_who_asked_for_it() {
+async fn a_load_outlives_its_callers() {
     let cache = plain();
     let (answer, asking) = begin(&cache, at_most(10));
     settle().await;
@@ -194,7 +194,7 @@ async fn a_load_outlives_those_who_asked_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joined_gets_the_answer_though_the_first_has_left() {
+async fn a_caller_that_joined_gets_the_answer_after_the_first_one_has_left() {
     let cache = plain();
     let (answer, first) = begin(&cache, at_most(10));
     let joined = cache.get("a", at_most(10), || async { panic!("nothing to load") });
@@ -204,7 +204,7 @@ async fn who_joined_gets_the_answer_though_the_first_has_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_go_to_those_who_wait_and_are_not_kept() {
+async fn errors_are_returned_to_waiting_callers_and_not_cached() {
     let cache = plain();
     let (answer, first) = begin(&cache, at_most(10));
     let mut joined = Box::pin(cache.get("a", at_most(10), || async { panic!("nothing to load") }));
@@ -230,7 +230,7 @@ async fn an_error_leaves_the_older_answer_in_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_error_for_who_waits_and_no_hang() {
+async fn a_panic_is_an_error_for_waiting_callers() {
     let cache = plain();
     let error = cache
         .get("a", at_most(10), || async { panic!("on purpose") })
@@ -241,7 +241,7 @@ async fn a_panic_is_an_error_for_who_waits_and_no_hang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_when_it_was_invalidated_is_neither_joined_nor_kept() {
+async fn a_load_that_was_invalidated_is_neither_joined_nor_cached() {
     type Invalidate = fn(&Cache<&'static str, u32>);
     let ways: [(&str, Invalidate); 3] = [
         ("invalidate", |cache| cache.invalidate("a")),
@@ -261,7 +261,7 @@ async fn what_was_under_way_when_it_was_invalidated_is_neither_joined_nor_kept()
         assert_eq!(*stale.await.unwrap(), 2, "{name}");
         assert!(cache.peek("a", at_most(10)).is_none(), "{name}");
         cache.insert("a", 3, began);
-        assert!(cache.peek("a", at_most(10)).is_none(), "{name}: asked for before");
+        assert!(cache.peek("a", at_most(10)).is_none(), "{name}: requested before");
         new_answer.send(Ok(4)).unwrap();
         assert_eq!(*new.await.unwrap(), 4, "{name}");
         assert_eq!(get(&cache, at_most(10), 5).await, 4, "{name}");
@@ -269,7 +269,7 @@ async fn what_was_under_way_when_it_was_invalidated_is_neither_joined_nor_kept()
 }
 
 #[tokio::test(start_paused = true)]
-async fn retain_keeps_what_it_is_told_to() {
+async fn retain_keeps_the_selected_answers() {
     let cache: Cache<u32, u32> = Cache::new(CacheConfig::new("things"), &ClientMetrics::default());
     for key in 0..10 {
         cache.insert(key, key * key, Instant::now());
@@ -280,7 +280,7 @@ async fn retain_keeps_what_it_is_told_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_go_when_there_are_too_many() {
+async fn the_oldest_answers_are_removed_if_the_cache_is_full() {
     let cache: Cache<u32, u32> = Cache::new(
         CacheConfig {
             max_entries: Some(50),
@@ -298,7 +298,7 @@ async fn the_oldest_go_when_there_are_too_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_answers_are_freed_without_anybody_asking() {
+async fn old_answers_are_freed_without_callers() {
     let cache = cache(CacheConfig {
         max_age: Some(60 * SECOND),
         ..CacheConfig::new("things")
@@ -346,7 +346,7 @@ async fn many_threads_share_loads() {
     assert_eq!(loads.load(Ordering::SeqCst), 10);
 }
 
-/// One question: when it comes after the one before, for which key, how fresh, and how long a load takes if it needs one.
+/// One request: the time since the one before, its key and freshness, and the duration of a load if it needs one.
 #[derive(Clone, Debug)]
 struct Question {
     after_ms: u64,

@@ -1,4 +1,4 @@
-//! The fence: what it refuses, what it cuts, and that the clock alone closes it. The clock is paused.
+//! The fence: refused writes, cut off writes, and the end of permission. The clock is paused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
@@ -83,7 +83,7 @@ async fn a_standby_reads_and_does_not_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permission_ends_by_the_clock_alone_and_is_prolonged_by_each_renewal() {
+async fn permission_ends_by_itself_and_each_renewal_extends_it() {
     let fence = Fence::standby();
     let began = Instant::now();
     fence.allow_until(began + 10 * SECOND);
@@ -100,13 +100,13 @@ async fn permission_ends_by_the_clock_alone_and_is_prolonged_by_each_renewal() {
     assert_eq!(error.kind(), ErrorKind::NotLeader);
     assert_eq!((error.retry(), error.outcome()), (Retry::Never, Outcome::Unknown));
     assert!(!fence.allows());
-    // Late news of a renewal that was in time.
+    // A renewal that was in time is reported late.
     fence.allow_until(began + 20 * SECOND);
     assert!(fence.allows());
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_cuts_writes_and_leaves_reads_alone() {
+async fn closing_cuts_off_writes_and_not_reads() {
     let fence = Fence::default();
     let gate = gate(&fence);
     let read = gate.call(Op::Get, Priority::User, async || {
@@ -124,7 +124,7 @@ async fn closing_cuts_writes_and_leaves_reads_alone() {
     read.unwrap();
     assert_eq!(put.unwrap_err().outcome(), Outcome::Unknown);
     assert_eq!(after.as_secs(), 1);
-    // For good.
+    // Permanently.
     fence.allow_until(Instant::now() + SECOND);
     assert_eq!(fence.run(async {}).await, Err(Fenced::Refused));
 }
@@ -182,9 +182,9 @@ async fn a_retry_after_the_end_is_not_sent_and_the_outcome_stays_unknown() {
     );
 }
 
-/// As after SIGSTOP: the clock has gone on, the answer of a socket wakes the task before any timer does.
+/// As after SIGSTOP: the clock has advanced, and the answer of a socket wakes the task before any timer does.
 #[tokio::test(start_paused = true)]
-async fn what_wakes_after_the_end_looks_at_the_clock_before_it_goes_on() {
+async fn a_write_that_wakes_after_the_end_checks_the_clock_first() {
     let fence = Fence::standby();
     fence.allow_until(Instant::now() + SECOND);
     let went_on = Arc::new(AtomicBool::new(false));
@@ -204,10 +204,10 @@ async fn what_wakes_after_the_end_looks_at_the_clock_before_it_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_knows_of_writes_that_may_still_arrive() {
+async fn writes_that_may_still_arrive_are_counted() {
     let fence = Fence::default();
     assert!(fence.is_settled(SECOND));
-    // One that returns leaves nothing behind, whatever it returns.
+    // A write that returned cannot arrive later, whatever its result.
     fence
         .run(async { Err::<(), _>("refused") })
         .await
@@ -218,7 +218,7 @@ async fn it_knows_of_writes_that_may_still_arrive() {
     let write = fence.run(sleep(5 * SECOND));
     let watch = async {
         sleep(SECOND).await;
-        assert!(!fence.is_settled(Duration::ZERO), "one is under way");
+        assert!(!fence.is_settled(Duration::ZERO), "a write is in progress");
         fence.idle().await;
         Instant::now()
     };
@@ -227,7 +227,7 @@ async fn it_knows_of_writes_that_may_still_arrive() {
     assert_eq!((idle - began).as_secs(), 5);
     assert!(fence.is_settled(SECOND));
 
-    // Given up by its caller, by the gate's timeout, by the fence.
+    // Abandoned by its caller, by the gate's timeout, by the fence.
     timeout(SECOND, fence.run(pending::<()>())).await.unwrap_err();
     assert!(fence.is_settled(Duration::ZERO) && !fence.is_settled(SECOND));
     sleep(SECOND).await;
@@ -255,7 +255,7 @@ async fn a_gate_with_two_fences_has_one_quota() {
     main.close();
     assert_eq!(put(&gate).await.unwrap_err().kind(), ErrorKind::NotLeader);
     put(&fenced).await.unwrap();
-    // Reads pass either, and whoever asks uses the same bucket up.
+    // Reads pass both, and all callers draw from the same bucket.
     let bucket = gate.bucket("things");
     bucket.set_quota(Quota {
         burst: 1,

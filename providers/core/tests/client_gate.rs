@@ -1,4 +1,4 @@
-//! The gate: what is sent again and what is not, deadlines, quota per attempt, metrics. The clock is paused.
+//! The gate: retries, deadlines, quota per attempt, metrics. The clock is paused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
@@ -68,7 +68,7 @@ fn gate() -> Gate {
     Gate::new(config(), &ClientMetrics::default())
 }
 
-/// Makes a call whose first attempt ends with `first` and whose later ones succeed; also says how many there were.
+/// Makes a call whose first attempt ends with `first` and whose later ones succeed; also returns the number of attempts.
 async fn fails_once(gate: &Gate, op: Op, first: impl Fn() -> Error + Sync) -> (Result<()>, u32) {
     let attempts = AtomicU32::new(0);
     let result = gate
@@ -116,7 +116,7 @@ async fn a_timed_out_write_is_not_sent_again_but_reads_and_idempotent_writes_are
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_are_retried_by_what_they_are_and_what_the_call_does() {
+async fn retries_depend_on_the_error_and_the_effect_of_the_call() {
     let unavailable = || Error::new(ErrorKind::Unavailable, "down");
     let broken = || Error::new(ErrorKind::Unavailable, "broken").with_outcome(Outcome::Unknown);
     let limited = || Error::new(ErrorKind::RateLimited, "slow down");
@@ -130,7 +130,7 @@ async fn errors_are_retried_by_what_they_are_and_what_the_call_does() {
         ("connection broke after sending", broken, [2, 2, 1]),
         ("rate limited", limited, [2, 2, 2]),
         ("not found", absent, [1, 1, 1]),
-        ("rate limited for good", final_, [1, 1, 1]),
+        ("rate limited permanently", final_, [1, 1, 1]),
         ("timeout on the other side", gateway, [2, 2, 1]),
     ];
     for (name, error, expected) in cases {
@@ -145,7 +145,7 @@ async fn errors_are_retried_by_what_they_are_and_what_the_call_does() {
     assert_eq!(
         result.unwrap_err().outcome(),
         Outcome::NotDone,
-        "the mapper knows that it was refused"
+        "the error has the outcome of a refusal"
     );
     let (result, _) = fails_once(&gate(), Op::Post, gateway).await;
     assert_eq!(
@@ -176,7 +176,7 @@ async fn a_write_that_may_have_been_done_once_stays_unknown_whatever_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_is_honoured_for_the_call_and_for_the_bucket() {
+async fn retry_after_applies_to_the_call_and_to_the_bucket() {
     let gate = gate();
     let limited =
         || Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::After(Duration::from_secs(30)));
@@ -211,7 +211,7 @@ async fn a_retry_after_beyond_the_deadline_is_reported_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_counted_and_come_to_an_end() {
+async fn attempts_are_counted_and_limited() {
     let attempts = AtomicU32::new(0);
     let error = gate()
         .call(Op::Get, Priority::User, || {
@@ -323,7 +323,7 @@ async fn every_attempt_spends_a_token_and_no_more_than_the_limit_are_in_flight()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_call_gives_its_slot_back() {
+async fn a_cancelled_call_returns_its_slot() {
     let gate = gate();
     for _ in 0..10 {
         let call = gate.call(Op::Post, Priority::User, pending::<Result<()>>);
@@ -345,7 +345,7 @@ async fn calls_are_counted() {
         .0
         .unwrap();
     assert!(
-        fails_once(&gate, Op::Post, || Error::new(ErrorKind::NotFound, "gone"))
+        fails_once(&gate, Op::Post, || Error::new(ErrorKind::NotFound, "not found"))
             .await
             .0
             .is_err()

@@ -363,7 +363,7 @@ async fn a_write_that_may_have_been_done_is_not_sent_again() {
 #[tokio::test]
 async fn a_throttled_write_is_sent_again_and_a_refused_one_is_not() {
     let throttled = answer("429 Too Many Requests", "Retry-After: 0\r\n", &json!({}));
-    // What is cut off had nothing to say.
+    // The body that is cut off is not needed.
     let cut = "HTTP/1.1 202 Accepted\r\nContent-Length: 90\r\n\r\n{".to_owned();
     let server = Server::start(vec![throttled, cut]).await;
     Acme::of(&server, 0).delete("a/b").await.unwrap();

@@ -72,11 +72,11 @@ async fn accepts_the_fake_cloud() {
     .await;
 }
 
-/// Says that everything it does not find is absent.
+/// Reports every machine that it does not find as absent.
 #[derive(Debug)]
-struct Hasty(FakeCloud);
+struct ReportsAbsent(FakeCloud);
 
-impl Cloud for Hasty {
+impl Cloud for ReportsAbsent {
     fn name(&self) -> &'static str {
         FakeCloud::NAME
     }
@@ -87,7 +87,7 @@ impl Cloud for Hasty {
 }
 
 #[async_trait]
-impl Instances for Hasty {
+impl Instances for ReportsAbsent {
     async fn describe(
         &self,
         queries: &[InstanceQuery],
@@ -109,7 +109,7 @@ impl Instances for Hasty {
 async fn refuses_a_cloud_that_calls_a_missing_name_absent() {
     let machines = FakeCloud::default();
     conformance::instances(&Fake {
-        cloud: Arc::new(Hasty(machines.clone())),
+        cloud: Arc::new(ReportsAbsent(machines.clone())),
         machines,
     })
     .await;
@@ -122,7 +122,7 @@ struct FakeNetwork {
 }
 
 impl FakeNetwork {
-    /// With a foreign route.
+    /// A cloud with a foreign route.
     fn new(cloud: impl FnOnce(&FakeCloud, &FakeRoutes) -> Arc<dyn Cloud>) -> Self {
         let (machines, routes) = (FakeCloud::default(), FakeRoutes::default());
         routes.insert("0.0.0.0/0".parse().unwrap(), "192.0.2.1");
@@ -215,21 +215,17 @@ impl RouteSubject for FakeNetwork {
 async fn accepts_the_fake_routes() {
     let subject = FakeNetwork::new(|machines, routes| Arc::new(machines.with_routes(routes)));
     conformance::routes(&subject).await;
-    assert_eq!(
-        subject.routes.table().len(),
-        1,
-        "nothing is left but what was there"
-    );
+    assert_eq!(subject.routes.table().len(), 1, "only the foreign route remains");
 }
 
-/// A table that keeps the old path beside the new one.
+/// A route table that keeps the old next hop in addition to the new one.
 #[derive(Debug)]
-struct Careless {
+struct KeepsOldRoutes {
     machines: FakeCloud,
     routes: FakeRoutes,
 }
 
-impl Cloud for Careless {
+impl Cloud for KeepsOldRoutes {
     fn name(&self) -> &'static str {
         FakeCloud::NAME
     }
@@ -244,23 +240,23 @@ impl Cloud for Careless {
 }
 
 #[async_trait]
-impl Routes for Careless {
-    async fn missing(&self, priority: Priority) -> Result<Option<String>> {
-        self.routes.missing(priority).await
+impl Routes for KeepsOldRoutes {
+    async fn unsupported_reason(&self, priority: Priority) -> Result<Option<String>> {
+        self.routes.unsupported_reason(priority).await
     }
 
     fn next_hop(&self, node: &RouteNode, destination: IpNet) -> Result<NextHop> {
         self.routes.next_hop(node, destination)
     }
 
-    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed> {
-        self.routes.observe(wanted, priority).await
+    async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed> {
+        self.routes.observe(desired, priority).await
     }
 
     async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
-        let comes = |gone: &IpNet| changes.create.iter().any(|new| new.destination == *gone);
+        let is_created = |deleted: &IpNet| changes.create.iter().any(|new| new.destination == *deleted);
         let mut some = changes.clone();
-        some.delete.retain(|gone| !comes(&gone.destination));
+        some.delete.retain(|deleted| !is_created(&deleted.destination));
         let mut applied = self.routes.apply(&some, priority).await;
         applied.deleted = changes.delete.iter().map(|_| Ok(())).collect();
         applied
@@ -268,13 +264,13 @@ impl Routes for Careless {
 }
 
 #[tokio::test]
-#[should_panic(expected = "a_route_that_moves_is_there_once")]
-async fn refuses_a_table_that_keeps_the_old_path() {
-    let careless = |machines: &FakeCloud, routes: &FakeRoutes| -> Arc<dyn Cloud> {
-        Arc::new(Careless {
+#[should_panic(expected = "a_route_with_a_new_next_hop_exists_once")]
+async fn refuses_a_table_that_keeps_the_old_next_hop() {
+    let keeps_old_routes = |machines: &FakeCloud, routes: &FakeRoutes| -> Arc<dyn Cloud> {
+        Arc::new(KeepsOldRoutes {
             machines: machines.clone(),
             routes: routes.clone(),
         })
     };
-    conformance::routes(&FakeNetwork::new(careless)).await;
+    conformance::routes(&FakeNetwork::new(keeps_old_routes)).await;
 }

@@ -21,19 +21,19 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         .map(|entry| entry.unwrap().path())
         .collect();
     paths.sort();
-    assert!(paths.len() > 10, "the seeds of {target} are there");
+    assert!(paths.len() > 10, "the seeds of {target} exist");
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
 #[test]
-fn config_files_hold_on_every_seed() {
+fn config_file_properties_hold_on_every_seed() {
     for seed in seeds("gcfg") {
         properties::gcfg(&seed);
     }
 }
 
 #[test]
-fn durations_hold_on_every_seed() {
+fn duration_properties_hold_on_every_seed() {
     for seed in seeds("duration") {
         properties::duration(&seed);
     }
@@ -43,17 +43,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
     #[test]
-    fn config_files_hold_on_changed_seeds((first, splices) in splices()) {
+    fn config_file_properties_hold_on_changed_seeds((first, splices) in splices()) {
         properties::gcfg(&apply(&seeds("gcfg"), &first, &splices));
     }
 
     #[test]
-    fn durations_hold_on_changed_seeds((first, splices) in splices()) {
+    fn duration_properties_hold_on_changed_seeds((first, splices) in splices()) {
         properties::duration(&apply(&seeds("duration"), &first, &splices));
     }
 
     #[test]
-    fn everything_holds_on_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn all_properties_hold_on_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         properties::gcfg(&bytes);
         properties::duration(&bytes);
     }

@@ -1,4 +1,4 @@
-//! What is wrong with configuration, account and Services, found without running: the provider's part of `validate`.
+//! The provider's part of `validate`: finds problems of configuration, account and Services without running the controllers.
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, async_trait,
@@ -24,7 +24,7 @@ use crate::{
 /// Reads the configuration, to check it and what it refers to.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All problems of the configuration.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     let loaded = config::load(context, &mut ConfigFiles::default())?;
     let api = Api::new(&loaded.value, context).map_err(|error| vec![Finding::of_error("API", &error)])?;
@@ -36,7 +36,7 @@ struct Inspector {
     loaded: Parsed<Settings>,
 }
 
-/// What is read, and the scope of the token that it needs.
+/// The operations to try, and the token scope that each needs.
 const SCOPES: [(Op, &str); 6] = [
     (Op::RegionList, "regions:read"),
     (Op::DropletList, "droplet:read"),
@@ -65,10 +65,10 @@ impl Checker for Inspector {
                     ErrorKind::Unauthenticated => {
                         "set DO_ACCESS_TOKEN to a token of the account that is not revoked"
                     }
-                    _ => "see that the API answers from here, then try again",
+                    _ => "check that the API is reachable from this host, then try again",
                 };
                 report.findings.push(Finding::of_error("token", &error).fix(fix));
-                report.leave_out("The account: without a token nothing can be read.");
+                report.leave_out("The account: no requests are possible without a token.");
                 return report;
             }
         }
@@ -87,7 +87,7 @@ impl Checker for Inspector {
         report.pass("scopes of the token", readable.join(", "));
         self.places(&mut report).await;
         report.leave_out(
-            "Scopes of the token that only a write needs: load_balancer:create, load_balancer:update, \
+            "Token scopes that only writes need: load_balancer:create, load_balancer:update, \
              load_balancer:delete, firewall:create, firewall:update, tag:create.",
         );
         report
@@ -97,7 +97,7 @@ impl Checker for Inspector {
         self.model().claims(service)
     }
 
-    /// The refusals of upstream's admission webhook, as far as they do not ask the API.
+    /// The checks of upstream's admission webhook that need no API call.
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         let Reading { ignored, invalid, .. } = desired::read(service, &self.loaded.value, None, None);
         Some(annotations::TABLE.findings(&service.annotations, &invalid, &ignored))
@@ -121,20 +121,18 @@ impl Inspector {
                 Err(error) if error.kind() == ErrorKind::InvalidConfig => {
                     report.findings.push(Finding::of_error("REGION", &error));
                 }
-                // Reported as a missing scope or an error before.
+                // Already reported, as a missing scope or an error.
                 Err(_) => {}
             }
         } else {
-            report.leave_out(
-                "The region: it is read from the metadata service of the droplet where the program runs.",
-            );
+            report.leave_out("The region: the program reads it from the metadata service of its droplet.");
         }
         let Some(vpc) = &settings.vpc else { return };
         let key = "DO_CLUSTER_VPC_ID";
         match in_time(api.find::<Value>(Op::VpcGet, vpc, Priority::User)).await {
             Ok(Some(_)) => report.pass(key, "the VPC exists"),
             Ok(None) => {
-                let text = format!("there is no VPC {vpc} in this account");
+                let text = format!("VPC {vpc} not found in this account");
                 report.findings.push(Finding::new(Severity::Error, key, text));
             }
             Err(error) => add(report, key, "vpc:read", &error),
@@ -149,7 +147,7 @@ fn add(report: &mut CloudReport, subject: &str, scope: &str, error: &Error) {
         return;
     }
     let severity = match scope {
-        // Nothing but this report and `DEBUG_ADDR` reads them.
+        // Only this report and `DEBUG_ADDR` need these scopes.
         "account:read" | "vpc:read" => Severity::Warning,
         _ => Severity::Error,
     };

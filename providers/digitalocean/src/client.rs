@@ -1,4 +1,4 @@
-//! The API's client: a dozen calls behind the gate.
+//! The API client. All calls pass the gate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ const QUOTA: Quota = Quota {
 pub(crate) const PER_PAGE: &str = "200";
 
 operations! {
-    /// The calls. A name is that of a kind of document and a verb: path and method follow from it ([`Api::send`]).
+    /// The API operations. A name consists of a document kind and a verb, which determine path and method ([`Api::send`]).
     pub(crate) enum Op {
         /// The account of the token, for `DEBUG_ADDR` and `validate`.
         AccountGet = "account_get", BUCKET, Read;
@@ -80,14 +80,14 @@ operations! {
     }
 }
 
-/// A token, and how many there were before it.
+/// A token, and the number of tokens before it.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     secret: SecretString,
     generation: u64,
 }
 
-/// The API with one account's token. A clone shares everything but the fence.
+/// The API with the token of one account. Clones share everything except the fence.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
     http: reqwest::Client,
@@ -97,13 +97,13 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// The API at the settings' URL. Asks nothing.
+    /// The API at the URL of the settings. Sends no request.
     ///
     /// # Errors
     /// A proxy of the environment cannot be used.
     pub(crate) fn new(settings: &Settings, context: &BuildContext) -> Result<Self> {
         let proxies = Proxies::of(&context.environment);
-        // As the former cloud controller: a token bucket of one second.
+        // Same as the Go cloud controller: a token bucket of one second.
         let quota = settings
             .conf
             .rate_limit_qps
@@ -156,17 +156,17 @@ impl Api {
             token: Arc::new(RwLock::new(token.clone())),
             ..self.clone()
         };
-        // A token without the scope account:read is accepted all the same.
+        // A token without the scope account:read is accepted, too.
         let account = candidate.account(Priority::User).await;
         account.or_else(accept_without_right)?;
         *self.token.write() = token;
         Ok(())
     }
 
-    /// Sends a call and returns its answer; null if it has none. `path`: below the collection. `body`: null for none.
+    /// Sends a call and returns its answer, or null without one. `path`: below the collection. `body`: null for no body.
     ///
     /// # Errors
-    /// As [`rest::json`].
+    /// The errors of [`rest::json`].
     pub(crate) async fn send(
         &self,
         op: Op,
@@ -195,7 +195,7 @@ impl Api {
         }
     }
 
-    /// Writes, and reads the document of the answer.
+    /// Sends a write, and returns the document of the answer.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -210,7 +210,7 @@ impl Api {
         take(op, answer, names(op).0)
     }
 
-    /// Reads one document; `None` if there is none.
+    /// Reads one document; `None` if it does not exist.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -229,7 +229,7 @@ impl Api {
     /// One page of a collection, with the number of the next page.
     ///
     /// # Errors
-    /// As [`send`](Self::send), and if the collection is not in the answer.
+    /// The errors of [`send`](Self::send), and an answer without the collection.
     pub(crate) async fn page<T: DeserializeOwned + Send>(
         &self,
         op: Op,
@@ -242,7 +242,7 @@ impl Api {
         let answer = self.send(op, &[], &query, &Value::Null, priority).await?;
         let next = answer.pointer("/links/pages/next");
         let next = next.filter(|next| !next.is_null()).map(|_| number + 1);
-        // The API answers null for an empty list here and there.
+        // The API sometimes returns null for an empty list.
         let items: Option<Vec<T>> = take(op, answer, &collection(names(op).0))?;
         Ok(Page {
             items: items.unwrap_or_default(),
@@ -253,7 +253,7 @@ impl Api {
     /// A whole collection.
     ///
     /// # Errors
-    /// As [`page`](Self::page). A part is never returned.
+    /// The errors of [`page`](Self::page). An incomplete collection is never returned.
     pub(crate) async fn list<T: DeserializeOwned + Send>(
         &self,
         op: Op,
@@ -269,7 +269,7 @@ impl Api {
     /// Checks that the API accepts the token.
     ///
     /// # Errors
-    /// It does not, or cannot be asked.
+    /// The API refuses the token, or cannot be reached.
     pub(crate) async fn account(&self, priority: Priority) -> Result<()> {
         let account = self.send(Op::AccountGet, &[], &[], &Value::Null, priority);
         account.await.map(drop)
@@ -278,12 +278,12 @@ impl Api {
     /// The region of the droplet on which this program runs. `metadata`: URL of the metadata service.
     ///
     /// # Errors
-    /// The metadata service does not answer with the slug of a region.
+    /// The metadata service does not return the slug of a region.
     pub(crate) async fn metadata_region(&self, metadata: &Url) -> Result<String> {
         let mut url = metadata.clone();
         url.set_path("metadata/v1/region");
         let failed = || {
-            let text = "the metadata service does not know the region; set REGION";
+            let text = "the metadata service did not return a region; set REGION";
             Error::new(ErrorKind::Unavailable, text)
         };
         let read = async || {
@@ -305,7 +305,7 @@ impl Api {
         let (Some(limit), Some(remaining)) = (count("ratelimit-limit"), count("ratelimit-remaining")) else {
             return;
         };
-        // Epoch of the moment when the oldest request of the hour no longer counts.
+        // Unix time at which the oldest request of the hour no longer counts.
         let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
         let left = left
             .and_then(|left| u64::try_from(left).ok())
@@ -315,19 +315,19 @@ impl Api {
     }
 }
 
-/// A token without the right to read something that is only checked.
+/// Ignores the error of a token that lacks the scope for an optional check.
 pub(crate) fn accept_without_right(error: Error) -> Result<()> {
     if error.kind() != ErrorKind::PermissionDenied {
         return Err(error);
     }
     warn!(
         error = error.report(),
-        "The token may not read what was to be checked"
+        "Skipped an optional check: the token lacks the scope"
     );
     Ok(())
 }
 
-/// What a call is about and what it does: `load_balancer` and `create`.
+/// The document kind and the verb of an operation: `load_balancer` and `create`.
 fn names(op: Op) -> (&'static str, &'static str) {
     op.name().rsplit_once('_').unwrap_or_default()
 }
@@ -343,8 +343,8 @@ fn collection(name: &str) -> String {
 /// A field of an answer.
 fn take<T: DeserializeOwned + Send>(op: Op, mut answer: Value, field: &str) -> Result<T> {
     let unreadable = || {
-        let text = format!("the answer has no {field}, or one of an unexpected form");
-        // A write whose answer makes no sense may have been carried out.
+        let text = format!("the answer has no {field}, or its format is unexpected");
+        // A write with an unreadable answer may have succeeded.
         let error = Error::new(ErrorKind::Unavailable, text).with_outcome(Outcome::Unknown);
         error.with_operation(op.name())
     };
@@ -369,7 +369,7 @@ impl RestApi for Api {
         Ok(self.token.read().clone())
     }
 
-    /// The token was replaced while the request was under way.
+    /// The present token, if it was replaced during the request.
     async fn renew(&self, refused: &Token) -> Result<Option<Token>> {
         let now = self.token.read().clone();
         Ok((now.generation != refused.generation).then_some(now))
@@ -394,7 +394,7 @@ impl RestApi for Api {
     }
 }
 
-/// A droplet, as far as nodes have to do with it.
+/// A droplet, with the fields that nodes need.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Droplet {
     #[serde(deserialize_with = "number")]
@@ -409,7 +409,7 @@ pub(crate) struct Droplet {
     pub(crate) networks: Option<Networks>,
 }
 
-/// A number as a text.
+/// Deserializes a number as text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     u64::deserialize(deserializer).map(|number| number.to_string())
 }

@@ -10,9 +10,9 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// Where the API is unless the configuration says otherwise.
+/// The default URL of the API.
 const API: &str = "https://api.digitalocean.com/";
-/// Where a droplet reads about itself.
+/// The URL of the droplet's metadata service.
 const METADATA: &str = "http://169.254.169.254/";
 /// The longest tag, in characters (API: tags).
 const TAG_MAX: usize = 255;
@@ -39,7 +39,7 @@ config_section! {
         "publicAccessFirewallName" | "PUBLIC_ACCESS_FIREWALL_NAME" => pub(crate) firewall_name: String,
         /// Tags of the droplets to which the firewall applies. Example: `["k8s:6c2d1f4e"]`.
         "publicAccessFirewallTags" | "PUBLIC_ACCESS_FIREWALL_TAGS" => pub(crate) firewall_tags: Vec<String>,
-        /// The most requests per second. Without it the API's own limits: 5,000 an hour and 250 a minute.
+        /// Maximum number of requests per second. Without it the API's own limits: 5,000 an hour and 250 a minute.
         "apiRateLimitQps" | "DO_API_RATE_LIMIT_QPS" => pub(crate) rate_limit_qps: Option<f64>,
         /// Type of load balancers without the annotation `do-loadbalancer-type`.
         "defaultLbType" | "DEFAULT_LB_TYPE" => pub(crate) default_type: LbType,
@@ -58,15 +58,15 @@ config_section! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum LbType {
-    /// HTTP and TCP proxies.
+    /// Proxies HTTP and TCP.
     Regional,
-    /// Packets are passed on.
+    /// Forwards packets.
     #[default]
     RegionalNetwork,
 }
 
 impl LbType {
-    /// Reads the API's name.
+    /// Parses the API's name.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         serde_json::from_value(text.into()).ok()
     }
@@ -80,17 +80,17 @@ pub(crate) enum Family {
     Ipv6,
 }
 
-/// What the provider runs with.
+/// The settings of the provider.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) token: SecretString,
     pub(crate) url: Url,
-    /// `None`: the metadata service is asked.
+    /// `None`: read from the metadata service.
     pub(crate) region: Option<String>,
     pub(crate) metadata_url: Url,
     pub(crate) cluster_id: Option<String>,
     pub(crate) vpc: Option<String>,
-    /// `host:port`, the host not empty.
+    /// `host:port` with a host.
     pub(crate) metrics_addr: Option<String>,
     pub(crate) debug_addr: Option<String>,
     /// The keys as given.
@@ -114,7 +114,7 @@ impl Settings {
         self.metrics_addr.is_some() || self.debug_addr.is_some()
     }
 
-    /// Whether there is a managed firewall.
+    /// Whether a managed firewall is configured.
     pub(crate) fn has_firewall(&self) -> bool {
         !self.conf.firewall_name.is_empty()
     }
@@ -123,7 +123,7 @@ impl Settings {
 /// Reads file and environment.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// All problems of the configuration.
 pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Settings>, LoadError> {
     let (path, environment) = (context.cloud_config.as_deref(), &context.environment);
     config::load_yaml(
@@ -133,16 +133,16 @@ pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Pa
         files,
         |conf, files, problems| {
             if environment.var("DO_IP_ADDR_FAMILIES").is_some() {
-                let text = "the former cloud controller did not read this variable; here it limits the external addresses of \
+                let text = "the Go cloud controller did not read this variable; here it limits the external addresses of \
                         nodes";
                 problems.warn(KeyPath::key("ipAddrFamilies"), text);
             }
-            settle(conf, files, problems)
+            resolve(conf, files, problems)
         },
     )
 }
 
-fn settle(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> Option<Settings> {
+fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> Option<Settings> {
     let token = token(conf, files, problems);
     let api_url = url("overrideUrl", &conf.override_url, problems);
     let metadata_url = url("metadataUrl", &conf.metadata_url, problems);
@@ -154,7 +154,7 @@ fn settle(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) ->
     };
     let text = format!("{region:?} is not the slug of a region; write one such as nyc3");
     require(is_slug(region), "region", &text);
-    let text = "only letters, digits, colons, dashes and underscores, at most 251, since it is part of a tag";
+    let text = "only letters, digits, colons, dashes and underscores, at most 251: it is part of a tag";
     require(is_tag(&format!("k8s:{cluster_id}")), "clusterId", text);
     let text = format!("{vpc:?} is not the UUID of a VPC");
     require(vpc.is_empty() || is_uuid(vpc), "clusterVpcId", &text);
@@ -185,7 +185,7 @@ fn settle(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) ->
     })
 }
 
-/// The token itself wins over the file. A file ends with a line break as a rule.
+/// The token wins over the file. Files usually end with a line break.
 fn token(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> Option<SecretString> {
     let path = Path::new(&conf.access_token_file);
     let (key, text) = match &conf.access_token {
@@ -221,34 +221,34 @@ fn url(key: &str, text: &str, problems: &mut Problems) -> Option<Url> {
 
 fn check_firewall(conf: &CloudConf, mut require: impl FnMut(bool, &'static str, &str)) {
     let (name, tags) = (&conf.firewall_name, &conf.firewall_tags);
-    let text = "missing; the firewall needs the tags of its droplets, or leave out its name, too";
+    let text = "missing; set the tags of the firewall's droplets, or leave out its name, too";
     require(
         name.is_empty() || !tags.is_empty(),
         "publicAccessFirewallTags",
         text,
     );
-    let text = "missing; the firewall needs a name, or leave out its tags, too";
+    let text = "missing; set the firewall's name, or leave out its tags, too";
     require(
         tags.is_empty() || !name.is_empty(),
         "publicAccessFirewallName",
         text,
     );
-    let text = format!("{name:?} is no name of a firewall; use letters, digits, dots and dashes");
+    let text = format!("{name:?} is not a valid firewall name; use letters, digits, dots and dashes");
     // The API description: ^[a-zA-Z0-9][a-zA-Z0-9\.-]+$
     let is_valid = name.is_empty() || (name.len() > 1 && is_name(name));
     require(is_valid, "publicAccessFirewallName", &text);
     if let Some(tag) = tags.iter().find(|tag| !is_tag(tag)) {
-        let text = format!("{tag:?} is no tag; use letters, digits, colons, dashes and underscores");
+        let text = format!("{tag:?} is not a valid tag; use letters, digits, colons, dashes and underscores");
         require(false, "publicAccessFirewallTags", &text);
     }
 }
 
-/// `host:port`; all addresses without a host.
+/// `host:port`. Without a host: all addresses.
 fn address(key: &str, text: &str, problems: &mut Problems) -> Option<String> {
     let parts = text
         .rsplit_once(':')
         .filter(|(_, port)| port.parse::<u16>().is_ok());
-    let shown = format!("{text:?} is no address; write host:port, such as 127.0.0.1:9090");
+    let shown = format!("{text:?} is not an address; write host:port, such as 127.0.0.1:9090");
     problems.require(text.is_empty() || parts.is_some(), KeyPath::key(key), shown);
     let (host, port) = parts?;
     let host = if host.is_empty() { "0.0.0.0" } else { host };
@@ -260,7 +260,7 @@ fn is_slug(text: &str) -> bool {
         .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-/// The characters of names of load balancers and firewalls, the first a letter or digit.
+/// Whether a text may be the name of a load balancer or firewall.
 pub(crate) fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text
@@ -268,7 +268,7 @@ pub(crate) fn is_name(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
 }
 
-/// The characters of tags (API: tags).
+/// Whether a text may be a tag (API: tags).
 fn is_tag(text: &str) -> bool {
     text.len() <= TAG_MAX
         && text
@@ -276,7 +276,7 @@ fn is_tag(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_'))
 }
 
-/// The form of the API's ids.
+/// Whether a text has the format of the API's IDs.
 pub(crate) fn is_uuid(text: &str) -> bool {
     let mut lengths = text.split('-').map(str::len);
     lengths.by_ref().eq([8, 4, 4, 4, 12]) && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')

@@ -1,5 +1,5 @@
-//! `METRICS_ADDR` and `DEBUG_ADDR`: `/metrics` and `/healthz` without TLS and authentication, as the former cloud controller
-//! serves them. Also as there, they are served by the process that leads.
+//! `METRICS_ADDR` and `DEBUG_ADDR`: `/metrics` and `/healthz` without TLS and authentication, for compatibility with the Go
+//! cloud controller. Only the leader serves them.
 
 use axum::{
     Router, extract::State, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse,
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::{DigitalOcean, client::Api};
 
-/// The server, as a controller.
+/// The controller that runs the servers.
 pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
     name: "do-endpoints-controller",
     aliases: &["do-endpoints"],
@@ -52,7 +52,7 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
-            warn!(address, %error, "Could not listen for METRICS_ADDR or DEBUG_ADDR");
+            warn!(address, %error, "Could not listen on METRICS_ADDR or DEBUG_ADDR");
             return;
         }
     };
@@ -62,7 +62,7 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
         .with_graceful_shutdown(shutdown)
         .await
     {
-        warn!(address, %error, "No longer serving METRICS_ADDR or DEBUG_ADDR");
+        warn!(address, %error, "Stopped serving METRICS_ADDR or DEBUG_ADDR");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What refusals of the API mean.
+//! Maps the API's error answers to error kinds.
 //!
 //! | Status, message | Kind | Retry |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | 422 `already a load balancer with that name` | `AlreadyExists` | never |
 //! | 422 `... limit ...` | `QuotaExceeded` | never |
 //! | 409 | `Conflict` | after 15 s |
-//! | others | as the status says ([`Answer::kind`]) | |
+//! | others | by status ([`Answer::kind`]) | |
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use ccm_core::{
 };
 use serde::Deserialize;
 
-/// The former cloud controller's wait for a load balancer that the API is working on.
+/// The retry interval while the API is changing a load balancer (upstream's).
 pub(crate) const BUSY: Duration = Duration::from_secs(15);
 
-/// The body of a refusal. A proxy in between may answer with HTML: then there is none.
+/// The body of an error answer. It is empty if a proxy answers with HTML.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Body {
@@ -28,13 +28,13 @@ struct Body {
     request_id: String,
 }
 
-/// The error for a refusal.
+/// The error for an error answer.
 pub(crate) fn refused(target: &Target, answer: &Answer) -> Error {
     let body: Body = serde_json::from_slice(&answer.body).unwrap_or_default();
     let message = body.message.to_lowercase();
     let says = |text: &str| message.contains(text);
     let (kind, retry) = match answer.status.as_u16() {
-        // The API's answer to a change of a load balancer that it is still changing.
+        // The API is still applying the previous change of the load balancer.
         403 if says("processes previous actions") => (ErrorKind::Conflict, Some(Retry::Fixed(BUSY))),
         409 => (ErrorKind::Conflict, Some(Retry::Fixed(BUSY))),
         422 if says("already") && says("name") => (ErrorKind::AlreadyExists, None),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_a_kind_and_a_retry() {
+    fn error_answers_have_a_kind_and_a_retry() {
         use ErrorKind::{
             AlreadyExists, Conflict, InvalidSpec, NotFound, PermissionDenied, QuotaExceeded, RateLimited,
             Unauthenticated, Unavailable,

@@ -2,7 +2,7 @@
 //!
 //! | Service | Opened |
 //! |---|---|
-//! | `NodePort` | its node ports, to everybody |
+//! | `NodePort` | its node ports, to all addresses |
 //! | `LoadBalancer`, external `REGIONAL_NETWORK` | its ports, to its source ranges; the port of health checks, to its load balancer |
 //! | another `LoadBalancer` | nothing: its traffic comes through the VPC |
 //! | `firewall-managed: "false"` | nothing |
@@ -31,16 +31,16 @@ use crate::{
     load_balancer::{annotations, desired},
 };
 
-/// How often the firewall is read, to revert what others changed (upstream's).
+/// Interval between reads of the firewall, to revert changes made by others (upstream's).
 const RESYNC: Duration = Duration::from_secs(300);
-/// Waits after failures (upstream's).
+/// Retry delays after failures (upstream's).
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: RESYNC,
 };
-/// Changes of Services that come together are one change.
-const SETTLE: Duration = Duration::from_millis(500);
-/// Everybody.
+/// Service changes within this time are combined.
+const DEBOUNCE: Duration = Duration::from_millis(500);
+/// All addresses.
 const ANYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// The controller.
@@ -100,19 +100,19 @@ impl Controller {
             let next = match result {
                 Ok(()) => {
                     if failures > 0 {
-                        info!("The firewall works again");
+                        info!("Reconciled the firewall after failures");
                     }
                     failures = 0;
                     read_at.map_or(began, |at| at + RESYNC)
                 }
                 Err(error) => {
-                    // Whatever was written, it is not known what is there now.
+                    // The write may have succeeded, so the firewall must be read again.
                     (self.observed, read_at) = (None, None);
                     failures += 1;
                     if failures == 1 {
                         warn!(
                             error = error.report(),
-                            "Could not reconcile the firewall, will try again"
+                            "Could not reconcile the firewall, will retry"
                         );
                     } else {
                         debug!(error = error.report(), "Could not reconcile the firewall");
@@ -128,14 +128,14 @@ impl Controller {
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 change = changes.recv() => match change {
-                    Some(_) => tokio::time::sleep(SETTLE).await,
+                    Some(_) => tokio::time::sleep(DEBOUNCE).await,
                     None => return,
                 }
             }
         }
     }
 
-    /// Makes the firewall as the Services need it.
+    /// Creates or updates the firewall for these Services.
     async fn reconcile(&mut self, services: &[&ServiceView], is_resync: bool) -> Result<()> {
         let desired = desired_firewall(services, &self.settings);
         let name = &self.settings.conf.firewall_name;
@@ -152,7 +152,7 @@ impl Controller {
             return Ok(());
         }
         let mut body = desired.clone();
-        // Droplets that somebody else put there stay.
+        // Droplets that others added are kept.
         body["droplet_ids"] = observed.list("droplet_ids").cloned().collect();
         let id = observed.id().to_owned();
         let updated = match self.write(Op::FirewallUpdate, Some(&id), &body).await {
@@ -166,7 +166,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Reads the firewall: by its id if that is known, else by its name.
+    /// Reads the firewall by its ID if known, else by its name.
     async fn find(&self, name: &str) -> Result<Option<Firewall>> {
         let (api, background) = (&self.api, Priority::Background);
         if let Some(known) = &self.observed {
@@ -188,10 +188,10 @@ impl Controller {
     }
 }
 
-/// A firewall, as the API shows it.
+/// A firewall as returned by the API.
 type Firewall = Document;
 
-/// A rule in one form: protocol and ports, and the addresses and load balancers.
+/// A normalized rule: protocol, ports, and the addresses and load balancers.
 type Rule = (String, String, BTreeSet<String>);
 
 /// The firewall that the Services need.
@@ -255,25 +255,25 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings) -> Value {
     })
 }
 
-/// Whether the Service lets the firewall open its ports. An invalid value counts as true (upstream).
+/// Whether the firewall opens the Service's ports. An invalid value counts as true (upstream).
 fn is_managed(service: &ServiceView) -> bool {
     let mut reader = AnnotationReader::new(&service.annotations);
     reader.strict_flag(annotations::FIREWALL_MANAGED) != Some(false)
 }
 
 /// The port of health checks of a load balancer whose traffic reaches the public addresses of nodes; `None` for others. A
-/// Service with invalid annotations counts only if it has an address: then its load balancer stays as it is.
+/// Service with invalid annotations counts only if it has an address: then its load balancer is left unchanged.
 fn health_port(service: &ServiceView, settings: &Settings) -> Option<u64> {
     let reading = desired::read(service, settings, None, None);
     let spec = reading.spec;
     let counts = reading.invalid.is_empty() || !service.ingress.is_empty();
     if !counts {
-        debug!(service = %service.id, "The Service is invalid and has no load balancer: the firewall leaves it out");
+        debug!(service = %service.id, "The firewall skips an invalid Service without a load balancer");
     }
     (counts && spec.kind == LbType::RegionalNetwork && !spec.internal).then_some(spec.health_port)
 }
 
-/// Whether name, tags and rules are the same, in whatever order.
+/// Whether name, tags and rules are equal in any order.
 fn same(observed: &Firewall, desired: &Value) -> bool {
     let observed = observed.fields();
     observed.get("name") == desired.get("name")
@@ -288,7 +288,7 @@ fn texts(list: Option<&Value>) -> BTreeSet<String> {
     items.filter_map(|item| Some(item.as_str()?.to_owned())).collect()
 }
 
-/// The rules of a list; rules of the same port are one. Empty ports, `all` and `0` are the same.
+/// The rules of a list. Rules with the same port are merged. Empty ports, `all` and `0` are equal.
 fn rules(fields: &Value, list: &str) -> BTreeSet<Rule> {
     let mut rules = BTreeMap::new();
     for rule in fields.get(list).and_then(Value::as_array).into_iter().flatten() {
@@ -316,13 +316,13 @@ fn rules(fields: &Value, list: &str) -> BTreeSet<Rule> {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// How often something was done, and how long it took.
-struct Timed<const N: usize> {
+/// Count and duration of an operation.
+struct OperationMetrics<const N: usize> {
     count: Family<Labels<N>, Counter>,
     seconds: Family<Labels<N>, Histogram>,
 }
 
-impl<const N: usize> Timed<N> {
+impl<const N: usize> OperationMetrics<N> {
     /// Registers `<name>s` and `<name>_duration_seconds`.
     fn new(metrics: &ControllerMetrics, name: &str, help: &str, buckets: fn() -> Histogram) -> Self {
         let timed = Self {
@@ -344,16 +344,16 @@ impl<const N: usize> Timed<N> {
     }
 }
 
-/// 21 buckets from one second, as upstream's.
+/// 21 buckets from one second (upstream's).
 fn buckets(width: f64) -> Histogram {
     Histogram::new((0..21).map(|number| 1.0 + width * f64::from(number)))
 }
 
-/// The former cloud controller's metrics.
+/// The metrics of the Go cloud controller.
 struct Metrics {
-    calls: Timed<3>,
-    syncs: Timed<1>,
-    reconciles: Timed<2>,
+    calls: OperationMetrics<3>,
+    syncs: OperationMetrics<1>,
+    reconciles: OperationMetrics<2>,
 }
 
 impl Metrics {
@@ -361,9 +361,9 @@ impl Metrics {
         let (fast, slow) = (|| buckets(4.5), || buckets(15.0));
         let calls = "calls of the API for the firewall";
         Self {
-            calls: Timed::new(metrics, "firewall_api_operation", calls, fast),
-            syncs: Timed::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
-            reconciles: Timed::new(
+            calls: OperationMetrics::new(metrics, "firewall_api_operation", calls, fast),
+            syncs: OperationMetrics::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
+            reconciles: OperationMetrics::new(
                 metrics,
                 "firewall_reconcile",
                 "reconciliations of the firewall",
@@ -404,7 +404,7 @@ fn outcome(error: Option<&Error>) -> &'static str {
     if error.is_none() { "success" } else { "failure" }
 }
 
-/// The status behind an error, as far as its kind tells; 0 without an answer.
+/// The HTTP status that corresponds to an error's kind; 0 without an answer.
 fn code(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::InvalidSpec | ErrorKind::AlreadyExists | ErrorKind::QuotaExceeded => "422",
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_those_that_services_need() {
+    fn rules_open_the_ports_of_services() {
         use annotations::{FIREWALL_MANAGED, ID, NETWORK, TYPE};
         assert!(inbound(&[]).is_empty());
         assert_eq!(inbound(&[node_port("a")]), ["tcp 30080 0.0.0.0/0 ::/0"]);
@@ -489,7 +489,7 @@ mod tests {
         assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), TYPE, "REGIONAL")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), NETWORK, "INTERNAL")]).is_empty());
-        // One bad Service does not hold up others, and one that serves stays open.
+        // An invalid Service does not block others, and its ports stay open if it has an address.
         let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
         assert_eq!(
             inbound(&[bad.clone(), node_port("a")]),
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_rules_in_another_form_are_no_difference() {
+    fn equivalent_rules_are_equal() {
         let desired = firewall(&[node_port("a"), service("web", &[80])]);
         let observed = |change: &dyn Fn(&mut Value)| {
             let mut value = desired.clone();
@@ -551,20 +551,20 @@ mod tests {
         let (create, update) = ("firewalls_create", "firewalls_update");
         type Step<'a> = (&'a str, &'a dyn Fn(), &'a [ServiceView], bool, &'a [&'a str]);
         let steps: [Step<'_>; 7] = [
-            ("there is none", &nothing, &one, true, &[list, create]),
+            ("not created yet", &nothing, &one, true, &[list, create]),
             ("nothing changed", &nothing, &one, true, &[get]),
-            ("nothing is read", &nothing, &one, false, &[]),
-            ("a Service comes", &nothing, &two, false, &[update]),
+            ("no resync", &nothing, &one, false, &[]),
+            ("a Service is created", &nothing, &two, false, &[update]),
             ("edited by hand", &edit, &two, true, &[get, update]),
             (
-                "deleted by hand, then a change",
+                "deleted manually, then a change",
                 &delete,
                 &one,
                 false,
                 &[update, create],
             ),
             (
-                "deleted by hand, then read",
+                "deleted manually, then read",
                 &delete,
                 &one,
                 true,
@@ -586,7 +586,7 @@ mod tests {
                 assert_eq!(
                     firewalls[0]["droplet_ids"][0].to_string(),
                     droplet,
-                    "somebody else's stays"
+                    "droplets of others are kept"
                 );
             }
         }

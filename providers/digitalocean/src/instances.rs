@@ -1,12 +1,12 @@
-//! Which droplets are behind the nodes.
+//! Finds the droplets of nodes.
 //!
-//! | Asked | Cost |
+//! | Lookup | Cost |
 //! |---|---|
 //! | one node by its provider ID | one read |
 //! | one node by its name | one filtered listing, two if no droplet without a GPU has the name |
 //! | k nodes | the cheaper of k reads and a listing, 200 droplets a page and one page more for GPU droplets |
 //!
-//! The API leaves GPU droplets out of listings unless they are asked for (`type=gpus`), so a listing is two.
+//! A listing needs two queries: the API lists GPU droplets only with `type=gpus`.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -63,10 +63,10 @@ fn addresses(droplet: &Droplet) -> impl Iterator<Item = &NetworkAddress> {
     networks.flat_map(|networks| networks.v4.iter().chain(&networks.v6))
 }
 
-/// The id in a provider ID of this cloud; `None` for those of other clouds.
+/// The droplet ID in a provider ID of this cloud; `None` for provider IDs of other clouds.
 ///
 /// # Errors
-/// It has our scheme and no decimal number.
+/// The provider ID has our scheme but no decimal number.
 pub(crate) fn droplet_id(provider_id: &str) -> Result<Option<u64>> {
     let Some((scheme, id)) = provider_id.split_once("://") else {
         return Err(malformed(provider_id));
@@ -148,13 +148,16 @@ impl DropletSource {
     async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<Droplet>> {
         let found: Option<Droplet> = self.api.find(Op::DropletGet, id, priority).await?;
         if let Some(other) = found.as_ref().filter(|droplet| droplet.id != id) {
-            let text = format!("asked for droplet {id}, the answer is droplet {}", other.id);
+            let text = format!(
+                "requested droplet {id}, but the API returned droplet {}",
+                other.id
+            );
             return Err(Error::new(ErrorKind::Unexpected, text));
         }
         Ok(found)
     }
 
-    /// The API's filter compares whole names without regard to case. It does not know addresses.
+    /// The API's filter compares whole names, ignoring case. It does not match addresses.
     async fn by_name(&self, name: &str, priority: Priority) -> Result<Vec<Droplet>> {
         let is_address = name.parse::<IpAddr>().is_ok();
         let filter = Some(("name", name)).filter(|_| !is_address);

@@ -54,7 +54,7 @@ struct DigitalOcean {
     reloader: Reloader<Settings>,
 }
 
-/// The cloud as far as load balancers need it: its droplets.
+/// The part of the cloud that load balancers need: its droplets.
 #[derive(Clone, Debug)]
 struct Nodes {
     api: Api,
@@ -108,7 +108,7 @@ impl Cloud for DigitalOcean {
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
-    // Again, since a mounted Secret may have changed. Warnings were logged before.
+    // Read again, because a mounted Secret may have changed. Warnings were already logged.
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
     let settings = Arc::new(loaded.value.clone());
@@ -133,7 +133,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     }))
 }
 
-/// The region of load balancers: the configured one, if the API knows it, else that of this droplet.
+/// The region of load balancers: the configured region, which must exist, else the region of this droplet.
 async fn region(api: &Api, settings: &Settings) -> Result<String> {
     let Some(region) = &settings.region else {
         let region = api.metadata_region(&settings.metadata_url).await?;
@@ -144,15 +144,15 @@ async fn region(api: &Api, settings: &Settings) -> Result<String> {
     Ok(region.clone())
 }
 
-/// Checks that the API knows a region.
-async fn check_region(api: &Api, wanted: &str) -> Result<()> {
+/// Checks that a region exists.
+async fn check_region(api: &Api, region: &str) -> Result<()> {
     let regions: Vec<Region> = api.list(Op::RegionList, &[], Priority::User).await?;
     let known: Vec<_> = regions.iter().map(|region| region.slug.as_str()).collect();
-    if known.contains(&wanted) {
+    if known.contains(&region) {
         return Ok(());
     }
     let text = format!(
-        "REGION: there is no region {wanted:?}; known are {}",
+        "REGION: region {region:?} not found; the API knows {}",
         known.join(", ")
     );
     Err(Error::new(ErrorKind::InvalidConfig, text))

@@ -2,9 +2,9 @@
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`annotations`] | the annotations of Services, and a reader that refuses what the API would refuse |
+//! | [`annotations`] | the annotations of Services, validated by the API's rules |
 //! | [`desired`] | from a Service, nodes and settings to the fields that we manage |
-//! | [`document`] | a load balancer as the API shows it: comparison, bodies of writes, ownership |
+//! | [`document`] | a load balancer as returned by the API: comparison, bodies of writes, ownership |
 //! | [`model`] | the `PartModel`: which Service has which load balancer, and the plan |
 //! | [`calls`] | the `PartCloud`: reads, certificates, writes, polls |
 

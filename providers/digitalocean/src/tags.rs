@@ -1,6 +1,6 @@
-//! The tags controller: load balancers of Services that lack the tag `k8s:<cluster id>` get it.
+//! The tags controller: adds the tag `k8s:<cluster id>` to load balancers of Services that lack it.
 //!
-//! A load balancer that we create or change has the tag from that write. This is for those that need no change.
+//! Creates and updates already set the tag. This controller tags load balancers that need no other change.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Pause between two checks (upstream's).
+/// Interval between checks (upstream's).
 const PERIOD: Duration = Duration::from_secs(15 * 60);
 
 /// The controller.
@@ -58,10 +58,7 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
             match add_tags(&cloud, &api, &context).await {
                 Ok(()) => failed = false,
                 Err(error) if !std::mem::replace(&mut failed, true) => {
-                    warn!(
-                        error = error.report(),
-                        "Could not tag load balancers, will try again"
-                    );
+                    warn!(error = error.report(), "Could not tag load balancers, will retry");
                 }
                 Err(_) => {}
             }
@@ -69,7 +66,7 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
     }))
 }
 
-/// Tags the load balancers of Services that lack the cluster's tag. All of them with one call.
+/// Adds the cluster's tag to load balancers of Services that lack it, with one call.
 async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) -> Result<()> {
     let Some(tag) = cloud.settings.cluster_id.as_deref().map(cluster_tag) else {
         return Ok(());
@@ -99,8 +96,7 @@ async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) 
     Ok(())
 }
 
-/// The load balancers of Services without the tag of a cluster. With another cluster's tag it is only the name that leads to
-/// them.
+/// The load balancers of Services without the tag of a cluster. Load balancers with another cluster's tag are skipped.
 fn untagged<'a>(
     model: &Model,
     services: impl Iterator<Item = &'a ServiceView>,
@@ -120,7 +116,7 @@ fn untagged<'a>(
     ids.into_iter().collect()
 }
 
-/// Puts a tag on load balancers. Creates the tag if it does not exist.
+/// Adds a tag to load balancers. Creates the tag if it does not exist.
 async fn tag_load_balancers(api: &Api, tag: &str, ids: &[String]) -> Result<()> {
     let resource = |id| json!({"resource_id": id, "resource_type": "load_balancer"});
     let body = json!({"resources": ids.iter().map(resource).collect::<Vec<_>>()});
@@ -163,7 +159,7 @@ mod tests {
             balancer("3", "x", &[]),
             balancer("4", "auidtagged", &["k8s:c-1"]),
             balancer("5", "auidforeign", &["k8s:c-2"]),
-            balancer("6", "of nobody", &[]),
+            balancer("6", "unused", &[]),
         ]
         .into_iter()
         .collect();

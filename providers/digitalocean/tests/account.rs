@@ -1,4 +1,4 @@
-//! Configuration, token and quota: what happens before and around the calls.
+//! Configuration, token, quota and droplets.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -67,7 +67,7 @@ async fn every_problem_of_the_configuration_is_reported_at_once() {
         "PUBLIC_ACCESS_FIREWALL_TAGS: missing",
         "DO_API_RATE_LIMIT_QPS: failed to parse \"fast\" as float64; write a number such as 1.5",
         "DEFAULT_LB_TYPE: unknown value \"GLOBAL\"; write REGIONAL or REGIONAL_NETWORK",
-        "METRICS_ADDR: \"9090\" is no address",
+        "METRICS_ADDR: \"9090\" is not an address",
         "DO_IP_ADDR_FAMILIES: unknown value \"ipx\"; did you mean ipv4?",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
@@ -103,7 +103,7 @@ async fn the_file_has_the_same_keys_and_the_environment_wins() {
     assert!(
         unknown
             .report()
-            .contains("there is no region \"nyc9\"; known are nyc3, sfo3"),
+            .contains("region \"nyc9\" not found; the API knows nyc3, sfo3"),
         "{unknown}"
     );
 }
@@ -147,7 +147,7 @@ async fn a_token_file_is_read_again_and_a_refused_token_is_not_used() {
     );
     std::fs::write(file.path(), &good).unwrap();
     assert_eq!(cloud.reload().await.unwrap().applied, [""; 0]);
-    // The API takes any token that it is told to.
+    // The simulated API accepts every token that it is configured with.
     std::fs::write(file.path(), "two words").unwrap();
     assert!(
         cloud
@@ -160,7 +160,7 @@ async fn a_token_file_is_read_again_and_a_refused_token_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_revoked_token_is_an_error_and_nothing_is_absent() {
+async fn a_revoked_token_is_an_error_and_no_node_is_absent() {
     let mut stage = Stage::served(&[]).await;
     stage.sim.add_fault(Fault::new(Action::status(401)));
     let node = Arc::clone(&stage.nodes[0].view);
@@ -251,7 +251,7 @@ async fn droplets_have_their_addresses_in_order() {
     assert_eq!(instance.addresses.len(), 3);
 }
 
-/// The node controller asks in batches, several at once, and takes answers that are up to 10 s old.
+/// The node controller sends several batches at once, and accepts answers that are up to 10 s old.
 #[tokio::test]
 async fn a_thousand_nodes_that_join_share_one_listing() {
     let sim = start().await;
@@ -294,7 +294,7 @@ async fn a_thousand_nodes_that_join_share_one_listing() {
 }
 
 #[tokio::test]
-async fn a_droplet_is_found_by_its_id_and_by_nothing_else() {
+async fn a_droplet_is_found_by_its_id_only() {
     let sim = start().await;
     let create = |name: &str, more: serde_json::Value| {
         let mut fields = fields(more);
@@ -324,7 +324,7 @@ async fn a_droplet_is_found_by_its_id_and_by_nothing_else() {
             Need::Existence,
             "Present Off",
         ),
-        // The droplet was created again under its name: it is another machine.
+        // A droplet that was recreated with the same name is another machine.
         (gone, Need::Existence, "Absent"),
         (again, Need::Metadata, "Present On"),
         (bare.clone(), Need::Existence, "Present On"),
@@ -366,11 +366,11 @@ async fn a_droplet_is_found_by_its_id_and_by_nothing_else() {
 async fn the_region_comes_from_the_metadata_service_unless_it_is_configured() {
     let sim = start().await;
     let token = || environment(&sim).with("REGION", "");
-    // Something that is not the metadata service.
+    // A server that is not the metadata service.
     let yaml = format!("metadataUrl: {}\n", sim.url());
     let error = build_with(token(), &yaml).await.unwrap_err();
     assert!(
-        error.report().contains("does not know the region; set REGION"),
+        error.report().contains("did not return a region; set REGION"),
         "{error}"
     );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -438,7 +438,7 @@ async fn a_throttled_call_is_repeated_with_and_without_headers() {
 }
 
 #[tokio::test]
-async fn background_work_stops_while_the_hours_requests_run_out() {
+async fn background_work_stops_when_few_requests_of_the_hour_remain() {
     let sim = start().await;
     sim.create_droplet("node");
     let cloud = build(environment(&sim)).await.unwrap();
@@ -456,7 +456,7 @@ async fn background_work_stops_while_the_hours_requests_run_out() {
     assert!(error.report().contains("fewer than 10 %"), "{error}");
     assert!(
         describe(&*cloud, &["node"], Priority::User).await[0].is_ok(),
-        "users go on"
+        "calls for users are not blocked"
     );
     assert!(
         background().await[0].is_ok(),
@@ -487,7 +487,7 @@ async fn the_check_names_missing_scopes() {
             "the token lacks the scope droplet:read",
             "the token lacks the scope certificate:read",
             "the token lacks the scope firewall:read",
-            "there is no VPC 11111111-2222-4333-8444-555555555555 in this account",
+            "VPC 11111111-2222-4333-8444-555555555555 not found in this account",
         ]
     );
     assert!(
@@ -512,7 +512,7 @@ async fn the_check_reports_what_the_admission_webhook_would_refuse() {
         (&[("type", "REGIONAL"), ("protocol", "http")], &[]),
         (
             &[("type", "GLOBAL")],
-            &["Error \"GLOBAL\" is none of REGIONAL, REGIONAL_NETWORK"],
+            &["Error \"GLOBAL\" is not one of REGIONAL, REGIONAL_NETWORK"],
         ),
         (
             &[("type", "REGIONAL"), ("tls-ports", "443"), ("size-unit", "101")],
@@ -546,7 +546,7 @@ async fn the_check_reports_what_the_admission_webhook_would_refuse() {
 }
 
 #[tokio::test]
-async fn a_slow_api_is_given_up_after_the_timeout() {
+async fn a_request_to_a_slow_api_times_out() {
     let sim = start().await;
     let cloud = build_with(environment(&sim), "requestTimeout: 50ms")
         .await

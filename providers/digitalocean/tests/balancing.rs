@@ -1,4 +1,4 @@
-//! Load balancers of Services on the simulator: what the former cloud controller built, adoption, certificates, refusals.
+//! Load balancers of Services on the simulator: migration from the Go cloud controller, adoption, certificates, refusals.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::cloud::{DISOWN, ID, Stage, annotate, build, fields, key, service};
 
-/// A forwarding rule that the API shows with all of its fields.
+/// A forwarding rule with all fields that the API returns.
 fn rule(entry: &str, port: u16, target: &str, target_port: u16) -> Value {
     json!({"entry_protocol": entry, "entry_port": port, "target_protocol": target, "target_port": target_port})
 }
 
-/// A load balancer as the former cloud controller builds it for the Service `web` of `stage`, without fields that it leaves
-/// out because they are zero.
+/// A load balancer as the Go cloud controller creates it for the Service `web` of `stage`, without fields that it omits
+/// because they are zero.
 fn by_upstream(stage: &Stage, cluster_id: Option<&str>) -> Value {
     let droplets: Vec<_> = stage
         .sim
@@ -42,7 +42,7 @@ fn by_upstream(stage: &Stage, cluster_id: Option<&str>) -> Value {
 }
 
 #[tokio::test]
-async fn a_service_is_served_with_one_post_and_its_status_says_so() {
+async fn a_service_gets_its_load_balancer_and_status_with_one_post() {
     let mut stage = Stage::served(&[]).await;
     assert_eq!(stage.writes(), ["loadBalancers_create"]);
     let balancer = stage.balancer();
@@ -77,7 +77,7 @@ async fn an_address_of_both_families_and_a_host_name_are_shown() {
 }
 
 #[tokio::test]
-async fn where_tls_ends_at_the_load_balancer_its_address_is_a_proxys() {
+async fn the_ip_mode_is_proxy_if_tls_ends_at_the_load_balancer() {
     let mut stage = Stage::new(&[]).await;
     let certificate = stage.create_certificate("web", "custom");
     stage.add("web", &[("type", "REGIONAL"), ("certificate-id", &certificate)]);
@@ -99,7 +99,7 @@ async fn where_tls_ends_at_the_load_balancer_its_address_is_a_proxys() {
 }
 
 #[tokio::test]
-async fn what_the_former_cloud_controller_built_is_taken_over_without_a_write() {
+async fn a_load_balancer_of_the_go_cloud_controller_is_taken_over_without_a_write() {
     for (variables, cluster_id) in [(vec![], None), (vec![("DO_CLUSTER_ID", "c-1")], Some("c-1"))] {
         let mut stage = Stage::new(&variables).await;
         let balancer = stage
@@ -119,7 +119,7 @@ async fn what_the_former_cloud_controller_built_is_taken_over_without_a_write() 
         stage.settle().await.unwrap();
         assert_eq!((stage.complaints(), stage.writes()), (vec![], vec![]));
         assert!(!stage.web().ingress.is_empty());
-        // Our tag comes with the first change, and what we do not manage stays.
+        // The first change adds our tag. Unmanaged fields are kept.
         annotate(stage.web(), &key("size-unit"), Some("2"));
         stage.settle().await.unwrap();
         assert_eq!(stage.writes(), ["loadBalancers_update"]);
@@ -239,7 +239,7 @@ async fn load_balancers_of_every_kind_are_taken_over_without_a_write() {
 }
 
 #[tokio::test]
-async fn a_load_balancer_of_the_default_name_is_found_when_another_name_is_asked_for() {
+async fn a_load_balancer_with_the_default_name_is_renamed() {
     let mut stage = Stage::served(&[]).await;
     let id = stage.balancer()["id"].clone();
     annotate(stage.web(), ID, None);
@@ -263,14 +263,14 @@ async fn a_service_is_deleted_only_when_its_load_balancer_is() {
         stage.restart().await;
         let shown = format!("{fault:?}");
         let fault = stage.sim.add_fault(fault);
-        // Some failures are the pass's, others the Service's.
+        // Some failures belong to the pass, others to the Service.
         let _failed = stage.settle().await;
         assert_eq!((stage.services.len(), stage.balancers().len()), (1, 1), "{shown}");
         stage.sim.remove_fault(fault);
         stage.settle().await.unwrap();
         assert_eq!((stage.services.len(), stage.balancers().len()), (0, 0), "{shown}");
     }
-    // Somebody else was faster.
+    // The load balancer was already deleted by others.
     let mut stage = Stage::served(&[]).await;
     let id = stage.balancer()["id"].as_str().unwrap().to_owned();
     stage.sim.remove("load_balancers", &id).unwrap();
@@ -280,7 +280,7 @@ async fn a_service_is_deleted_only_when_its_load_balancer_is() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_reported_in_the_words_of_the_api_and_retried_after_a_change() {
+async fn a_refusal_is_reported_with_the_api_message_and_retried_after_a_change() {
     for op in ["loadBalancers_create", "loadBalancers_update"] {
         let mut stage = Stage::new(&[]).await;
         stage.add("web", &[]);
@@ -322,7 +322,7 @@ async fn a_failed_sync_loses_neither_the_load_balancer_nor_its_id() {
         let fault = Fault::on("loadBalancers_update", Action::status(422));
         let fault = stage.sim.add_fault(fault);
         assert!(!stage.settle_with_complaints().await.is_empty());
-        assert_eq!(stage.web().annotation(ID), annotated, "what is there stays");
+        assert_eq!(stage.web().annotation(ID), annotated, "the load balancer is kept");
         stage.sim.remove_fault(fault);
         stage.restart().await;
         stage.settle().await.unwrap();
@@ -370,7 +370,7 @@ async fn without_a_visible_node_a_missing_load_balancer_is_not_replaced() {
 }
 
 #[tokio::test]
-async fn immutable_fields_are_blocked_and_all_else_is_applied() {
+async fn immutable_fields_are_blocked_and_other_fields_are_applied() {
     let mut stage = Stage::served(&[]).await;
     annotate(stage.web(), &key("type"), Some("REGIONAL"));
     annotate(stage.web(), &key("network"), Some("INTERNAL"));
@@ -386,12 +386,12 @@ async fn immutable_fields_are_blocked_and_all_else_is_applied() {
     assert_eq!(
         stage.web().annotation(&key("type")),
         Some("REGIONAL"),
-        "the user's wish stays"
+        "the user's annotation is kept"
     );
 }
 
 #[tokio::test]
-async fn your_own_address_is_sent_once() {
+async fn a_byoip_address_is_sent_once() {
     let mut stage = Stage::served(&[("ip", "203.0.113.77")]).await;
     annotate(stage.web(), &key("size-unit"), Some("2"));
     stage.settle().await.unwrap();
@@ -404,7 +404,7 @@ async fn two_services_cannot_share_a_load_balancer() {
     let id = stage.balancer()["id"].as_str().unwrap().to_owned();
     annotate(stage.add("other", &[]), ID, Some(&id));
     let complaints = stage.settle_with_complaints().await;
-    assert!(complaints.contains("the one of Service shop/web"), "{complaints}");
+    assert!(complaints.contains("belongs to Service shop/web"), "{complaints}");
     stage.services.retain(|service| &*service.id.name == "other");
     stage.services[0].deleting = true;
     stage.sim.clear_calls();
@@ -418,7 +418,7 @@ async fn two_services_cannot_share_a_load_balancer() {
     );
 }
 
-/// The same account seen by another cluster.
+/// Another cluster with the same account.
 async fn other_cluster(stage: &Stage) -> ccm_core::testkit::TestCluster {
     let cloud = build(stage.environment.clone()).await.unwrap();
     let mut other = ccm_core::testkit::TestCluster::new(cloud, cloud::advance_to);
@@ -428,7 +428,7 @@ async fn other_cluster(stage: &Stage) -> ccm_core::testkit::TestCluster {
 }
 
 #[tokio::test]
-async fn a_load_balancer_moves_to_another_cluster_and_is_no_orphan_of_the_first() {
+async fn a_load_balancer_moved_to_another_cluster_is_not_an_orphan() {
     let mut stage = Stage::served(&[]).await;
     let id = stage.balancer()["id"].as_str().unwrap().to_owned();
     annotate(stage.web(), DISOWN, Some("true"));
@@ -451,7 +451,7 @@ async fn a_load_balancer_moves_to_another_cluster_and_is_no_orphan_of_the_first(
         ),
         (&json!("auidinb"), 1)
     );
-    // Neither the disowned Service nor its deletion changes anything any more.
+    // Neither the disowned Service nor its deletion changes the load balancer.
     for gone in [false, true] {
         if gone {
             stage.services.clear();
@@ -491,7 +491,7 @@ async fn an_orphan_is_reported_and_one_without_tags_is_not() {
     assert!(orphans.len() == 1 && orphans[0].deletable, "{orphans:?}");
     let mut fields = stage.balancer();
     let id = fields["id"].as_str().unwrap().to_owned();
-    // The API need not show tags.
+    // The API may omit tags.
     fields
         .as_object_mut()
         .unwrap()
@@ -506,7 +506,7 @@ async fn an_orphan_is_reported_and_one_without_tags_is_not() {
 
 #[tokio::test]
 async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
-    // Kinds and names of the certificate of the load balancer and of the annotated one; what becomes of the annotation.
+    // Kind and name of the load balancer's certificate and of the annotated one, and the resulting annotation.
     for (current, annotated, rewritten) in [
         (("lets_encrypt", "web"), Some(("lets_encrypt", "web")), true),
         (("lets_encrypt", "web"), None, true),
@@ -542,7 +542,7 @@ async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_found_by_its_name_and_one_that_is_missing_is_named() {
+async fn a_certificate_is_found_by_its_name_and_a_missing_one_is_reported() {
     let mut stage = Stage::new(&[]).await;
     let certificate = stage.create_certificate("web", "lets_encrypt");
     stage.add("web", &[("type", "REGIONAL"), ("certificate-name", "web")]);
@@ -551,13 +551,13 @@ async fn a_certificate_is_found_by_its_name_and_one_that_is_missing_is_named() {
         stage.balancer()["forwarding_rules"][1]["certificate_id"],
         json!(certificate)
     );
-    annotate(stage.web(), &key("certificate-name"), Some("gone"));
+    annotate(stage.web(), &key("certificate-name"), Some("absent"));
     let complaints = stage.settle_with_complaints().await;
     assert!(
-        complaints.contains("there is no certificate with the name \"gone\""),
+        complaints.contains("certificate with the name \"absent\" not found"),
         "{complaints}"
     );
-    // A custom one that was deleted.
+    // A custom certificate that was deleted.
     annotate(stage.web(), &key("certificate-name"), None);
     annotate(
         stage.web(),
@@ -567,7 +567,7 @@ async fn a_certificate_is_found_by_its_name_and_one_that_is_missing_is_named() {
     stage.sim.remove("certificates", &certificate).unwrap();
     let complaints = stage.settle_with_complaints().await;
     assert!(
-        complaints.contains("there is no certificate with the id 1111"),
+        complaints.contains("certificate with the ID 1111"),
         "{complaints}"
     );
     assert!(!stage.web().ingress.is_empty());
@@ -589,7 +589,7 @@ async fn a_refused_service_still_follows_the_nodes_and_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn a_droplet_that_does_not_exist_holds_up_no_other() {
+async fn a_missing_droplet_does_not_block_others() {
     let mut stage = Stage::served(&[]).await;
     stage.join("node-2");
     let gone = stage.nodes[0].view.provider_id.clone().unwrap();
@@ -687,7 +687,7 @@ async fn a_hundred_services_are_read_with_one_listing_after_a_restart() {
 }
 
 #[tokio::test]
-async fn answers_that_make_no_sense_change_nothing() {
+async fn unreadable_answers_change_nothing() {
     let mut stage = Stage::served(&[]).await;
     let before = stage.balancer();
     let html = "<html><body>down for maintenance</body></html>".to_owned();

@@ -1,4 +1,4 @@
-//! The suite for all providers, on the simulator.
+//! The conformance suite of all providers, on the simulator.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -34,7 +34,7 @@ struct Simulated {
 impl Simulated {
     async fn new() -> Self {
         let sim = Arc::new(DigitalOcean::start(Config::default()).await.unwrap());
-        // Suites make many clusters; the quota has tests of its own.
+        // The suite creates many clusters. The quota has its own tests.
         sim.set_quota(ccm_sim::digitalocean::SERVICE, None);
         let cloud = build(environment(&sim)).await.unwrap();
         Self {
@@ -131,7 +131,7 @@ fn patch(name: &str, web: &Value) -> Option<Value> {
     })
 }
 
-/// A load balancer as sorted words.
+/// A load balancer as a line of sorted words.
 fn line(balancer: &Value, names: &BTreeMap<String, String>) -> String {
     let mut shown = balancer.clone();
     let fields = shown.as_object_mut().unwrap();

@@ -181,7 +181,7 @@ impl RouterRoutes {
 
 #[async_trait]
 impl Routes for RouterRoutes {
-    async fn missing(&self, priority: Priority) -> Result<Option<String>> {
+    async fn unsupported_reason(&self, priority: Priority) -> Result<Option<String>> {
         let features = self.features(priority).await?;
         let none = !features.atomic && !features.classic;
         Ok(none.then(|| "Neutron has neither the extension extraroute-atomic nor extraroute".to_owned()))
@@ -191,7 +191,7 @@ impl Routes for RouterRoutes {
         internal_address(node, destination)
     }
 
-    fn beside(&self) -> Option<&'static str> {
+    fn related_setting(&self) -> Option<&'static str> {
         let known = *self.features.lock();
         let pairs = known.is_some_and(|(_, features)| features.pairs && self.address_pairs);
         match (self.routers.len() > 1, pairs) {

@@ -9,7 +9,7 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     controllers::{NodeObject, node::NetworkCondition},
-    routes::{Desired, DesiredRoute, Obstacle, RouteNode, RoutePlan, Want},
+    routes::{Desired, DesiredRoute, RouteDecision, RouteNode, RoutePlan, SkipReason},
 };
 
 use super::retries::Key;
@@ -36,7 +36,7 @@ pub(super) struct Item {
     pub(super) tried: bool,
 }
 
-/// The outcome of everything that is due. `results`: of changes that were tried; `waiting`: why others were not.
+/// The outcome of every podCIDR. `results`: of changes that were tried; `waiting`: why others were not.
 pub(super) fn items(
     desired: &Desired,
     plan: &RoutePlan,
@@ -44,7 +44,7 @@ pub(super) fn items(
     waiting: &HashMap<Key, Error>,
 ) -> Vec<Item> {
     let of_route = |place: usize, route: &DesiredRoute| {
-        if plan.done.get(place).copied().unwrap_or_default() {
+        if plan.complete.get(place).copied().unwrap_or_default() {
             return (Outcome::Done, false);
         }
         let key = Key::desired(route);
@@ -55,17 +55,17 @@ pub(super) fn items(
             (None, None) => (Outcome::Pending, false),
         }
     };
-    let each = desired.due.iter().enumerate().map(|(i, due)| {
-        let (outcome, tried) = match &due.want {
-            Want::Route(place) => match desired.wanted.get(*place) {
+    let each = desired.pod_cidrs.iter().enumerate().map(|(i, pod_cidr)| {
+        let (outcome, tried) = match &pod_cidr.decision {
+            RouteDecision::Route(place) => match desired.routes.get(*place) {
                 Some(route) => of_route(*place, route),
                 None => (Outcome::Pending, false),
             },
-            Want::Obstacle(obstacle) => (of_obstacle(obstacle, plan.there.get(i).copied()), false),
+            RouteDecision::Skip(reason) => (of_skipped(reason, plan.exists.get(i).copied()), false),
         };
         Item {
-            node: Arc::clone(&due.node),
-            destination: due.destination.to_string(),
+            node: Arc::clone(&pod_cidr.node),
+            destination: pod_cidr.destination.to_string(),
             outcome,
             tried,
         }
@@ -73,15 +73,17 @@ pub(super) fn items(
     each.collect()
 }
 
-fn of_obstacle(obstacle: &Obstacle, exists: Option<bool>) -> Outcome {
+fn of_skipped(reason: &SkipReason, exists: Option<bool>) -> Outcome {
     let failed = |text: String| Outcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
-    match obstacle {
+    match reason {
         // It has no Pods yet. Its addresses will be a change.
-        Obstacle::Waiting => Outcome::Pending,
-        Obstacle::NoNextHop(error) => Outcome::Failed(error.clone()),
-        Obstacle::Taken(owner) => failed(format!("the older node {} has the same podCIDR", owner.view.name)),
-        Obstacle::Outside(_) if exists == Some(true) => Outcome::Done,
-        Obstacle::Outside(_) => {
+        SkipReason::Uninitialized => Outcome::Pending,
+        SkipReason::NoNextHop(error) => Outcome::Failed(error.clone()),
+        SkipReason::Duplicate(owner) => {
+            failed(format!("the older node {} has the same podCIDR", owner.view.name))
+        }
+        SkipReason::OutsideClusterCidr(_) if exists == Some(true) => Outcome::Done,
+        SkipReason::OutsideClusterCidr(_) => {
             failed("it is outside --cluster-cidr, and only routes inside are created".to_owned())
         }
     }

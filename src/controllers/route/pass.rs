@@ -66,7 +66,7 @@ impl RouteController {
         priority: Priority,
     ) -> Option<Duration> {
         let generation = self.cloud.generation();
-        let observed = match routes.observe(&desired.wanted, priority).await {
+        let observed = match routes.observe(&desired.routes, priority).await {
             Ok(observed) => observed,
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
@@ -82,7 +82,7 @@ impl RouteController {
         self.reports.readable();
         let plan = plan(desired, &observed, cidrs);
         self.metrics.foreign.set(count(plan.foreign));
-        let blocked = plan.held.len();
+        let blocked = plan.blocked.len();
         self.metrics.blocked.set(count(blocked));
         self.reports.blocked(blocked);
         self.reports.foreign_family(desired.foreign_family);
@@ -99,7 +99,7 @@ impl RouteController {
         let applied = if changes.is_empty() {
             debug!(
                 controller = COMPONENT,
-                routes = desired.wanted.len(),
+                routes = desired.routes.len(),
                 "No route has to change"
             );
             Applied::default()
@@ -173,10 +173,14 @@ impl RouteController {
     /// Reports that nodes that never had a route have none.
     async fn report_new_nodes(&mut self, desired: &Desired) {
         let mut new = HashMap::new();
-        for due in desired.due.iter().filter(|due| !due.node.uninitialized) {
-            let node = self.current(&due.node);
+        for pod_cidr in desired
+            .pod_cidrs
+            .iter()
+            .filter(|pod_cidr| !pod_cidr.node.uninitialized)
+        {
+            let node = self.current(&pod_cidr.node);
             if let Some(node) = node.filter(|node| node.network == NetworkCondition::Absent) {
-                new.insert(due.node.view.uid.as_str(), (node, false));
+                new.insert(pod_cidr.node.view.uid.as_str(), (node, false));
             }
         }
         self.write_conditions(new.into_values().collect()).await;

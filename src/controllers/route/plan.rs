@@ -7,7 +7,7 @@ use ccm_core::{
     Cloud, Error, ErrorKind, Priority,
     controllers::NodeObject,
     load_balancer::Effect,
-    routes::{Changes, Desired, DesiredRoute, RoutePlan, Routes, imagine},
+    routes::{Changes, Desired, DesiredRoute, RoutePlan, Routes, preview},
 };
 use ipnet::IpNet;
 
@@ -44,10 +44,10 @@ pub(super) fn actions<'a>(
     let by_destination = |routes: &'a [DesiredRoute]| -> HashMap<IpNet, &'a DesiredRoute> {
         routes.iter().map(|route| (route.destination, route)).collect()
     };
-    let owners = by_destination(&desired.wanted);
+    let owners = by_destination(&desired.routes);
     let mut created = by_destination(&changes.create);
-    let beside = |before: &str| match routes.beside() {
-        Some(beside) => format!("{before}{beside}"),
+    let setting = |before: &str| match routes.related_setting() {
+        Some(setting) => format!("{before}{setting}"),
         None => String::new(),
     };
     let action =
@@ -66,7 +66,7 @@ pub(super) fn actions<'a>(
         let (effect, owner, what, why) = match created.remove(&destination) {
             Some(new) => {
                 let blackhole = if old.blackhole { " (a blackhole)" } else { "" };
-                let what = format!("change route {new}{}", beside(", with "));
+                let what = format!("change route {new}{}", setting(", with "));
                 let why = format!("now via {}{blackhole}", old.next_hop);
                 (Effect::Change, Some(new), what, why)
             }
@@ -83,11 +83,11 @@ pub(super) fn actions<'a>(
     }
     let create = changes.create.iter();
     for route in create.filter(|route| created.contains_key(&route.destination)) {
-        let what = format!("create route {route}{}", beside(", with "));
+        let what = format!("create route {route}{}", setting(", with "));
         all.push(action(Effect::Create, route.destination, Some(route), what, ""));
     }
     for route in &changes.finish {
-        let what = format!("complete route {route}{}", beside(": add "));
+        let what = format!("complete route {route}{}", setting(": add "));
         let why = "something beside it is missing, or could not be read";
         all.push(action(Effect::Change, route.destination, Some(route), what, why));
     }
@@ -112,8 +112,8 @@ pub(crate) async fn plan(
     };
     let generation = cloud.generation();
     let views: Vec<_> = nodes.iter().filter_map(|node| view(node)).collect();
-    let (desired, route_plan) = match imagine(cloud, routes, views, &cidrs, priority).await {
-        Ok(imagined) => imagined,
+    let (desired, route_plan) = match preview(cloud, routes, views, &cidrs, priority).await {
+        Ok(planned) => planned,
         Err(error) => return plan.problem(PART, error.report()),
     };
     if cloud.generation() != generation {
@@ -127,7 +127,7 @@ pub(crate) async fn plan(
 
 /// Collects blocked routes, and the conditions of the nodes. Pure.
 fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>], plan: &mut Plan) {
-    for route in &route_plan.held {
+    for route in &route_plan.blocked {
         let what = format!("no node needs {route}, but nothing is deleted while no node has a podCIDR");
         plan.route(route.destination.trunc(), None).block(what);
     }
@@ -136,26 +136,27 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
             .warn("--cluster-cidr names no network of this family, so that such podCIDRs get no routes");
     }
 
-    // As if all changes were applied, and those beyond the limit waited.
+    // As if all changes were applied, and those over the limit waited.
     let changes = &route_plan.changes;
     let changed = changes.create.iter().chain(&changes.finish);
     let results: HashMap<_, _> = changed.map(|route| (Key::desired(route), Ok(()))).collect();
     let mut waiting = HashMap::new();
-    if let Some(beyond) = &route_plan.beyond {
-        let limit = beyond.limit;
+    if let Some(over_limit) = &route_plan.over_limit {
+        let limit = over_limit.limit;
         let text = format!(
-            "there is room for {} routes in all; raise {}",
+            "the limit is {} routes in all; raise {}",
             limit.routes, limit.raised_by
         );
         let full = Error::new(ErrorKind::QuotaExceeded, text);
-        let routes = beyond.routes.iter();
+        let routes = over_limit.routes.iter();
         waiting.extend(routes.map(|route| (Key::desired(route), full.clone())));
     }
     let items = items(desired, route_plan, &results, &waiting);
-    for (item, due) in items.iter().zip(&desired.due) {
+    for (item, pod_cidr) in items.iter().zip(&desired.pod_cidrs) {
         if let Outcome::Failed(error) = &item.outcome {
             let what = format!("no route is created: {}", error.report());
-            plan.route(due.destination, Some(&due.node.view.name)).block(what);
+            plan.route(pod_cidr.destination, Some(&pod_cidr.node.view.name))
+                .block(what);
         }
     }
     let have: HashMap<_, _> = nodes

@@ -65,7 +65,7 @@ async fn a_route_that_moves_is_one_change_and_a_second_path_is_deleted() {
         ("10.244.2.0/24", "10.0.0.9"),
         ("10.244.3.0/24", "10.0.0.3"),
     ]);
-    routes.unfinish("10.244.3.0/24".parse().unwrap());
+    routes.set_unfinished("10.244.3.0/24".parse().unwrap());
     let bare = node(4, |node| node["status"]["conditions"] = json!([]));
     let (_, text) = planned("10.244.0.0/16", &[usual(1), usual(2), usual(3), bare], &routes).await;
     insta::assert_snapshot!(text, @r"
@@ -112,7 +112,7 @@ async fn a_pod_cidr_without_a_route_is_blocked_and_its_node_has_the_condition() 
 
     Routes: 4
       ! route 10.99.0.0/24 (node n3): no route is created: it is outside --cluster-cidr, and only routes inside are created
-      ! route 10.244.1.0/24 (node n1): no route is created: the node has no address for it
+      ! route 10.244.1.0/24 (node n1): no route is created: the node has no address of this IP family
       ! route 10.244.7.0/24 (node n8): no route is created: the older node n7 has the same podCIDR
       * route fd00:4::/64: --cluster-cidr names no network of this family, so that such podCIDRs get no routes
 
@@ -126,18 +126,18 @@ async fn a_read_that_fails_is_a_problem_and_never_a_change() {
     let nodes = [usual(1)];
     for (cidr, wrong) in [
         ("", "--cluster-cidr is empty"),
-        ("10.244.0.0", "--cluster-cidr \"10.244.0.0\" is no network"),
+        ("10.244.0.0", "--cluster-cidr \"10.244.0.0\" is not a network"),
     ] {
         let (plan, text) = planned(cidr, &nodes, &routes).await;
         assert!(text.contains(wrong), "{text}");
         assert!(plan.objects().next().is_none(), "{text}");
     }
     assert!(routes.calls().is_empty(), "the cloud is not asked");
-    routes.set_missing(Some("there is no table"));
+    routes.set_unsupported(Some("there is no table"));
     let (plan, text) = planned("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("there is no table"), "{text}");
     assert!(plan.objects().next().is_none(), "{text}");
-    routes.set_missing(None);
+    routes.set_unsupported(None);
     routes.break_down(Some(Error::new(ErrorKind::Unavailable, "the table is away")));
     let (plan, text) = planned("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("the table is away"), "{text}");
@@ -171,9 +171,9 @@ async fn routes_beyond_the_limit_are_blocked_and_the_oldest_nodes_have_theirs() 
       ~ n3: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
 
     Routes: 4
-      ! route 10.244.1.0/24 (node n1): no route is created: there is room for 2 routes in all; raise the limit of the fake
+      ! route 10.244.1.0/24 (node n1): no route is created: the limit is 2 routes in all; raise the limit of the fake
       + create route 10.244.2.0/24 via 10.0.0.2 (node n2)
-      ! route 10.244.3.0/24 (node n3): no route is created: there is room for 2 routes in all; raise the limit of the fake
+      ! route 10.244.3.0/24 (node n3): no route is created: the limit is 2 routes in all; raise the limit of the fake
       - delete route 10.244.9.0/24 via 10.0.0.9 (no node has this podCIDR)
 
     Plan: 1 to create, 2 to change, 1 to delete; 2 blocked. Read 0 Services and 2 nodes.

@@ -173,8 +173,8 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
         findings.unwrap_or(&mut of_whole).block(Blocked {
             what: blocked.to_string(),
             field: Some(blocked.field.clone()),
-            have: Some(blocked.have.clone()),
-            want: Some(blocked.want.clone()),
+            have: Some(blocked.observed.clone()),
+            want: Some(blocked.desired.clone()),
         });
     }
     for warning in part_plan.events.iter().filter(|event| event.warning) {

@@ -170,7 +170,7 @@ impl FileReader<'_> {
         let (component, component_line) = self.text(item, path, "component")?;
         let (name, line) = name?;
         // With a typo in it, no component or two components would run a controller.
-        if let Some(meant) = suggest::slip(component, [COMPONENT, "kube-controller-manager"])
+        if let Some(meant) = suggest::typo(component, [COMPONENT, "kube-controller-manager"])
             && meant != component
         {
             let message = format!("{path}component {component:?}: did you mean {meant:?}?");
@@ -186,7 +186,7 @@ impl FileReader<'_> {
                 );
                 self.refuse(line, message);
             }
-        } else if let Some(meant) = suggest::slip(name, self.known.migrated_names()) {
+        } else if let Some(meant) = suggest::typo(name, self.known.migrated_names()) {
             self.refuse(line, format!("{path}name {name:?}: did you mean {meant:?}?"));
         } else {
             // The file is for other managers as well, and they have controllers that this one lacks.

@@ -1,4 +1,4 @@
-//! The API server's audit log: who asked for what, and what came of it.
+//! Reads the API server's audit log.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,27 +7,27 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-/// One request, as the audit log has it at level Metadata.
+/// One request in the audit log, at level Metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditEntry {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, ...
     pub verb: String,
-    /// The resource in plural (`nodes`); empty for paths that are no resource.
+    /// The resource in plural (`nodes`); empty for paths without a resource.
     pub resource: String,
     /// The subresource (`status`), or empty.
     pub subresource: String,
     /// The namespace, or empty.
     pub namespace: String,
-    /// The object's name; empty for lists, and for objects whose name the server made.
+    /// The object's name; empty for lists, and for names that the server generated.
     pub name: String,
     /// The user, `system:serviceaccount:NAMESPACE:NAME` for a ServiceAccount.
     pub user: String,
-    /// What the client calls itself.
+    /// The client's user agent.
     pub user_agent: String,
     /// The path with its query.
     pub uri: String,
-    /// The HTTP status; 0 when the log does not have it.
+    /// The HTTP status; 0 if the log does not contain it.
     pub code: u16,
 }
 
@@ -72,18 +72,18 @@ struct RawStatus {
 
 pub(super) fn read(path: &Path) -> Result<Vec<AuditEntry>> {
     let bytes =
-        fs::read(path).with_context(|| format!("cannot read {}; was it asked for?", path.display()))?;
+        fs::read(path).with_context(|| format!("cannot read {}; is Options::audit set?", path.display()))?;
     parse(&String::from_utf8_lossy(&bytes))
 }
 
-/// Each request once: a watch is logged when it starts and again when it ends. A last line without its end is still
+/// Each request once: a watch is logged at its start and at its end. An incomplete last line is ignored, because it is still
 /// being written.
 fn parse(text: &str) -> Result<Vec<AuditEntry>> {
     let mut seen = HashSet::new();
     let mut entries = Vec::new();
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let raw: Raw =
-            serde_json::from_str(line).with_context(|| format!("strange line in the audit log: {line}"))?;
+            serde_json::from_str(line).with_context(|| format!("invalid line in the audit log: {line}"))?;
         if seen.insert(raw.audit_id) {
             entries.push(AuditEntry {
                 verb: raw.verb,
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watch_counts_once_and_an_unfinished_line_not_at_all() {
+    fn a_watch_counts_once_and_an_incomplete_line_is_ignored() {
         let text = concat!(
             r#"{"auditID":"1","verb":"watch","requestURI":"/api/v1/nodes?watch=1","objectRef":{"resource":"nodes"}}"#,
             "\n",

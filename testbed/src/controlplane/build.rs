@@ -1,4 +1,4 @@
-//! Where the control plane program comes from: a cached build, or a new one.
+//! Finds or builds the control plane program.
 
 use std::env;
 use std::fs;
@@ -11,10 +11,10 @@ use crate::golang::{self, GoProgram};
 
 const PROGRAM: &str = "ccm-controlplane";
 
-/// The variable with another minor version of Kubernetes than that of `go.mod`, such as `1.36`: one of `tests/controlplane/older`.
+/// The variable that selects another minor version of Kubernetes, such as `1.36`, from `tests/controlplane/older`.
 const KUBERNETES: &str = "CCM_TEST_KUBERNETES";
 
-/// A program to start, and the directory of prebuilt servers it is to run, if any.
+/// The program to start, and the directory of the prebuilt servers that it runs, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
@@ -31,7 +31,7 @@ pub(super) fn program() -> Result<Program> {
         for server in ["etcd", "kube-apiserver"] {
             if !dir.join(server).is_file() {
                 bail!(
-                    "KUBEBUILDER_ASSETS is {}, where there is no {server}",
+                    "KUBEBUILDER_ASSETS is {}, which does not contain {server}",
                     dir.display()
                 );
             }
@@ -51,7 +51,7 @@ fn build(light: bool) -> Result<PathBuf> {
         None => "go.mod".to_owned(),
     };
     let modules = fs::read_to_string(sources.join(&module_file))
-        .with_context(|| format!("{KUBERNETES}: there is no tests/controlplane/{module_file}"))?;
+        .with_context(|| format!("{KUBERNETES}: tests/controlplane/{module_file} not found"))?;
     let version = kubernetes_version(&modules)
         .with_context(|| format!("no version of k8s.io/kubernetes in tests/controlplane/{module_file}"))?;
     let kind = match (light, &older) {
@@ -76,7 +76,7 @@ fn build(light: bool) -> Result<PathBuf> {
     })
 }
 
-/// Without these the API server reports a version that no client takes seriously.
+/// Sets the version that the API server reports, which clients check.
 fn link_flags(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (

@@ -1,4 +1,4 @@
-//! Tokens whose time is over, without the wait for it.
+//! Creates expired tokens.
 
 use std::{path::Path, time::SystemTime};
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 const HOUR: u64 = 3600;
 
-/// The token with a time that was over an hour ago, signed with this key (P-256, PEM).
+/// The token with an expiration time one hour ago, signed with this key (P-256, PEM).
 pub(super) fn token(key: &Path, token: &str) -> Result<String> {
     let mut parts = token.split('.');
     let (head, claims) = parts.next().zip(parts.next()).context("not a token")?;
@@ -25,7 +25,7 @@ pub(super) fn token(key: &Path, token: &str) -> Result<String> {
         claims.insert(claim.to_owned(), (now - hours * HOUR).into());
     }
     let signed = format!("{head}.{}", BASE64.encode(serde_json::to_vec(&claims)?));
-    let key = PrivateSec1KeyDer::from_pem_file(key).context("no key of the cluster")?;
+    let key = PrivateSec1KeyDer::from_pem_file(key).context("cannot read the cluster's key")?;
     let key = EcdsaKeyPair::from_private_key_der(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_sec1_der())
         .context("not a key of the curve P-256")?;
     let signature = key

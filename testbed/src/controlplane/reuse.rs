@@ -1,6 +1,6 @@
-//! One control plane for one test after the other. A start computes more than most tests do.
+//! Reuses control planes for several tests, because a start needs more CPU time than most tests.
 //!
-//! What a test leaves in etcd is deleted there before the next test: all objects but those that the API server made itself.
+//! Before the next test, all objects in etcd are deleted except those that the API server created itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,19 +16,19 @@ use serde_json::{Value, json};
 use super::{ControlPlane, Options};
 use crate::http;
 
-/// Control planes of this process that nobody uses.
+/// Unused control planes of this process.
 static IDLE: Mutex<Vec<ControlPlane>> = Mutex::new(Vec::new());
 
-/// All keys of the API server, and the one after them.
+/// The range of the API server's keys.
 const KEYS: [&str; 2] = ["/registry/", "/registry0"];
-/// The last object that the API server makes when it starts.
+/// The last object that the API server creates at its start.
 const LAST: &str = "/registry/services/specs/default/kubernetes";
-/// The API server writes these all the time.
-const ITS_OWN: [&str; 2] = [
+/// Prefixes of keys that the API server writes periodically.
+const VOLATILE: [&str; 2] = [
     "/registry/leases/kube-system/apiserver-",
     "/registry/peerserverleases/",
 ];
-/// Kinds whose caches in the API server must have seen that their objects are gone.
+/// Kinds whose caches in the API server must observe that their objects are deleted.
 const CACHED: [&str; 9] = [
     "/api/v1/nodes",
     "/api/v1/services",
@@ -40,12 +40,12 @@ const CACHED: [&str; 9] = [
     "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "/apis/rbac.authorization.k8s.io/v1/rolebindings",
 ];
-/// How many wait for a test.
-const KEPT: usize = 2;
-/// Comparisons until nothing writes any more.
+/// Maximum number of unused control planes.
+const MAX_IDLE: usize = 2;
+/// Maximum number of comparisons.
 const PASSES: usize = 100;
 
-/// What a new control plane has in etcd.
+/// The keys of a new control plane in etcd.
 #[derive(Debug)]
 pub(super) struct Baseline {
     etcd: Etcd,
@@ -58,7 +58,7 @@ struct Etcd {
     url: String,
 }
 
-/// Takes a control plane that a test of this process has used, without what that test left there.
+/// Takes an unused control plane of this process, and restores its initial state.
 pub(super) async fn take(options: Options) -> Result<Option<ControlPlane>> {
     let idle = {
         let mut idle = IDLE.lock();
@@ -69,11 +69,11 @@ pub(super) async fn take(options: Options) -> Result<Option<ControlPlane>> {
     let mut baseline = plane
         .baseline
         .take()
-        .context("a control plane that was changed")?;
+        .context("the control plane has no baseline")?;
     baseline.restore().await?;
     let client = plane.client().await?;
     for path in CACHED {
-        // A list is complete: the API server waits until its cache is as new as etcd.
+        // A list waits until the API server's cache is up to date with etcd.
         client
             .request_text(::http::Request::get(path).body(Vec::new())?)
             .await?;
@@ -85,11 +85,11 @@ pub(super) async fn take(options: Options) -> Result<Option<ControlPlane>> {
     Ok(Some(plane))
 }
 
-/// Keeps a control plane for another test. Only a few: each needs memory, and now and then the processor.
+/// Keeps a control plane for another test. The number is limited, because each needs memory and some CPU time.
 pub(super) fn keep(plane: ControlPlane) {
     let mut idle = IDLE.lock();
     idle.push(plane);
-    let surplus = (idle.len() > KEPT).then(|| idle.remove(0));
+    let surplus = (idle.len() > MAX_IDLE).then(|| idle.remove(0));
     drop(idle);
     if let Some(mut surplus) = surplus {
         surplus.baseline = None;
@@ -97,7 +97,7 @@ pub(super) fn keep(plane: ControlPlane) {
 }
 
 impl Baseline {
-    /// What a control plane has that has just been started.
+    /// Reads the keys of a control plane that was just started.
     pub(super) async fn read(plane: &ControlPlane) -> Result<Self> {
         let state: Value = serde_json::from_str(&fs::read_to_string(plane.dir.join("state.json"))?)?;
         let etcd = Etcd {
@@ -111,24 +111,24 @@ impl Baseline {
         Ok(Self { etcd, keys })
     }
 
-    /// Deletes what was added and restores what was changed, until nothing is left to do: a process that has just been
-    /// killed may have sent one more request.
+    /// Deletes added keys and restores changed ones until all are equal, because a process that was just killed may have sent
+    /// one more request.
     async fn restore(&mut self) -> Result<()> {
         for _ in 0..PASSES {
             if !self.restore_once().await? {
                 return Ok(());
             }
         }
-        bail!("somebody still writes to the control plane of a test that has ended");
+        bail!("another process still writes to the control plane of a test that has ended");
     }
 
-    /// Returns whether there was something to do.
+    /// Returns whether a key differed.
     async fn restore_once(&mut self) -> Result<bool> {
         let there = self.etcd.list(true).await?;
         let mut has_changed = false;
         let mut added: Option<[String; 2]> = None;
         for key in there.keys() {
-            if !self.keys.contains_key(key) && !is_its_own(key) {
+            if !self.keys.contains_key(key) && !is_volatile(key) {
                 let end = format!("{key}\0");
                 match &mut added {
                     Some([_, last]) => *last = end,
@@ -144,7 +144,7 @@ impl Baseline {
             has_changed = true;
         }
         for (key, (value, revision)) in &mut self.keys {
-            if !is_its_own(key) && there.get(key).is_none_or(|(_, now)| now != revision) {
+            if !is_volatile(key) && there.get(key).is_none_or(|(_, now)| now != revision) {
                 *revision = self.etcd.put(key, value).await?;
                 has_changed = true;
             }
@@ -153,8 +153,8 @@ impl Baseline {
     }
 }
 
-fn is_its_own(key: &str) -> bool {
-    ITS_OWN.iter().any(|prefix| key.starts_with(prefix))
+fn is_volatile(key: &str) -> bool {
+    VOLATILE.iter().any(|prefix| key.starts_with(prefix))
 }
 
 impl Etcd {
@@ -192,7 +192,7 @@ impl Etcd {
     }
 }
 
-/// A process that removes the directory of a control plane when its value is dropped, or this process has ended.
+/// Starts a process that removes the directory of a control plane when its value is dropped or this process ends.
 pub(super) fn remover(plane: u32, dir: &Path) -> Result<Child> {
     const SCRIPT: &str = r#"cat; while kill -0 "$1"; do sleep 0.1; done; rm -rf "$2""#;
     let mut command = Command::new("setsid");

@@ -1,4 +1,4 @@
-//! The access logs of the OpenStack services: every call that they answered.
+//! Reads the calls from the access logs of the OpenStack services.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,11 +21,11 @@ pub struct Call {
     pub query: String,
     /// The HTTP status.
     pub status: u16,
-    /// What the client calls itself: the services call each other too, as `openstacksdk`, `python-novaclient` etc.
+    /// The client's user agent. The services also call each other, as `openstacksdk`, `python-novaclient` etc.
     pub user_agent: String,
 }
 
-/// A moment in the access logs.
+/// A position in the access logs.
 #[derive(Clone, Debug, Default)]
 pub struct Mark {
     /// Length of each service's log.
@@ -40,7 +40,7 @@ fn logs(dir: &Path) -> Result<BTreeMap<String, String>> {
             && let Some(service) = path.file_stem().and_then(OsStr::to_str)
         {
             let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            // A line is written after its call was answered; one without its end is still being written.
+            // An incomplete last line is still being written.
             let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
             let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default()).into_owned();
             logs.insert(service.to_owned(), text);
@@ -64,17 +64,17 @@ pub(super) fn since(dir: &Path, mark: &Mark) -> Result<Vec<Call>> {
         let from = mark.lengths.get(&service).copied().unwrap_or(0);
         for line in text.get(from..).unwrap_or_default().lines() {
             calls.push(
-                parse(&service, line).with_context(|| format!("strange line in {service}.access: {line}"))?,
+                parse(&service, line).with_context(|| format!("invalid line in {service}.access: {line}"))?,
             );
         }
     }
     Ok(calls)
 }
 
-/// `[time] METHOD PATH?QUERY STATUS MICROSECONDSus "AGENT"`, as start.sh asks for it.
+/// Parses `[time] METHOD PATH?QUERY STATUS MICROSECONDSus "AGENT"`, the format that start.sh configures.
 fn parse(service: &str, line: &str) -> Option<Call> {
     let (rest, agent) = line.split_once("us \"")?;
-    // From both ends: the server writes a path decoded, and names have blanks.
+    // Parsed from both ends, because the server logs decoded paths, which may contain blanks.
     let (request, _micros) = rest.split_once("] ")?.1.rsplit_once(' ')?;
     let (request, status) = request.rsplit_once(' ')?;
     let (method, target) = request.split_once(' ')?;

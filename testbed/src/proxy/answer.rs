@@ -1,4 +1,4 @@
-//! Answers of a proxy, and how bodies go through it.
+//! Answers and bodies of a proxy.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-/// The next piece of a body.
+/// The next chunk of a body.
 pub(super) async fn next<B>(body: &mut B) -> Option<Result<Bytes, ()>>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -26,7 +26,7 @@ where
     }
 }
 
-/// All of a body.
+/// The whole body.
 pub(super) async fn collect<B>(mut body: B) -> Result<Bytes, CutOff>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -38,13 +38,13 @@ where
     Ok(whole.into())
 }
 
-/// The same with half of its body.
+/// The response with half of its body.
 pub(super) async fn truncate(response: Response<ProxyBody>, line: &Arc<Line>) -> Response<ProxyBody> {
     let (head, body) = response.into_parts();
     let ProxyBody::Whole(body) = body else {
         return Response::from_parts(head, body);
     };
-    // A body of bytes does not fail.
+    // A complete body does not fail.
     let data = collect(body).await.unwrap_or_default();
     let sent = data.slice(..data.len() / 2);
     let mut response = Response::from_parts(head, ProxyBody::Whole(WireBody::cut(sent, Arc::clone(line))));
@@ -54,7 +54,7 @@ pub(super) async fn truncate(response: Response<ProxyBody>, line: &Arc<Line>) ->
     response
 }
 
-/// The body of a failure as the API server writes it.
+/// The body of an API server error.
 pub(super) fn refusal(code: u16) -> String {
     let reason = match code {
         429 => "TooManyRequests",
@@ -74,7 +74,7 @@ pub(super) fn refusal(code: u16) -> String {
     .to_string()
 }
 
-/// A failure with this body.
+/// An error answer with this body.
 pub(super) fn refused(code: u16, retry_after: Option<u32>, body: String) -> Response<ProxyBody> {
     let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json_response(status, body.into_bytes());
@@ -84,7 +84,7 @@ pub(super) fn refused(code: u16, retry_after: Option<u32>, body: String) -> Resp
     response
 }
 
-/// Success that says nothing.
+/// A success with an empty object.
 pub(super) fn empty_json() -> Response<ProxyBody> {
     json_response(StatusCode::OK, b"{}".to_vec())
 }
@@ -97,7 +97,7 @@ fn json_response(status: StatusCode, body: Vec<u8>) -> Response<ProxyBody> {
     response
 }
 
-/// What goes to the program.
+/// The body of an answer to the program.
 #[derive(Debug)]
 pub(super) enum ProxyBody {
     Whole(WireBody),

@@ -1,7 +1,7 @@
-//! A proxy before an emulator of AWS.
+//! A proxy for an emulator of AWS.
 //!
-//! Requests of the Query protocol name their action in the body. The emulator keeps accounts apart by a header, which the
-//! proxy adds: each proxy is an account of its own, and tests that share one emulator do not see each other.
+//! Requests of the Query protocol have their action in the body. The emulator selects the account by a header that the proxy
+//! adds. Each proxy has its own account, so that tests can share one emulator.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -9,13 +9,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::Request;
 use super::cloud::{CloudProxy, Dialect};
 
-/// What the names of actions begin with that change nothing.
+/// Prefixes of the names of read actions.
 pub const READS: [&str; 4] = ["Describe", "Get", "List", "Assume"];
 
-/// moto's header for the account whose objects a request is about.
+/// moto's header for the account of a request.
 const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
 
-/// How clients talk to the services of AWS.
+/// The protocol of the services of AWS.
 #[derive(Debug)]
 pub struct AwsDialect {
     upstream: String,
@@ -23,10 +23,10 @@ pub struct AwsDialect {
 }
 
 impl CloudProxy<AwsDialect> {
-    /// Starts a proxy before the emulator at this URL, for this account (12 digits).
+    /// Starts a proxy for the emulator at this URL and this account (12 digits).
     ///
     /// # Errors
-    /// When it cannot listen, or the account is no text for a header.
+    /// When it cannot listen, or the account is not a valid header value.
     pub async fn start(upstream: &str, account: &str) -> anyhow::Result<Self> {
         let account = HeaderValue::from_str(account)?;
         Self::start_with(|_| AwsDialect {
@@ -43,7 +43,7 @@ impl CloudProxy<AwsDialect> {
     }
 }
 
-/// The value of a key in a form, as far as names of actions and versions need decoding: not at all.
+/// The value of a key in a form. Names of actions and versions need no decoding.
 fn field<'a>(form: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = form.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
@@ -105,7 +105,7 @@ impl Dialect for AwsDialect {
     }
 }
 
-/// The body of a failure with this code, as AWS writes it.
+/// The body of an AWS error with this code.
 #[must_use]
 pub fn refusal(is_ec2: bool, code: &str, message: &str) -> String {
     let error = format!("<Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>");

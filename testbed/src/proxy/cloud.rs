@@ -1,6 +1,6 @@
-//! A proxy between the program and a cloud, with the same rules as the one before the API server.
+//! A proxy between the program and a cloud, with the same rules as the proxy for the API server.
 //!
-//! What differs between clouds is a [`Dialect`]: how a request is read, where it goes, and what a failure looks like.
+//! A [`Dialect`] defines the differences between clouds: parsing of requests, their targets, and the format of errors.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -22,26 +22,26 @@ use super::front::{Front, accept, passed_on};
 use super::{Action, Controls, Request, Rule};
 use crate::sweep::{LIKELY, Party, status, storm};
 
-/// How clients talk to one kind of cloud.
+/// The protocol of one kind of cloud.
 pub trait Dialect: Send + Sync + 'static {
-    /// What is asked.
+    /// Parses a request.
     fn read(&self, head: &Parts, body: &[u8]) -> Request;
 
-    /// Whether the request may change something. Getting a token is no change.
+    /// Whether the request may be a write. A token request is not a write.
     fn is_change(&self, request: &Request) -> bool;
 
-    /// The URL that the request goes to, and headers to add. None if it cannot be known: the connection is reset.
+    /// The target URL of the request; adds headers. None if it is unknown: the connection is reset.
     fn target(&self, request: &Request, headers: &mut HeaderMap) -> Option<String>;
 
-    /// What the client gets in place of the answer's body.
+    /// Rewrites the body of the answer.
     fn rewrite(&self, _request: &Request, body: Bytes) -> Bytes {
         body
     }
 
-    /// The body of a failure as the cloud writes it.
+    /// The body of an error of the cloud.
     fn refusal(&self, request: &Request, code: u16) -> String;
 
-    /// The status with which the cloud asks a client to slow down.
+    /// The status of throttled requests.
     fn throttled(&self) -> u16 {
         429
     }
@@ -83,7 +83,7 @@ impl<D: Dialect> CloudProxy<D> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            // The client decides how long it waits, and whether it asks again.
+            // Timeouts and retries are left to the client.
             client: crate::http::client()
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
@@ -98,19 +98,19 @@ impl<D: Dialect> CloudProxy<D> {
         })
     }
 
-    /// Where it listens.
+    /// The address of the proxy.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How clients talk to the cloud behind it.
+    /// The protocol of the cloud.
     #[must_use]
     pub fn dialect(&self) -> &D {
         &self.shared.dialect
     }
 
-    /// The requests that may change something.
+    /// The requests that may be writes.
     #[must_use]
     pub fn writes(&self) -> Vec<Request> {
         let mut requests = self.requests();
@@ -118,7 +118,7 @@ impl<D: Dialect> CloudProxy<D> {
         requests
     }
 
-    /// A rule about requests that may change something.
+    /// A rule for requests that may be writes.
     #[must_use]
     pub fn rule_for_changes(&self, action: Action) -> Rule {
         let shared = Arc::downgrade(&self.shared);
@@ -160,7 +160,7 @@ impl<D: Dialect> Party for CloudProxy<D> {
         Controls::none_held(self).boxed()
     }
 
-    fn rage(&self, seed: u64) {
+    fn inject_faults(&self, seed: u64) {
         let throttled = [(status(self.dialect().throttled(), None), 2.0 * LIKELY)];
         for rule in storm(seed, throttled, Rule::new) {
             self.add(rule);
@@ -171,7 +171,7 @@ impl<D: Dialect> Party for CloudProxy<D> {
         self.fired()
     }
 
-    fn calm(&self) {
+    fn clear_faults(&self) {
         self.clear();
     }
 }
@@ -189,14 +189,14 @@ impl<D: Dialect> Front for Shared<D> {
         self.dialect.refusal(request, code)
     }
 
-    /// Asks the cloud, and reads its answer whole, so that whoever gets it knows that all was done.
+    /// Forwards a request to the cloud, and reads the whole answer, so that the request is complete.
     async fn forward(
         shared: &Arc<Self>,
         head: &Parts,
         body: Bytes,
         request: &Request,
     ) -> Result<Response<ProxyBody>, ()> {
-        // What is compressed could not be rewritten.
+        // Compressed bodies cannot be rewritten.
         let mut headers = passed_on(&head.headers, header::ACCEPT_ENCODING);
         let url = shared.dialect.target(request, &mut headers).ok_or(())?;
         let asked = shared.client.request(head.method.clone(), url);

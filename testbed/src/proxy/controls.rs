@@ -1,4 +1,4 @@
-//! What every proxy has: rules for the requests that pass, and a log of them.
+//! The rules and the request log of a proxy.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::rules::{Rule, Rules};
 pub struct Controls {
     pub(super) rules: Arc<Rules>,
     log: Mutex<Log>,
-    /// Changes with the log.
+    /// Notifies about changes of the log.
     changes: watch::Sender<()>,
 }
 
@@ -24,12 +24,12 @@ struct Log {
 }
 
 impl Controls {
-    /// Adds a rule and returns its number. Rules are asked in the order in which they were added.
+    /// Adds a rule and returns its number. Rules are evaluated in the order in which they were added.
     pub fn add(&self, rule: Rule) -> u64 {
         self.rules.add(rule)
     }
 
-    /// Removes a rule; the requests that it held go on.
+    /// Removes a rule. Requests that it holds continue.
     pub fn remove(&self, id: u64) {
         self.rules.retain(|rule| rule != id);
     }
@@ -39,20 +39,19 @@ impl Controls {
         self.rules.retain(|_| false);
     }
 
-    /// How often the rules in force have fired.
+    /// How often the present rules have fired.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.rules.list().iter().map(|state| state.fired).sum()
     }
 
-    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
+    /// Waits until no request is held. Requests of a disconnected client are dropped, not carried out.
     pub fn none_held(&self) -> impl Future<Output = ()> + Send + use<> {
         let rules = Arc::clone(&self.rules);
         async move { rules.none_held().await }
     }
 
-    /// The request that a rule holds ([`Action::Hold`](super::Action::Hold)), as soon as there is one; none if the rule is
-    /// removed before.
+    /// The first request that a rule holds ([`Action::Hold`](super::Action::Hold)), or none if the rule is removed before.
     pub fn reached(&self, id: u64) -> impl Future<Output = Option<String>> + Send + use<> {
         let rules = Arc::clone(&self.rules);
         async move { rules.reached(id).await }
@@ -64,9 +63,9 @@ impl Controls {
         self.log.lock().requests.clone()
     }
 
-    /// Looks at these requests without a copy of them.
-    pub fn with_requests<T>(&self, look: impl FnOnce(&[Request]) -> T) -> T {
-        look(&self.log.lock().requests)
+    /// Reads these requests without a copy.
+    pub fn with_requests<T>(&self, read: impl FnOnce(&[Request]) -> T) -> T {
+        read(&self.log.lock().requests)
     }
 
     /// The requests that may change something.
@@ -77,7 +76,7 @@ impl Controls {
         requests
     }
 
-    /// Forgets all requests so far.
+    /// Clears the log of requests.
     pub fn forget(&self) {
         self.log.lock().requests.clear();
     }
@@ -94,8 +93,8 @@ impl Controls {
         }
     }
 
-    /// Writes a request into the log and gives it a number.
-    pub(super) fn enter(&self, mut request: Request) -> Request {
+    /// Adds a request to the log and numbers it.
+    pub(super) fn record(&self, mut request: Request) -> Request {
         {
             let mut log = self.log.lock();
             log.last += 1;
@@ -109,7 +108,7 @@ impl Controls {
     /// Changes a request in the log, unless it was forgotten.
     pub(super) fn update(&self, seq: u64, change: impl FnOnce(&mut Request)) {
         let mut log = self.log.lock();
-        // The newest are at the end, and it is them that change.
+        // Recent requests, which change, are at the end.
         if let Some(request) = log.requests.iter_mut().rev().find(|request| request.seq == seq) {
             change(request);
         }

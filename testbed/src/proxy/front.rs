@@ -1,4 +1,4 @@
-//! The side of a proxy that the program sees: connections, and what a rule makes of a request.
+//! The server side of a proxy: accepts connections and applies rules to requests.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use tokio::task::JoinSet;
 use super::answer::{ProxyBody, collect, empty_json, refused, truncate};
 use super::{Action, Controls, Request};
 
-/// What a proxy is before one kind of server.
+/// The interface of a proxy for one kind of server.
 pub(super) trait Front: Send + Sync + 'static {
     /// Rules and log.
     fn controls(&self) -> &Controls;
 
-    /// What is asked.
+    /// Parses a request.
     fn read(&self, head: &Parts, body: &[u8]) -> Request;
 
-    /// The body of a failure as the server writes it.
+    /// The body of an error of the server.
     fn refusal(&self, request: &Request, code: u16) -> String;
 
-    /// Asks the server.
+    /// Forwards a request to the server.
     fn forward(
         shared: &Arc<Self>,
         head: &Parts,
@@ -35,11 +35,11 @@ pub(super) trait Front: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Response<ProxyBody>, ()>> + Send;
 }
 
-/// Serves all connections, for ever.
+/// Serves all connections forever.
 pub(super) async fn accept<F: Front>(listener: TcpListener, shared: Arc<F>) {
     let mut connections = JoinSet::new();
     loop {
-        // Finished connections are reaped here, so that the set does not grow with time.
+        // Removes finished connections, so that the set does not grow.
         while connections.try_join_next().is_some() {}
         let Ok((stream, _peer)) = listener.accept().await else {
             tokio::task::yield_now().await;
@@ -56,7 +56,7 @@ async fn connection<F: Front>(stream: TcpStream, shared: Arc<F>) {
         let (shared, line) = (Arc::clone(&shared), Arc::clone(&line));
         async move { serve(request, &shared, &line).await }
     });
-    // An error here is a client that went away or a fault that was carried out.
+    // An error is a disconnected client or an injected fault.
     let _outcome = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(io, service)
@@ -69,7 +69,7 @@ struct Closed;
 
 impl std::fmt::Display for Closed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the connection is closed on purpose")
+        f.write_str("the connection is closed by an injected fault")
     }
 }
 
@@ -82,7 +82,7 @@ async fn serve<F: Front>(
 ) -> Result<Response<ProxyBody>, Closed> {
     let (head, body) = request.into_parts();
     let body = collect(body).await.map_err(|_| Closed)?;
-    let request = shared.controls().enter(shared.read(&head, &body));
+    let request = shared.controls().record(shared.read(&head, &body));
     let verdict = shared.controls().rules.decide(|rule| rule.matches(&request));
     let action = verdict.rule.map(|(id, rule)| (id, rule.action));
     if let Some((_, action)) = &action {
@@ -154,7 +154,7 @@ async fn serve<F: Front>(
     Ok(response)
 }
 
-/// The headers that are not about one connection alone, without one more.
+/// The end-to-end headers, without the given one.
 pub(super) fn passed_on(headers: &HeaderMap, without: HeaderName) -> HeaderMap {
     let mut headers = headers.clone();
     for name in [

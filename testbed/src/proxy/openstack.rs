@@ -1,7 +1,7 @@
-//! A proxy before OpenStack.
+//! A proxy for OpenStack.
 //!
-//! It stands for all services at once: whatever URL of a service an answer shows, Keystone's catalogue first of all,
-//! is replaced by one of the proxy's, so that a client that begins with the proxy's Keystone never leaves it.
+//! It serves all services. URLs of services in answers, such as Keystone's catalog, are replaced by URLs of the proxy, so that
+//! all requests of a client that logs in at the proxy pass the proxy.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,25 +16,25 @@ use serde_json::{Value, json};
 use super::Request;
 use super::cloud::{CloudProxy, Dialect};
 
-/// The service of which nothing is known yet but its URL.
+/// The service whose URL is known before the catalog is read.
 const IDENTITY: &str = "identity";
 
-/// How clients talk to OpenStack's services.
+/// The protocol of OpenStack's services.
 #[derive(Debug)]
 pub struct OpenStackDialect {
     address: SocketAddr,
     auth_path: String,
-    /// Where the services really are by their types: scheme and authority, and the path.
+    /// The URLs of the services by type: scheme and authority, and the path.
     services: Mutex<BTreeMap<String, (String, String)>>,
 }
 
 impl CloudProxy<OpenStackDialect> {
-    /// Starts a proxy before the cloud with this Keystone.
+    /// Starts a proxy for the cloud with this Keystone.
     ///
     /// # Errors
-    /// When the URL is none, or it cannot listen.
+    /// When the URL is invalid, or the proxy cannot listen.
     pub async fn start(auth_url: &str) -> Result<Self> {
-        let (base, path) = split(auth_url).with_context(|| format!("{auth_url:?} is no URL"))?;
+        let (base, path) = split(auth_url).with_context(|| format!("{auth_url:?} is not a URL"))?;
         let identity = (base.to_owned(), path.to_owned());
         Self::start_with(|address| OpenStackDialect {
             address,
@@ -119,7 +119,7 @@ fn split(url: &str) -> Option<(&str, &str)> {
     Some(url.split_at(end))
 }
 
-/// The text with one URL in place of another, unless that is only the beginning of a longer port or name.
+/// Replaces a URL in a text, unless it is the beginning of a longer port or name.
 fn replaced(text: &str, url: &str, by: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -137,7 +137,7 @@ impl OpenStackDialect {
         format!("http://{}/{service}", self.address)
     }
 
-    /// Notes where the services of a catalogue are.
+    /// Records the URLs of the services in a catalog.
     fn learn(&self, answer: &Value) {
         let token = answer.get("token").unwrap_or(answer);
         let entries = token.get("catalog").and_then(Value::as_array);
@@ -153,7 +153,7 @@ impl OpenStackDialect {
         }
     }
 
-    /// The text with the proxy's URLs in place of the services'.
+    /// Replaces the URLs of services by those of the proxy.
     fn rewritten(&self, text: &str) -> String {
         let services = self.services.lock().clone();
         let mut all: Vec<_> = services
@@ -166,7 +166,7 @@ impl OpenStackDialect {
                 ]
             })
             .collect();
-        // One that begins another comes after it: services may share a host.
+        // Longer URLs are replaced first, because services may share a host.
         all.sort_by_key(|(url, _)| std::cmp::Reverse(url.len()));
         all.iter()
             .fold(text.to_owned(), |text, (url, ours)| replaced(&text, url, ours))
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn only_whole_urls_are_replaced() {
         let text = r#"{"a": "http://h:50/v3", "b": "http://h:501/x", "c": "http://h:50"}"#;
-        let want = r#"{"a": "P/v3", "b": "http://h:501/x", "c": "P"}"#;
-        assert_eq!(replaced(text, "http://h:50", "P"), want);
+        let expected = r#"{"a": "P/v3", "b": "http://h:501/x", "c": "P"}"#;
+        assert_eq!(replaced(text, "http://h:50", "P"), expected);
     }
 
     #[tokio::test]
-    async fn a_client_that_begins_here_stays_here() {
+    async fn all_requests_of_a_client_pass_the_proxy() {
         let cloud = OpenStack::start(Config::default()).await.unwrap();
         let proxy = CloudProxy::<OpenStackDialect>::start(&cloud.auth_url())
             .await
@@ -230,7 +230,7 @@ mod tests {
             let url = endpoint(&token, service);
             assert!(url.starts_with(&format!("http://{}/", proxy.address())), "{url}");
         }
-        assert!(proxy.writes().is_empty(), "a token is no change");
+        assert!(proxy.writes().is_empty(), "a token request is not a write");
         assert!(
             proxy
                 .cloud_conf(&cloud.cloud_conf())
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_lost_after_the_change_was_made() {
+    async fn an_answer_is_lost_after_the_change_was_carried_out() {
         let cloud = OpenStack::start(Config::default()).await.unwrap();
         let proxy = CloudProxy::<OpenStackDialect>::start(&cloud.auth_url())
             .await

@@ -1,8 +1,8 @@
-//! A request to the API server or to a cloud, as a proxy sees it.
+//! A request to the API server or to a cloud in the log of a proxy.
 
 use std::fmt;
 
-/// One request and what came of it.
+/// One request and its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
@@ -14,7 +14,7 @@ pub struct Request {
     pub path: String,
     /// The query.
     pub query: String,
-    /// The resource in plural (`nodes`); empty for paths that are no resource.
+    /// The resource in plural (`nodes`); empty for paths without a resource.
     pub resource: String,
     /// The subresource (`status`), or empty.
     pub subresource: String,
@@ -22,13 +22,13 @@ pub struct Request {
     pub namespace: String,
     /// The object's name; empty for lists and creations.
     pub name: String,
-    /// The body, where the cloud's protocol names the action in it (AWS); else empty.
+    /// The body, if it contains the action (AWS); else empty.
     pub body: String,
-    /// What the client calls itself.
+    /// The client's user agent.
     pub user_agent: String,
-    /// Status of the answer; none while there is none, and if the client never got one.
+    /// Status of the answer; none until it is sent, and if the client got none.
     pub status: Option<u16>,
-    /// What was done to it, by the action's name.
+    /// The name of the injected fault.
     pub fault: Option<&'static str>,
 }
 
@@ -58,13 +58,13 @@ impl Request {
         request
     }
 
-    /// Whether it may change something.
+    /// Whether the request may be a write.
     #[must_use]
     pub fn is_write(&self) -> bool {
         matches!(self.method.as_str(), "POST" | "PUT" | "PATCH" | "DELETE")
     }
 
-    /// Whether it is a watch, whose answer does not end by itself.
+    /// Whether the request is a watch, whose answer does not end by itself.
     #[must_use]
     pub fn is_watch(&self) -> bool {
         self.query
@@ -72,7 +72,7 @@ impl Request {
             .any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
     }
 
-    /// Whether it is about a Lease.
+    /// Whether the request is for a Lease.
     #[must_use]
     pub fn is_lease(&self) -> bool {
         self.resource == "leases"
@@ -111,8 +111,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_understood() {
-        for (path, query, want) in [
+    fn paths_are_parsed() {
+        for (path, query, expected) in [
             ("/api/v1/nodes", "limit=500", "GET nodes"),
             ("/api/v1/nodes", "watch=true&x=y", "GET nodes (watch)"),
             ("/api/v1/nodes/n-1/status", "", "GET nodes/status n-1"),
@@ -126,7 +126,11 @@ mod tests {
             ("/version", "", "GET /version"),
             ("/api", "", "GET /api"),
         ] {
-            assert_eq!(Request::new("GET", path, query, "").to_string(), want, "{path}");
+            assert_eq!(
+                Request::new("GET", path, query, "").to_string(),
+                expected,
+                "{path}"
+            );
         }
         let lease = Request::new(
             "PUT",

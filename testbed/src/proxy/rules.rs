@@ -1,4 +1,4 @@
-//! What a proxy does to the requests that pass it.
+//! The fault injection rules of a proxy.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +9,16 @@ use ccm_sim::rules::{self, When};
 
 use super::Request;
 
-/// Which requests a rule is about.
+/// The condition that selects requests.
 type Condition = Arc<dyn Fn(&Request) -> bool + Send + Sync>;
 
-/// What happens to a request.
+/// The action on a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Stops at this moment until the rule is removed, and tells whoever waits for it. After the reply there is
-    /// nothing left to stop: it only tells.
+    /// Stops at this moment until the rule is removed, and notifies waiters. After the reply, it only notifies.
     Hold(Moment),
-    /// As if every packet were lost, until the rule is removed: requests are held before they are forwarded, and
-    /// nothing comes on watches that are open.
+    /// Drops all packets until the rule is removed: requests are held before they are forwarded, and open watches get no
+    /// events.
     Silence,
     /// Answers with this status without forwarding the request.
     Status {
@@ -27,7 +26,7 @@ pub enum Action {
         code: u16,
         /// Seconds, for the header `Retry-After`.
         retry_after: Option<u32>,
-        /// The body; without one, that of a failure as this server writes it.
+        /// The body; by default an error of this server.
         body: Option<String>,
     },
     /// Resets the connection without forwarding the request.
@@ -38,12 +37,12 @@ pub enum Action {
     Truncate,
     /// Answers 200 with `{}` without forwarding the request.
     EmptyJson,
-    /// Forwards the request after a while.
+    /// Forwards the request after a delay.
     Delay(Duration),
 }
 
 impl Action {
-    /// Answers with this status and the body of a failure as the server writes it.
+    /// Answers with this status and an error of this server.
     #[must_use]
     pub const fn status(code: u16) -> Self {
         Self::Status {
@@ -78,19 +77,19 @@ impl Action {
     }
 }
 
-/// One rule: what it is about, how often it fires, what it does.
+/// A rule with its condition, number of uses and action.
 #[derive(Clone)]
 pub struct Rule {
     condition: Condition,
     /// Fires for the first time at the n-th matching request, counted from 1.
     pub nth: u64,
-    /// Fires at most this often; without it, for ever.
+    /// Fires at most this often. Without it: forever.
     pub count: Option<u64>,
     /// Fires only with this probability, from 0 to 1.
     pub probability: Option<f64>,
-    /// The seed from which the probability is drawn.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// What happens.
+    /// The action on matching requests.
     pub action: Action,
 }
 
@@ -107,13 +106,13 @@ impl fmt::Debug for Rule {
 }
 
 impl Rule {
-    /// A rule about every request that fires every time.
+    /// A rule that matches every request.
     #[must_use]
     pub fn new(action: Action) -> Self {
         Self::when(|_| true, action)
     }
 
-    /// A rule about these requests.
+    /// A rule that matches these requests.
     #[must_use]
     pub fn when(condition: impl Fn(&Request) -> bool + Send + Sync + 'static, action: Action) -> Self {
         Self {
@@ -154,11 +153,11 @@ impl rules::Rule for Rule {
 }
 
 impl Rule {
-    /// Whether it is about this request.
+    /// Whether the rule matches this request.
     pub(super) fn matches(&self, request: &Request) -> bool {
         (self.condition)(request)
     }
 }
 
-/// All rules in force.
+/// All present rules.
 pub(super) type Rules = rules::Rules<Rule>;

@@ -10,7 +10,7 @@ use crate::binary::Launch;
 use crate::nodes::NodeSpec;
 use crate::sweep::{Party, Scenario};
 
-/// Nodes join: half of them are there when the program starts, the others come while it runs.
+/// Nodes join: half of them exist when the program starts, the others are created while it runs.
 #[derive(Debug)]
 pub struct Join {
     site: Arc<Site>,

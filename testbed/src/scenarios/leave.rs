@@ -1,4 +1,4 @@
-//! Servers are deleted and their nodes go.
+//! Servers are deleted, and their Nodes must be deleted.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use crate::binary::Launch;
 use crate::nodes::NodeSpec;
 use crate::sweep::{Party, Scenario};
 
-/// The flag by which a program shows that it deletes Nodes.
+/// The flag of programs that delete Nodes.
 const FLAG: &str = "--node-deletion-grace";
-/// No wait that protects a real cluster: the scenario's nodes are new.
+/// Short delays, because the scenario's nodes are new.
 const FLAGS: [&str; 3] = [
     "--node-deletion-grace=0s",
     "--node-deletion-confirm=200ms",
     "--node-monitor-period=200ms",
 ];
 
-/// Some of the servers are deleted and their Nodes are NotReady: these Nodes go, all others stay.
+/// Some servers are deleted and their Nodes are NotReady. These Nodes must be deleted, and all others kept.
 #[derive(Debug)]
 pub struct Leave {
     site: Arc<Site>,
     staying: Vec<String>,
     leaving: Vec<String>,
-    /// Their Nodes.
+    /// The Nodes of the deleted servers.
     left: Mutex<Vec<String>>,
 }
 
 impl Leave {
-    /// The scenario with this many nodes of which this many leave.
+    /// The scenario with this many nodes, of which this many leave.
     #[must_use]
     pub fn new(site: Arc<Site>, nodes: usize, leaving: usize) -> Self {
         Self {
@@ -66,11 +66,11 @@ impl Scenario for Leave {
 
     async fn prepare(&self) -> Result<()> {
         self.site.settle(&self.staying, &self.launch()).await?;
-        // Those that an earlier run left behind go with it.
+        // Also deletes the objects of earlier runs.
         let left_behind = std::mem::take(&mut *self.left.lock());
         for node in left_behind {
-            let gone = kube::api::DeleteParams::default();
-            let _gone = self.site.nodes.delete(&node, &gone).await;
+            let params = kube::api::DeleteParams::default();
+            let _deleted = self.site.nodes.delete(&node, &params).await;
         }
         let mut specs = Vec::new();
         for name in &self.leaving {
@@ -95,7 +95,7 @@ impl Scenario for Leave {
         let found = self.site.list().await?;
         let left = self.left.lock();
         let left = left.iter().find(|name| found.contains_key(*name));
-        Ok(left.map(|name| format!("{name} is still there")))
+        Ok(left.map(|name| format!("{name} still exists")))
     }
 
     async fn check(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Servers get other addresses.
+//! The addresses of servers change.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::binary::Launch;
 use crate::sweep::{Party, Scenario};
 use crate::test_cloud::OpenStackCloud;
 
-/// All servers get other addresses while the program does not run; its first refresh finds it.
+/// The addresses of all servers change while the program does not run. Its first refresh must detect this.
 #[derive(Debug)]
 pub struct Readdress {
     site: Arc<Site>,
@@ -35,7 +35,7 @@ impl Readdress {
     }
 }
 
-/// One of two addresses of a machine, in the simulated cloud's own network.
+/// One of two addresses of a machine, in the simulated cloud's network.
 fn address(machine: usize, odd: bool) -> IpAddr {
     let host = machine * 2 + usize::from(odd) + 4;
     let [high, low] = u16::try_from(host).unwrap_or(u16::MAX).to_be_bytes();
@@ -49,7 +49,7 @@ impl Scenario for Readdress {
     }
 
     fn launch(&self) -> Launch {
-        // A refresh that fails is tried again with the next one.
+        // A failed refresh is retried by the next one.
         self.site.launch(&["--node-status-update-frequency=1s"])
     }
 

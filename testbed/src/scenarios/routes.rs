@@ -1,4 +1,4 @@
-//! Routes come, move and go.
+//! Routes are created, replaced and deleted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::nodes::NodeSpec;
 use crate::sweep::{Party, Scenario};
 use crate::test_cloud::{Machine, TestRoutes};
 
-/// A machine whose name no node has any more.
+/// A machine without a Node.
 const LEAVER: &str = "routed-leaver";
-/// The network of its Pods.
+/// The network of that machine's former Pods.
 const LEFT: &str = "10.244.200.0/24";
-/// Leads outside of the cluster, and stays.
+/// A route outside of the cluster, which must be kept.
 const FOREIGN: &str = "172.16.0.0/12";
 
-/// Some nodes have no route yet, one has a route to another machine, and one that is gone has left its route. Half of the nodes
-/// come while the program runs.
+/// Some nodes have no route, one has a route to another machine, and a deleted node has an orphaned route. Half of the nodes
+/// are created while the program runs.
 #[derive(Debug)]
 pub struct Routes {
     site: Arc<Site>,
@@ -32,7 +32,7 @@ impl Routes {
     /// The scenario with this many nodes, three at least. None if the cloud has no routes.
     ///
     /// # Errors
-    /// If the cloud does not give a table.
+    /// If the cloud cannot create a route table.
     pub async fn new(site: Arc<Site>, nodes: usize) -> Result<Option<Self>> {
         let Some(routes) = site.cloud.routes() else {
             return Ok(None);
@@ -50,7 +50,7 @@ impl Routes {
     }
 
     fn routes(&self) -> Result<&dyn TestRoutes> {
-        self.site.cloud.routes().context("a cloud without routes")
+        self.site.cloud.routes().context("the cloud has no routes")
     }
 
     async fn specs(&self) -> Result<Vec<NodeSpec>> {
@@ -71,20 +71,20 @@ impl Routes {
         machines.into_iter().enumerate().map(spec).collect()
     }
 
-    /// The half that is there when the program starts, and the other one.
+    /// The half that exists when the program starts, and the other one.
     async fn halves(&self) -> Result<(Vec<NodeSpec>, Vec<NodeSpec>)> {
         let mut specs = self.specs().await?;
         let others = specs.split_off(specs.len().div_ceil(2));
         Ok((specs, others))
     }
 
-    async fn wanted(&self) -> Result<BTreeSet<(String, String)>> {
+    async fn expected(&self) -> Result<BTreeSet<(String, String)>> {
         let leaver = self.site.machine(LEAVER).await?;
-        let mut wanted = BTreeSet::from([(FOREIGN.to_owned(), leaver.id)]);
+        let mut expected = BTreeSet::from([(FOREIGN.to_owned(), leaver.id)]);
         for (i, machine) in self.site.machines(&self.names).await?.into_iter().enumerate() {
-            wanted.insert((Self::network(i), machine.id));
+            expected.insert((Self::network(i), machine.id));
         }
-        Ok(wanted)
+        Ok(expected)
     }
 }
 
@@ -127,9 +127,9 @@ impl Scenario for Routes {
     }
 
     async fn missing(&self) -> Result<Option<String>> {
-        let (table, wanted) = (self.routes()?.table().await?, self.wanted().await?);
-        if table != wanted {
-            return Ok(Some(format!("the routes are {table:?} and not {wanted:?}")));
+        let (table, expected) = (self.routes()?.table().await?, self.expected().await?);
+        if table != expected {
+            return Ok(Some(format!("the routes are {table:?} instead of {expected:?}")));
         }
         let found = self.site.list().await?;
         for (i, machine) in self.site.machines(&self.names).await?.iter().enumerate() {
@@ -137,22 +137,22 @@ impl Scenario for Routes {
                 return Ok(Some(format!("{}: {why}", machine.node)));
             }
             if !found.get(&machine.node).is_some_and(is_available) {
-                return Ok(Some(format!("{}: its network is not available", machine.node)));
+                return Ok(Some(format!("{}: the network is not available", machine.node)));
             }
         }
         Ok(None)
     }
 
     async fn check(&self) -> Result<()> {
-        let wanted = self.missing().await?;
-        ensure!(wanted.is_none(), "{}", wanted.unwrap_or_default());
+        let expected = self.missing().await?;
+        ensure!(expected.is_none(), "{}", expected.unwrap_or_default());
         let leaver = self.site.machine(LEAVER).await?;
         let changed = self.routes()?.changed(&leaver).await?;
         ensure!(changed.is_none(), "{LEAVER}: {}", changed.unwrap_or_default());
         for write in self.site.proxy.writes() {
             ensure!(
                 matches!(write.method.as_str(), "PATCH" | "POST"),
-                "neither a condition nor an event: {write}"
+                "not a write of a condition or Event: {write}"
             );
         }
         Ok(())

@@ -17,49 +17,49 @@ use crate::observe::eventually;
 use crate::picture::Picture;
 use crate::sweep::{Party, Scenario};
 
-/// Nothing that prepares a scenario takes this long unless it is broken.
+/// Time limit of each step that prepares a scenario.
 const LIMIT: Duration = Duration::from_secs(120);
 const NAME: &str = "web";
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// Patches of the Service that a life of the program may need: its finalizer, and everything else at once.
+/// Maximum number of patches of the Service by one process: its finalizer, and all other changes at once.
 const MOST_PATCHES: usize = 2;
 
-/// What happens to the Service.
+/// The change of the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It comes.
-    Serve,
+pub enum ServiceChange {
+    /// The Service is created.
+    Create,
     /// Ports, annotations and nodes change.
-    Reshape,
-    /// It goes.
-    Release,
+    Update,
+    /// The Service is deleted.
+    Delete,
 }
 
-/// A Service with three ports, a floating address and a security group on a few nodes. All that happens is there to be
-/// found when the program starts.
+/// A Service with three ports, a floating address and a security group on a few nodes. The change is done before the program
+/// starts.
 #[derive(Debug)]
 pub struct Services {
     site: Arc<Site>,
     nodes: Vec<String>,
-    turn: Turn,
+    change: ServiceChange,
     services: Api<Service>,
-    /// How the cloud is before, and after a run that nothing disturbed.
+    /// The state of the cloud before and after a run without faults.
     before: Mutex<Option<Picture>>,
     after: Mutex<Option<Picture>>,
-    /// Objects that a run which nothing disturbed creates: what comes twice would be found only by a sweep.
+    /// The number of objects that a run without faults creates, to detect duplicates.
     creates: Mutex<Option<Vec<(&'static str, usize)>>>,
 }
 
 impl Services {
     /// The scenario with this many nodes.
     #[must_use]
-    pub fn new(site: Arc<Site>, nodes: usize, turn: Turn) -> Self {
+    pub fn new(site: Arc<Site>, nodes: usize, change: ServiceChange) -> Self {
         Self {
             services: Api::default_namespaced(site.nodes.clone().into_client()),
             site,
             nodes: names("served", nodes),
-            turn,
+            change,
             before: Mutex::default(),
             after: Mutex::default(),
             creates: Mutex::default(),
@@ -74,7 +74,7 @@ impl Services {
         Ok(self.services.get_opt(NAME).await?)
     }
 
-    /// The cloud now; names bear the Service's uid.
+    /// The present state of the cloud. Names contain the Service's UID.
     async fn picture(&self, service: Option<&Service>) -> Result<Picture> {
         let uid = service
             .and_then(|service| service.metadata.uid.clone())
@@ -85,21 +85,21 @@ impl Services {
         self.site.cloud.picture(&words).await
     }
 
-    /// Nothing is left of the Service, here and in the cloud.
+    /// Deletes the Service and its cloud objects.
     async fn wipe(&self) -> Result<()> {
         if self.service().await?.is_some() {
             self.merge(json!({"metadata": {"finalizers": null}})).await?;
-            let _gone = self.services.delete(NAME, &DeleteParams::default()).await;
+            let _deleted = self.services.delete(NAME, &DeleteParams::default()).await;
         }
-        let gone = async || matches!(self.service().await, Ok(None)).then_some(());
-        let gone = eventually(LIMIT, gone).await;
-        gone.context("the Service does not go")?;
+        let is_deleted = async || matches!(self.service().await, Ok(None)).then_some(());
+        let deleted = eventually(LIMIT, is_deleted).await;
+        deleted.context("the Service was not deleted")?;
         self.site.cloud.clear().await?;
         self.exclude(self.nodes.last(), &self.nodes).await?;
         self.site.wipe_events().await
     }
 
-    /// Only this one of the nodes is left out by load balancers.
+    /// Excludes only this node from load balancers.
     async fn exclude(&self, excluded: Option<&String>, nodes: &[String]) -> Result<()> {
         for name in nodes {
             let value = (Some(name) == excluded).then_some("true");
@@ -127,14 +127,14 @@ impl Services {
         Ok(())
     }
 
-    /// A Service that is served, by running the program until it is.
+    /// Creates a Service, and runs the program until it is served.
     async fn serve(&self) -> Result<()> {
         self.create().await?;
         let mut ccm = Ccm::start(&self.quiet())?;
         let ready = async || {
             let service = self.service().await.ok()??;
             let is_served = self.unserved(&service).await.ok()?.is_none();
-            (is_served && self.told("EnsuredLoadBalancer").await.ok()?).then_some(())
+            (is_served && self.has_event("EnsuredLoadBalancer").await.ok()?).then_some(())
         };
         let done = eventually(LIMIT, ready).await;
         ccm.kill()?;
@@ -144,8 +144,8 @@ impl Services {
         self.site.wipe_events().await
     }
 
-    /// Whether the program has said so of the Service.
-    async fn told(&self, reason: &str) -> Result<bool> {
+    /// Whether the Service has an Event with this reason.
+    async fn has_event(&self, reason: &str) -> Result<bool> {
         let fields = format!("involvedObject.kind=Service,reason={reason}");
         let found = self
             .site
@@ -155,7 +155,7 @@ impl Services {
         Ok(!found.items.is_empty())
     }
 
-    /// Why the Service does not name its load balancer, if it does not.
+    /// Why the Service is not served, if it is not.
     async fn unserved(&self, service: &Service) -> Result<Option<String>> {
         let finalizers = &service.metadata.finalizers;
         if !finalizers
@@ -171,7 +171,7 @@ impl Services {
 
 fn ports(ports: [u16; 3]) -> Value {
     let each = ports.into_iter().map(|port| {
-        // Node ports are chosen, so that all runs have the same.
+        // Fixed node ports, so that all runs are equal.
         json!({"name": format!("p{port}"), "port": port, "targetPort": port, "nodePort": 30000 + port % 2700})
     });
     each.collect()
@@ -180,10 +180,10 @@ fn ports(ports: [u16; 3]) -> Value {
 #[async_trait(?Send)]
 impl Scenario for Services {
     fn name(&self) -> String {
-        let what = match self.turn {
-            Turn::Serve => "comes",
-            Turn::Reshape => "changes",
-            Turn::Release => "goes",
+        let what = match self.change {
+            ServiceChange::Create => "is created",
+            ServiceChange::Update => "is changed",
+            ServiceChange::Delete => "is deleted",
         };
         format!("a Service on {} nodes {what}", self.nodes.len() - 1)
     }
@@ -199,7 +199,7 @@ impl Scenario for Services {
     async fn prepare(&self) -> Result<()> {
         self.site.settle(&self.nodes, &self.site.launch(&[])).await?;
         self.wipe().await?;
-        if self.turn == Turn::Serve {
+        if self.change == ServiceChange::Create {
             ensure!(
                 self.picture(None).await?.is_empty(),
                 "the cloud cannot be emptied"
@@ -210,9 +210,9 @@ impl Scenario for Services {
         let before = self.picture(self.service().await?.as_ref()).await?;
         let problem = before.differs(self.before.lock().get_or_insert_with(|| before.clone()));
         if let Some(problem) = problem {
-            bail!("it does not begin as the first run did: {problem}");
+            bail!("the initial state differs from the first run: {problem}");
         }
-        if self.turn == Turn::Release {
+        if self.change == ServiceChange::Delete {
             self.services.delete(NAME, &DeleteParams::default()).await?;
             return Ok(());
         }
@@ -228,21 +228,21 @@ impl Scenario for Services {
             },
         });
         self.merge(changed).await?;
-        // One node goes, another one comes.
+        // Excludes one node, and includes another one.
         self.exclude(self.nodes.first(), &self.nodes).await
     }
 
     async fn missing(&self) -> Result<Option<String>> {
         let service = self.service().await?;
         let picture = self.picture(service.as_ref()).await?;
-        if self.turn == Turn::Release {
+        if self.change == ServiceChange::Delete {
             return Ok(match service {
-                Some(_) => Some("the Service is still there".to_owned()),
+                Some(_) => Some("the Service still exists".to_owned()),
                 None => picture.differs(&Picture::default()),
             });
         }
         let Some(service) = service else {
-            bail!("the Service is gone")
+            bail!("the Service was deleted")
         };
         if let Some(problem) = self.unserved(&service).await? {
             return Ok(Some(problem));
@@ -250,7 +250,7 @@ impl Scenario for Services {
         let known = self.after.lock().clone();
         match known {
             Some(after) => Ok(picture.differs(&after)),
-            None => Ok((!self.told("EnsuredLoadBalancer").await?).then(|| "not ensured yet".to_owned())),
+            None => Ok((!self.has_event("EnsuredLoadBalancer").await?).then(|| "not ensured yet".to_owned())),
         }
     }
 
@@ -269,7 +269,7 @@ impl Scenario for Services {
                 "created {created:?} instead of {most:?}"
             );
         }
-        if self.turn != Turn::Release {
+        if self.change != ServiceChange::Delete {
             let problem = picture.differs(self.after.lock().get_or_insert_with(|| picture.clone()));
             if let Some(problem) = problem {
                 bail!("{problem}");
@@ -278,7 +278,7 @@ impl Scenario for Services {
         let writes = self.site.proxy.writes();
         let deletes = writes.iter().find(|write| write.method == "DELETE");
         if let Some(write) = deletes {
-            bail!("deleted without a reason: {write}");
+            bail!("unexpected delete: {write}");
         }
         let patches = writes
             .iter()

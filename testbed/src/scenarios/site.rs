@@ -1,4 +1,4 @@
-//! Where the scenarios play: control plane, proxy, cloud, and machines for the nodes.
+//! The environment of scenarios: control plane, proxy, cloud, and machines for the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,11 +21,11 @@ use crate::stage::Stage;
 use crate::sweep::Party;
 use crate::test_cloud::{Machine, TestCloud};
 
-/// Nothing that prepares a scenario takes this long unless it is broken.
+/// Time limit of each step that prepares a scenario.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The taint that the API server gives to every new Node.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Patches that one Node may cost, however often the program dies once in between: two, and both again.
+/// Maximum number of patches of one Node: two for each process, and one restart.
 const MOST_PATCHES: usize = 4;
 
 /// Control plane, proxy, cloud and machines.
@@ -33,22 +33,22 @@ const MOST_PATCHES: usize = 4;
 pub struct Site {
     /// The cloud.
     pub cloud: Arc<dyn TestCloud>,
-    /// What the program takes for the API server.
+    /// The program's API server.
     pub proxy: Proxy,
     pub(super) nodes: Api<Node>,
     pub(super) events: Api<Event>,
     stage: tokio::sync::Mutex<Stage>,
     launch: Launch,
     help: String,
-    /// By what a person calls them.
+    /// The machines by display name.
     machines: Mutex<BTreeMap<String, Machine>>,
 }
 
 impl Site {
-    /// Starts everything but the program.
+    /// Starts everything except the program.
     ///
     /// # Errors
-    /// When something does not start.
+    /// When a component does not start.
     pub async fn set(program: &Path, cloud: Arc<dyn TestCloud>) -> Result<Self> {
         let stage = Stage::set(program, false).await?;
         stage.write_cloud_config(&cloud.config())?;
@@ -60,7 +60,7 @@ impl Site {
         let help = blocking(move || Ok(Command::new(program).arg("--help").output()?)).await?;
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
         if help.contains("--leader-elect ") || help.contains("--leader-elect[") {
-            // A program that was killed keeps its Lease, and the next one would wait for its end.
+            // A killed program does not release its Lease, and the next one would wait until it expires.
             launch.args.push("--leader-elect=false".to_owned());
         }
         Ok(Self {
@@ -75,7 +75,7 @@ impl Site {
         })
     }
 
-    /// Writes the program's config anew, with more in it.
+    /// Rewrites the program's config with additional lines.
     pub(super) async fn configure(&self, more: &str) -> Result<()> {
         let text = format!("{}\n{more}", self.cloud.config());
         self.stage.lock().await.write_cloud_config(&text)
@@ -87,7 +87,7 @@ impl Site {
         self.help.contains(flag)
     }
 
-    /// How the program is started, with further flags.
+    /// The command line of the program, with additional flags.
     #[must_use]
     pub fn launch(&self, flags: &[&str]) -> Launch {
         let mut launch = self.launch.clone();
@@ -95,13 +95,13 @@ impl Site {
         launch
     }
 
-    /// Everybody the program talks to.
+    /// The servers of the program.
     #[must_use]
     pub fn parties(&self) -> Vec<&dyn Party> {
         vec![self.cloud.party(), &self.proxy]
     }
 
-    /// What must not stand in a log.
+    /// Texts that must not appear in a log.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
         self.cloud.secrets()
@@ -110,12 +110,12 @@ impl Site {
     /// Kills the API server and starts it again.
     ///
     /// # Errors
-    /// When it does not come back.
+    /// When it does not become ready.
     pub async fn restart_api_server(&self) -> Result<()> {
         self.stage.lock().await.control_plane.restart().await
     }
 
-    /// The machine of this name, created if there is none.
+    /// The machine with this name, created if missing.
     pub(super) async fn machine(&self, name: &str) -> Result<Machine> {
         if let Some(machine) = self.machines.lock().get(name) {
             return Ok(machine.clone());
@@ -125,7 +125,7 @@ impl Site {
         Ok(machine)
     }
 
-    /// Machines of these names.
+    /// The machines with these names, created if missing.
     pub(super) async fn machines(&self, names: &[String]) -> Result<Vec<Machine>> {
         let mut machines = Vec::with_capacity(names.len());
         for name in names {
@@ -134,7 +134,7 @@ impl Site {
         Ok(machines)
     }
 
-    /// Deletes the machine of this name.
+    /// Deletes the machine with this name.
     pub(super) async fn delete_machine(&self, name: &str) -> Result<()> {
         let machine = self.machines.lock().remove(name);
         match machine {
@@ -143,7 +143,7 @@ impl Site {
         }
     }
 
-    /// Notes how a machine is now.
+    /// Records the present state of a machine.
     pub(super) fn note(&self, name: &str, machine: Machine) {
         self.machines.lock().insert(name.to_owned(), machine);
     }
@@ -161,7 +161,7 @@ impl Site {
         Ok(())
     }
 
-    /// Registers Nodes as kubelets do, which try again until the API server takes them.
+    /// Registers Nodes like kubelets, with retries until the API server accepts them.
     pub(super) async fn register(&self, specs: &[NodeSpec]) -> Result<()> {
         let register = async || {
             let mut specs = specs.to_vec();
@@ -178,10 +178,10 @@ impl Site {
                 .ok()
         };
         let done = eventually(LIMIT, register).await;
-        done.context("the API server does not take nodes")
+        done.context("the API server does not accept nodes")
     }
 
-    /// Makes machines and Nodes that are initialised, by running the program until they are.
+    /// Creates machines and Nodes, and runs the program until the Nodes are initialized.
     pub(super) async fn settle(&self, names: &[String], launch: &Launch) -> Result<()> {
         if self.settled(names).await?.is_none() {
             return Ok(());
@@ -205,13 +205,13 @@ impl Site {
         }
     }
 
-    /// What keeps these Nodes from being as their machines are, if anything does.
+    /// The first difference between these Nodes and their machines, if any.
     pub(super) async fn settled(&self, names: &[String]) -> Result<Option<String>> {
         let machines = self.machines(names).await?;
         let found = self.list().await?;
         for (name, machine) in names.iter().zip(&machines) {
             let problem = match found.get(&machine.node) {
-                None => Some("there is no node".to_owned()),
+                None => Some("the Node does not exist".to_owned()),
                 Some(node) => differs(machine, node),
             };
             if let Some(problem) = problem {
@@ -230,19 +230,19 @@ impl Site {
             .collect())
     }
 
-    /// Nothing is there beyond these Nodes, nothing was deleted but `leaving`, and nothing was done or said too often.
+    /// Checks that only these Nodes exist, only `leaving` was deleted, and no patch or Event was repeated too often.
     pub(super) async fn check(&self, names: &[String], leaving: &[String]) -> Result<()> {
         let machines = self.machines(names).await?;
         let found = self.list().await?;
-        let wanted: BTreeSet<_> = machines.iter().map(|machine| &machine.node).collect();
-        ensure!(found.keys().eq(wanted), "the nodes are {:?}", found.keys());
+        let expected: BTreeSet<_> = machines.iter().map(|machine| &machine.node).collect();
+        ensure!(found.keys().eq(expected), "the nodes are {:?}", found.keys());
         let mut patches = BTreeMap::<_, usize>::new();
         for write in self.proxy.writes() {
             let ours = write.resource == "nodes" && write.status.is_some_and(|status| status < 300);
             match write.method.as_str() {
                 "DELETE" => ensure!(
                     write.resource == "nodes" && leaving.contains(&write.name),
-                    "deleted without a reason: {write}"
+                    "unexpected delete: {write}"
                 ),
                 "PATCH" if ours && write.fault.is_none() => *patches.entry(write.name).or_default() += 1,
                 _ => {}
@@ -254,43 +254,43 @@ impl Site {
         self.check_events().await
     }
 
-    /// No event was written twice in one life of the program, and there was one death at most.
+    /// Checks that each process wrote each Event at most once, with at most one restart.
     pub(super) async fn check_events(&self) -> Result<()> {
-        let mut said = BTreeMap::<_, usize>::new();
+        let mut counts = BTreeMap::<_, usize>::new();
         for event in self.events.list(&ListParams::default()).await?.items {
             let what = (event.involved_object.name, event.reason, event.message);
-            *said.entry(what).or_default() += 1;
+            *counts.entry(what).or_default() += 1;
         }
-        match said.into_iter().find(|(_, count)| *count > 2) {
-            Some((what, count)) => bail!("said {count} times: {what:?}"),
+        match counts.into_iter().find(|(_, count)| *count > 2) {
+            Some((what, count)) => bail!("Event written {count} times: {what:?}"),
             None => Ok(()),
         }
     }
 }
 
-/// How a Node is not as its machine is.
+/// The difference between a Node and its machine.
 fn differs(machine: &Machine, node: &Node) -> Option<String> {
     if !is_initialized(node) {
         return Some("not initialized".to_owned());
     }
     if provider_id(node) != machine.provider_id {
-        let (have, wanted) = (provider_id(node), &machine.provider_id);
-        return Some(format!("provider ID {have} instead of {wanted}"));
+        let (found, expected) = (provider_id(node), &machine.provider_id);
+        return Some(format!("provider ID {found} instead of {expected}"));
     }
-    let wanted: Vec<_> = machine
+    let expected: Vec<_> = machine
         .addresses
         .iter()
         .map(|(kind, address)| (kind.as_str(), address.as_str()))
         .collect();
-    if addresses(node) != wanted {
-        return Some(format!("addresses {:?} instead of {wanted:?}", addresses(node)));
+    if addresses(node) != expected {
+        return Some(format!("addresses {:?} instead of {expected:?}", addresses(node)));
     }
-    // Labels of the kubelet and taints of others were not lost.
+    // Labels of the kubelet and taints of others must be kept.
     let hostname = ("kubernetes.io/hostname".to_owned(), machine.node.clone());
-    for (key, wanted) in machine.labels.iter().chain([&hostname]) {
-        let have = label(node, key);
-        if have != Some(wanted) {
-            return Some(format!("label {key} is {have:?} instead of {wanted}"));
+    for (key, expected) in machine.labels.iter().chain([&hostname]) {
+        let found = label(node, key);
+        if found != Some(expected) {
+            return Some(format!("label {key} is {found:?} instead of {expected}"));
         }
     }
     (taints(node) != [NOT_READY]).then(|| format!("taints {:?}", taints(node)))

@@ -10,27 +10,27 @@ use ccm_sim::Moment;
 use super::{Scenario, begin, converged, examine};
 use crate::binary::Ccm;
 
-/// Where the program is killed.
+/// A point at which the program is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// Whose call, by its place among the scenario's parties.
+    /// The index of the party among the scenario's parties.
     pub party: usize,
-    /// Which call, counted from 1.
+    /// The number of the call, counted from 1.
     pub nth: u64,
-    /// When in the life of the call.
+    /// The moment of the call.
     pub moment: Moment,
 }
 
-/// Which points are played.
+/// The selection of points.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Selection {
-    /// Every one.
+    /// All points.
     #[default]
     All,
-    /// Every n-th, but at least four where there are few.
+    /// Every n-th point, but at least four.
     Every(usize),
-    /// All but so many at the beginning.
-    Beyond(usize),
+    /// All points after this many at the beginning.
+    Skip(usize),
 }
 
 impl Selection {
@@ -43,10 +43,10 @@ impl Selection {
     fn of(self, points: Vec<Point>) -> Vec<Point> {
         match self {
             Self::All => points,
-            Self::Beyond(played) => points.into_iter().skip(played).collect(),
+            Self::Skip(count) => points.into_iter().skip(count).collect(),
             Self::Every(step) => {
                 let step = step.min(points.len() / 4).max(1);
-                // A multiple of three would meet every call at the same moment.
+                // A multiple of three would select the same moment of every call.
                 let step = if step.is_multiple_of(Moment::ALL.len()) {
                     step + 1
                 } else {
@@ -58,56 +58,56 @@ impl Selection {
     }
 }
 
-/// A point at which the program did not get over its death.
+/// A point from which the program did not recover.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Where, in words.
+    /// The description of the point.
     pub place: String,
-    /// What was wrong.
+    /// The problem.
     pub problem: String,
 }
 
-/// How far a sweep is.
+/// The progress of a sweep.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Progress {
     /// Points that were played.
     pub done: usize,
-    /// Points in all.
+    /// All points.
     pub total: usize,
     /// Failures among them.
     pub failures: usize,
-    /// Time until the end at the present pace.
+    /// Estimated time until the end.
     pub left: Duration,
 }
 
-/// What came of a sweep.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
     /// The scenario.
     pub scenario: String,
-    /// Calls of a run that nothing disturbed, by party.
+    /// Calls of a run without faults, by party.
     pub calls: BTreeMap<&'static str, usize>,
-    /// Points that there are.
+    /// Possible points.
     pub possible: usize,
     /// Points that were played.
     pub played: usize,
-    /// Points that the program was done before; another run makes a call less.
+    /// Points that were not reached, because a run made fewer calls.
     pub missed: usize,
-    /// Where it did not work.
+    /// The failures.
     pub failures: Vec<Failure>,
-    /// How long it took.
+    /// The duration of the sweep.
     pub elapsed: Duration,
-    /// Longest time from the death to the end.
+    /// Longest time from a crash to the expected result.
     pub slowest: Duration,
 }
 
 impl Report {
-    /// Fails if there was any failure, naming all of them.
+    /// Fails if a point failed, with all failures.
     ///
     /// # Errors
-    /// If there was one; also if hardly any point was reached, as that says nothing.
+    /// If a point failed, or too few points were reached.
     pub fn verdict(&self) -> Result<()> {
         if !self.failures.is_empty() {
             let mut text = format!("{self}");
@@ -131,7 +131,7 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "{} of {} points played in {:.0} s, {} missed, {} failed, at most {:.1} s from death to end",
+            "{} of {} points played in {:.0} s, {} missed, {} failed, recovery in at most {:.1} s",
             self.played,
             self.possible,
             self.elapsed.as_secs_f64(),
@@ -145,9 +145,9 @@ impl fmt::Display for Report {
 /// A crash sweep of one scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
-    /// Which points are played.
+    /// The selection of points.
     pub selection: Selection,
-    /// Longest time that anything may take.
+    /// Time limit of each step.
     pub limit: Duration,
 }
 
@@ -160,19 +160,19 @@ impl Default for Sweep {
     }
 }
 
-/// How a run ended that was to stop somewhere.
-enum Ended {
-    /// At that call.
+/// The end of a run with a stop.
+enum RunEnd {
+    /// The program was stopped at this call.
     Stopped(String),
-    /// The program was done before.
+    /// The program finished before the stop.
     Missed,
 }
 
 impl Sweep {
-    /// Plays the scenario undisturbed, and says how many calls it made of each party.
+    /// Runs the scenario without faults, and returns the number of calls by party.
     ///
     /// # Errors
-    /// If it does not work.
+    /// If the scenario fails.
     pub async fn rehearse(&self, scenario: &dyn Scenario) -> Result<Vec<usize>> {
         let launch = scenario.launch();
         begin(scenario, &launch.log).await?;
@@ -181,7 +181,7 @@ impl Sweep {
         let (acted, done) = tokio::join!(acting, converged(scenario, &mut ccm, self.limit));
         acted?;
         done?;
-        // Events come last, and are all written before an orderly end.
+        // All Events are written before an orderly end.
         finish(&mut ccm, self.limit).await?;
         examine(scenario, &launch.log).await?;
         Ok(scenario
@@ -191,20 +191,20 @@ impl Sweep {
             .collect())
     }
 
-    /// Plays the sweep. A point that fails does not end it.
+    /// Runs the sweep. It continues after failures.
     ///
     /// # Errors
-    /// If the scenario does not even work undisturbed.
+    /// If the scenario fails without faults.
     pub async fn run(
         &self,
         scenario: &dyn Scenario,
-        mut tell: impl FnMut(&Progress) + Send,
+        mut report_progress: impl FnMut(&Progress) + Send,
     ) -> Result<Report> {
         let began = Instant::now();
         let counts = self
             .rehearse(scenario)
             .await
-            .with_context(|| format!("{} does not work undisturbed", scenario.name()))?;
+            .with_context(|| format!("{} fails without faults", scenario.name()))?;
         let parties = scenario.parties();
         let mut report = Report {
             scenario: scenario.name(),
@@ -230,7 +230,7 @@ impl Sweep {
             }
             report.played = done + 1;
             let each = sweeping.elapsed().div_f64(report.played as f64);
-            tell(&Progress {
+            report_progress(&Progress {
                 done: report.played,
                 total: points.len(),
                 failures: report.failures.len(),
@@ -241,7 +241,7 @@ impl Sweep {
         Ok(report)
     }
 
-    /// Plays one point: `false` if it was not reached.
+    /// Runs one point. Returns `false` if it was not reached.
     async fn play(
         &self,
         scenario: &dyn Scenario,
@@ -253,18 +253,18 @@ impl Sweep {
         let outcome = async {
             begin(scenario, &launch.log).await?;
             match self.until_stopped(scenario, point).await? {
-                Ended::Missed => {
+                RunEnd::Missed => {
                     examine(scenario, &launch.log).await?;
                     return Ok(false);
                 }
-                Ended::Stopped(call) => place = describe(scenario, point, Some(&call)),
+                RunEnd::Stopped(call) => place = describe(scenario, point, Some(&call)),
             }
             for party in scenario.parties() {
-                // Or what the dead program asked for would be carried out after all.
+                // Stopped calls of the killed program must not be carried out.
                 tokio::time::timeout(self.limit, party.none_held())
                     .await
-                    .context("a call of the program that was killed is still held")?;
-                party.calm();
+                    .context("a call of the killed program is still stopped")?;
+                party.clear_faults();
             }
             let restarted = Instant::now();
             let mut ccm = Ccm::start(&launch)?;
@@ -278,8 +278,8 @@ impl Sweep {
         outcome.map_err(|error| (place, error))
     }
 
-    /// Starts the program and kills it when it gets there.
-    async fn until_stopped(&self, scenario: &dyn Scenario, point: Point) -> Result<Ended> {
+    /// Starts the program and kills it at the point.
+    async fn until_stopped(&self, scenario: &dyn Scenario, point: Point) -> Result<RunEnd> {
         let parties = scenario.parties();
         let party = parties.get(point.party).context("no such party")?;
         let reached = party.stop_at(point.nth, point.moment);
@@ -291,10 +291,10 @@ impl Sweep {
             };
             let ended = tokio::select! {
                 biased;
-                Some(call) = reached => Ok(Ended::Stopped(call)),
-                done = done => done.map(|()| Ended::Missed),
+                Some(call) = reached => Ok(RunEnd::Stopped(call)),
+                done = done => done.map(|()| RunEnd::Missed),
             };
-            // At once, while `act` may still be going on.
+            // At once, while `act` may still run.
             ccm.kill()?;
             ended
         };
@@ -304,12 +304,12 @@ impl Sweep {
     }
 }
 
-/// Asks it to end and waits.
+/// Terminates the program and waits for its end.
 async fn finish(ccm: &mut Ccm, limit: Duration) -> Result<()> {
     ccm.terminate()?;
     let status = ccm.wait(limit).await?;
     if !status.success() {
-        bail!("asked to end, it ended with {status}");
+        bail!("the program did not terminate cleanly: {status}");
     }
     Ok(())
 }
@@ -349,19 +349,19 @@ mod tests {
     #[test]
     fn a_selection_visits_every_moment() {
         let all = points(&[100]);
-        for wanted in [30, 50, 100] {
-            let some = Selection::about(wanted, all.len()).of(all.clone());
+        for count in [30, 50, 100] {
+            let some = Selection::about(count, all.len()).of(all.clone());
             assert!(
-                (wanted / 2..=wanted).contains(&some.len()),
-                "{} of {wanted}",
+                (count / 2..=count).contains(&some.len()),
+                "{} of {count}",
                 some.len()
             );
             for moment in Moment::ALL {
                 assert!(some.iter().any(|point| point.moment == moment), "{moment}");
             }
         }
-        assert_eq!(Selection::Beyond(290).of(all.clone()), all[290..]);
-        // Zero stands for all, too.
+        assert_eq!(Selection::Skip(290).of(all.clone()), all[290..]);
+        // Zero also selects all points.
         for step in [0, 1] {
             assert_eq!(Selection::Every(step).of(all.clone()).len(), 300, "step {step}");
         }
@@ -377,7 +377,7 @@ mod tests {
         assert!(report.verdict().is_ok());
         report.failures.push(Failure {
             place: "call 3 of the cloud".to_owned(),
-            problem: "node-1 is gone".to_owned(),
+            problem: "node-1 is missing".to_owned(),
         });
         let text = report
             .verdict()
@@ -385,14 +385,14 @@ mod tests {
             .err()
             .unwrap_or_default();
         assert!(
-            text.contains("call 3 of the cloud") && text.contains("node-1 is gone"),
+            text.contains("call 3 of the cloud") && text.contains("node-1 is missing"),
             "{text}"
         );
         report.failures.clear();
         report.missed = 2;
         assert!(
             report.verdict().is_err(),
-            "a sweep that reaches nothing is no success"
+            "a sweep that reaches too few points fails"
         );
     }
 }

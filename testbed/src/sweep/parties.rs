@@ -9,11 +9,11 @@ use futures_util::future::BoxFuture;
 use super::Party;
 use crate::proxy::{Action, Controls, Proxy, Request, Rule};
 
-/// How likely each kind of failure is for a call.
+/// The probability of each kind of failure for a call.
 pub(crate) const LIKELY: f64 = 0.08;
-/// The same for what lasts until the storm is over, and with it everything that waits for the answer.
+/// The probability of faults that block a call until the end of the storm.
 const UNLIKELY: f64 = 0.01;
-/// A slow answer.
+/// The delay of a slow answer.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// An answer with this status and no body.
@@ -25,7 +25,7 @@ pub(crate) fn status(code: u16, retry_after: Option<u32>) -> Action {
     }
 }
 
-/// The rules of a storm at a proxy, each with a seed of its own: these answers of a throttling server, then every other failure.
+/// The rules of a storm at a proxy, each with its own seed: answers of a throttling server, and all other failures.
 pub(crate) fn storm(
     seed: u64,
     throttled: impl IntoIterator<Item = (Action, f64)>,
@@ -38,7 +38,7 @@ pub(crate) fn storm(
         (Action::CommitThenReset, LIKELY),
         (Action::Truncate, LIKELY),
         (Action::Delay(SLOW), LIKELY),
-        // Until the storm is over: what was given up long ago still happens then.
+        // Until the end of the storm: the calls are then carried out, although their clients gave up.
         (Action::Hold(Moment::Before), UNLIKELY),
         (Action::Hold(Moment::AfterCommit), UNLIKELY),
     ];
@@ -51,7 +51,7 @@ pub(crate) fn storm(
         })
 }
 
-/// A write that counts: who is the leader is another matter.
+/// Whether the request is a counted write. Leader election is not counted.
 fn counts(request: &Request) -> bool {
     request.is_write() && !request.is_lease()
 }
@@ -79,14 +79,14 @@ impl Party for Proxy {
         Controls::none_held(self).boxed()
     }
 
-    fn rage(&self, seed: u64) {
+    fn inject_faults(&self, seed: u64) {
         let throttled = [(status(429, Some(1)), LIKELY), (status(429, None), LIKELY)];
         for rule in storm(seed, throttled, |action| {
             Rule::when(|request| !request.is_lease(), action)
         }) {
             self.add(rule);
         }
-        // A success that says nothing is believable only where nothing was asked to be changed.
+        // An empty success is realistic only for reads.
         let mut rule = Rule::when(
             |request| !request.is_write() && !request.is_lease(),
             Action::EmptyJson,
@@ -100,7 +100,7 @@ impl Party for Proxy {
         self.fired()
     }
 
-    fn calm(&self) {
+    fn clear_faults(&self) {
         self.clear();
     }
 }
@@ -135,7 +135,7 @@ impl Party for Behavior {
         async move { Behavior::none_held(&cloud).await }.boxed()
     }
 
-    fn rage(&self, seed: u64) {
+    fn inject_faults(&self, seed: u64) {
         let throttle = |retry_after: Option<&str>| CloudAction::Status {
             code: 429,
             body: None,
@@ -164,7 +164,7 @@ impl Party for Behavior {
                 UNLIKELY,
             ),
         ];
-        // So low that calls wait.
+        // Low enough that calls wait.
         let quota = Quota {
             per_second: 3.0,
             burst: 3,
@@ -186,7 +186,7 @@ impl Party for Behavior {
         self.faults().iter().map(|fault| fault.fired).sum()
     }
 
-    fn calm(&self) {
+    fn clear_faults(&self) {
         self.clear_faults();
         for service in self.services() {
             self.set_quota(service, None);

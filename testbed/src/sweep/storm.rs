@@ -9,19 +9,19 @@ use anyhow::{Context as _, Result, ensure};
 use super::{PAUSE, Scenario, begin, converged, examine};
 use crate::binary::Ccm;
 
-/// How many calls a call may become, and how many a failure may cost.
+/// Maximum number of calls for each original call and for each failure.
 const MOST_CALLS: f64 = 3.0;
 
-/// A storm over one scenario.
+/// A fault storm during one scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Storm {
-    /// From which everything random is drawn.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// It is over after this many failures...
+    /// The storm ends after this many failures...
     pub failures: u64,
     /// ...or after this time.
     pub longest: Duration,
-    /// Longest time from its end until nothing is missing any more.
+    /// Time limit from its end until nothing is missing.
     pub limit: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Storm {
     }
 }
 
-/// What came of a storm.
+/// The result of a storm.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StormReport {
@@ -50,10 +50,10 @@ pub struct StormReport {
     pub failures: BTreeMap<&'static str, u64>,
     /// Calls, by party.
     pub calls: BTreeMap<&'static str, usize>,
-    /// Calls of a run that nothing disturbed, by party.
+    /// Calls of a run without faults, by party.
     pub calm_calls: BTreeMap<&'static str, usize>,
-    /// How long it raged.
-    pub raged: Duration,
+    /// The duration of the storm.
+    pub duration: Duration,
     /// Time from its end until nothing was missing.
     pub recovery: Duration,
 }
@@ -72,25 +72,25 @@ impl fmt::Display for StormReport {
         }
         write!(
             f,
-            "raged {:.1} s, done {:.1} s later",
-            self.raged.as_secs_f64(),
+            "storm of {:.1} s, recovery in {:.1} s",
+            self.duration.as_secs_f64(),
             self.recovery.as_secs_f64()
         )
     }
 }
 
 impl StormReport {
-    /// Fails if the program answered failures with many more calls.
+    /// Fails if the program retried failed calls too often.
     ///
     /// # Errors
-    /// With the figures.
+    /// The program made too many calls; with the numbers.
     pub fn verdict(&self) -> Result<()> {
-        let seconds = (self.raged + self.recovery).as_secs_f64();
+        let seconds = (self.duration + self.recovery).as_secs_f64();
         for (party, &calls) in &self.calls {
             let failures = self.failures.get(party).copied().unwrap_or_default() as f64;
             let calm = self.calm_calls.get(party).copied().unwrap_or_default() as f64;
-            // A failed call is made again, and what it was for may be asked anew from the start. What is asked
-            // periodically is asked once a second at most.
+            // A failed call is retried, and its operation may be repeated from the start. Periodic calls are made at most
+            // once a second.
             let most = MOST_CALLS * (calm + failures) + calm * seconds;
             ensure!(
                 calls as f64 <= most,
@@ -102,15 +102,15 @@ impl StormReport {
 }
 
 impl Storm {
-    /// Plays the scenario in the storm. The program must live through it and finish when it is over. The numbers of
-    /// calls without a storm are what [`super::Sweep::rehearse`] says.
+    /// Runs the scenario in the storm. The program must not end, and must finish after the storm. [`super::Sweep::rehearse`]
+    /// returns the numbers of calls without a storm.
     ///
     /// # Errors
-    /// If it does not; the text has the seed.
+    /// If it does not; with the seed.
     pub async fn run(&self, scenario: &dyn Scenario, calm_calls: &[usize]) -> Result<StormReport> {
         let report = self.play(scenario, calm_calls).await;
         for party in scenario.parties() {
-            party.calm();
+            party.clear_faults();
         }
         report.with_context(|| format!("{} in a storm with seed {}", scenario.name(), self.seed))
     }
@@ -120,18 +120,18 @@ impl Storm {
         begin(scenario, &launch.log).await?;
         let parties = scenario.parties();
         for (seed, party) in (self.seed.wrapping_mul(1000)..).step_by(100).zip(&parties) {
-            party.rage(seed);
+            party.inject_faults(seed);
         }
         let began = Instant::now();
         let mut ccm = Ccm::start(&launch)?;
-        let (acted, ()) = tokio::join!(scenario.act(), self.rage(scenario, began));
+        let (acted, ()) = tokio::join!(scenario.act(), self.wait_for_end(scenario, began));
         acted?;
         let failures = parties
             .iter()
             .map(|party| (party.name(), party.failures()))
             .collect();
         for party in &parties {
-            party.calm();
+            party.clear_faults();
         }
         let over = Instant::now();
         converged(scenario, &mut ccm, self.limit).await?;
@@ -152,20 +152,20 @@ impl Storm {
                 .map(|party| party.name())
                 .zip(calm_calls.iter().copied())
                 .collect(),
-            raged: over.duration_since(began),
+            duration: over.duration_since(began),
             recovery,
         })
     }
 
-    /// Returns when the storm is over: enough has failed, it lasted long enough, or the program is done in spite of it.
-    async fn rage(&self, scenario: &dyn Scenario, began: Instant) {
+    /// Returns at the end of the storm: after enough failures or enough time, or when the program has finished.
+    async fn wait_for_end(&self, scenario: &dyn Scenario, began: Instant) {
         let parties = scenario.parties();
         let failures = || parties.iter().map(|party| party.failures()).sum::<u64>();
         let mut disturbed = false;
         while failures() < self.failures && began.elapsed() < self.longest {
             if !disturbed && failures() >= self.failures / 4 {
                 disturbed = true;
-                // What it breaks is seen in the end.
+                // Problems are detected at the end.
                 let _tried = scenario.disturb().await;
             }
             if matches!(scenario.missing().await, Ok(None)) {

@@ -1,4 +1,4 @@
-//! An account of AWS, on moto.
+//! An AWS account on moto as a test cloud.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
 use crate::moto::{Account, Moto, REGION};
-use crate::picture::{Picture, spoken};
+use crate::picture::{Picture, replace_words};
 use crate::proxy::{AWS_READS as READS, Action, Rule};
 use crate::sweep::Party;
 
@@ -29,11 +29,11 @@ pub(super) const DOCUMENTS_CONFIG: DocumentsConfig = DocumentsConfig {
     ],
 };
 
-/// An account with a network of three zones and no machines.
+/// An account with a network in three zones and without machines.
 #[derive(Debug)]
 pub struct AwsCloud {
     account: Account<'static>,
-    /// The nodes on the instances.
+    /// The node names by instance.
     machines: Mutex<BTreeMap<String, String>>,
 }
 
@@ -53,7 +53,7 @@ fn text(object: &Value, key: &str) -> String {
         .to_owned()
 }
 
-/// Sorts all lists: the order of ids, which differs from run to run, is no difference.
+/// Sorts all lists, because the order of IDs differs between runs.
 fn sort(value: &mut Value) {
     match value {
         Value::Array(items) => {
@@ -66,7 +66,7 @@ fn sort(value: &mut Value) {
 }
 
 impl AwsCloud {
-    /// Makes the account on the moto server of this process.
+    /// Creates the account on the moto server of this process.
     ///
     /// # Errors
     /// When moto cannot be installed or started.
@@ -101,7 +101,7 @@ impl std::ops::Deref for AwsCloud {
 
 #[async_trait]
 impl TestRoutes for AwsCloud {
-    /// The table of the public subnets has the cluster's tag from the beginning.
+    /// The table of the public subnets already has the cluster's tag.
     async fn create_table(&self) -> Result<String> {
         Ok(String::new())
     }
@@ -143,7 +143,7 @@ impl TestRoutes for AwsCloud {
         Ok((checks != Some(&json!(false))).then(|| format!("source/destination check {checks:?}")))
     }
 
-    /// An instance that is no node keeps its check.
+    /// An instance that is not a node must keep its source/destination check.
     async fn changed(&self, guest: &Machine) -> Result<Option<String>> {
         let drops = self.drops(guest, "").await?;
         Ok(drops
@@ -175,8 +175,8 @@ impl TestCloud for AwsCloud {
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {
-        let mut made = self.account.launch(&[name.to_owned()]).await?;
-        let (_, node, id, zone) = made.pop().context("no instance")?;
+        let mut created = self.account.launch(&[name.to_owned()]).await?;
+        let (_, node, id, zone) = created.pop().context("no instance")?;
         self.machines.lock().insert(id.clone(), node.clone());
         let asked = json!({"InstanceIds": [id]});
         let seen = self.account.call("ec2", "describe_instances", asked).await?;
@@ -219,19 +219,19 @@ impl TestCloud for AwsCloud {
         let mut words = words.to_vec();
         for (id, name) in names.as_object().into_iter().flatten() {
             let name = name.as_str().unwrap_or_default();
-            // Names of load balancers consist of uids, which the caller knows.
+            // Names of load balancers consist of UIDs, which the caller knows.
             if !name.starts_with("<lbname") {
                 words.push((id.clone(), name.to_owned()));
             }
         }
         let words = words.into_iter().collect();
-        let mut objects: Value = serde_json::from_str(&spoken(&objects.to_string(), &words))?;
+        let mut objects: Value = serde_json::from_str(&replace_words(&objects.to_string(), &words))?;
         sort(&mut objects);
         let mut lines = Vec::new();
         for (kind, objects) in objects.as_object_mut().into_iter().flatten() {
             for object in objects.as_array_mut().into_iter().flatten() {
                 let (name, rules) = (text(object, "name"), object["rules"].take());
-                // A group of the nodes without rules is how the account begins.
+                // The group of the nodes has no rules in a new account.
                 if rules == json!([]) && ["nodes", "extra"].contains(&name.as_str()) {
                     continue;
                 }
@@ -250,10 +250,10 @@ impl TestCloud for AwsCloud {
     fn created(&self) -> Vec<(&'static str, usize)> {
         let requests = self.account.proxy.requests();
         let count = |action: &str| {
-            let made = requests.iter().filter(|request| {
+            let created = requests.iter().filter(|request| {
                 request.name == action && request.status.is_some_and(|status| status < 300)
             });
-            made.count()
+            created.count()
         };
         CREATES.iter().map(|action| (*action, count(action))).collect()
     }
@@ -267,12 +267,12 @@ impl TestCloud for AwsCloud {
         let [balancer] = balancers.as_slice() else {
             return Ok(Some(format!("{} load balancers", balancers.len())));
         };
-        let wanted = balancer["DNSName"].as_str();
+        let expected = balancer["DNSName"].as_str();
         let status = service.status.as_ref();
         let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
         Ok(match ingress {
-            Some([only]) if only.hostname.as_deref() == wanted => None,
-            other => Some(format!("status {other:?} instead of {wanted:?}")),
+            Some([only]) if only.hostname.as_deref() == expected => None,
+            other => Some(format!("status {other:?} instead of {expected:?}")),
         })
     }
 
@@ -328,7 +328,7 @@ impl TestCloud for AwsCloud {
             let health = json!({"TargetGroupArn": group["TargetGroupArn"]});
             let health = match self.account.call("v2", "describe_target_health", health).await {
                 Ok(health) => health,
-                // It was deleted since the list was read.
+                // The target group was deleted after the list was read.
                 Err(error) if error.to_string().contains("TargetGroupNotFound") => continue,
                 Err(error) => return Err(error),
             };

@@ -1,4 +1,4 @@
-//! The simulated DigitalOcean.
+//! The simulated DigitalOcean as a test cloud.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct DigitalOceanCloud {
 }
 
 impl DigitalOceanCloud {
-    /// Starts it.
+    /// Starts the simulator.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -143,10 +143,10 @@ impl TestCloud for DigitalOceanCloud {
 
     fn created(&self) -> Vec<(&'static str, usize)> {
         let calls = Behavior::calls(&self.cloud);
-        let made = calls.iter().filter(|call| {
+        let created = calls.iter().filter(|call| {
             call.op == "loadBalancers_create" && call.status.is_some_and(|status| status < 300)
         });
-        vec![("loadBalancers_create", made.count())]
+        vec![("loadBalancers_create", created.count())]
     }
 
     async fn unserved(&self, service: &Service) -> Result<Option<String>> {
@@ -159,12 +159,12 @@ impl TestCloud for DigitalOceanCloud {
         if id != Some(&text(balancer, "id")) {
             return Ok(Some(format!("annotations {annotations:?}")));
         }
-        let wanted = text(balancer, "ip");
+        let expected = text(balancer, "ip");
         let status = service.status.as_ref();
         let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
         Ok(match ingress {
-            Some([only]) if only.ip.as_ref() == Some(&wanted) => None,
-            other => Some(format!("status {other:?} instead of {wanted}")),
+            Some([only]) if only.ip.as_ref() == Some(&expected) => None,
+            other => Some(format!("status {other:?} instead of {expected}")),
         })
     }
 
@@ -206,7 +206,7 @@ impl TestCloud for DigitalOceanCloud {
         for balancer in self.balancers() {
             let ids = balancer.get("droplet_ids").and_then(Value::as_array);
             let nodes: BTreeSet<_> = ids.into_iter().flatten().filter_map(name).collect();
-            // Each forwarding rule leads to all droplets.
+            // Each forwarding rule has all droplets.
             let rules = balancer.get("forwarding_rules").and_then(Value::as_array);
             for rule in rules.into_iter().flatten() {
                 let pool = format!("{} {}", text(&balancer, "name"), rule["entry_port"]);

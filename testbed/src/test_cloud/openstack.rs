@@ -1,4 +1,4 @@
-//! The simulated OpenStack.
+//! The simulated OpenStack as a test cloud.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,11 +24,11 @@ pub(super) const DOCUMENTS_CONFIG: DocumentsConfig = DocumentsConfig {
     environment: &[],
 };
 
-/// What makes the program manage everything that it can.
+/// The options that enable all features of the program.
 const CONFIG: &str = "[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
 const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
 const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
-/// What the simulated cloud's tokens begin with.
+/// The prefix of the simulated cloud's tokens.
 const TOKEN: &str = "gAAAAA";
 const CREATES: [&str; 3] = [
     "loadbalancer_create",
@@ -36,22 +36,22 @@ const CREATES: [&str; 3] = [
     "security_group_create",
 ];
 
-/// An address pair of a port that is not the cluster's business.
+/// An address pair of a port that does not belong to the cluster.
 const FOREIGN_PAIR: &str = "192.168.7.7";
 
-/// A simulated OpenStack with a network, a router and no machines.
+/// A simulated OpenStack with a network, a router and without machines.
 #[derive(Debug)]
 pub struct OpenStackCloud {
     cloud: OpenStack,
     secret: String,
     /// The router with the routes to Pods.
     router: OnceLock<String>,
-    /// Ids of machines by their first addresses.
+    /// IDs of machines by their first addresses.
     machines: Mutex<BTreeMap<IpAddr, String>>,
 }
 
 impl OpenStackCloud {
-    /// Starts it.
+    /// Starts the simulator.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -70,10 +70,10 @@ impl OpenStackCloud {
     /// The only port of a machine.
     ///
     /// # Errors
-    /// If it has none.
+    /// If the machine has no port.
     pub fn port(&self, machine: &Machine) -> Result<String> {
         let port = self.cloud.server_ports(&machine.id).into_iter().next();
-        port.context("a server without a port")
+        port.context("the server has no port")
     }
 
     fn router(&self) -> Result<&str> {
@@ -147,7 +147,7 @@ impl Deref for OpenStackCloud {
     }
 }
 
-/// What a Service says to OpenStack.
+/// The annotations and features of Services for OpenStack.
 #[must_use]
 pub fn service() -> ServiceShape {
     ServiceShape {
@@ -163,7 +163,7 @@ pub fn service() -> ServiceShape {
 }
 
 impl LoadBalancers {
-    /// Those of a simulated OpenStack whose names begin with this.
+    /// The load balancers of a simulated OpenStack whose names have this prefix.
     #[must_use]
     pub fn of_openstack(cloud: &Control, prefix: &str) -> Self {
         let mut found = Self::default();
@@ -208,7 +208,7 @@ impl TestCloud for OpenStackCloud {
     async fn create_machine(&self, name: &str) -> Result<Machine> {
         let id = self.cloud.create_server(&ServerSpec::named(name))?;
         let port = self.cloud.server_ports(&id).into_iter().next();
-        let port = port.context("a server without a port")?;
+        let port = port.context("the server has no port")?;
         let address = self.cloud.port_addresses(&port).into_iter().next();
         let address = address.context("a port without an address")?;
         self.machines.lock().insert(address, id.clone());
@@ -252,10 +252,10 @@ impl TestCloud for OpenStackCloud {
     fn created(&self) -> Vec<(&'static str, usize)> {
         let calls = Behavior::calls(&self.cloud);
         let count = |op: &str| {
-            let made = calls
+            let created = calls
                 .iter()
                 .filter(|call| call.op == op && call.status.is_some_and(|status| status < 300));
-            made.count()
+            created.count()
         };
         CREATES.iter().map(|op| (*op, count(op))).collect()
     }
@@ -272,7 +272,7 @@ impl TestCloud for OpenStackCloud {
         let balancer = &balancer.loadbalancer;
         let vip = balancer.attributes.get("vip_port_id").and_then(Value::as_str);
         if floating.port_id.as_deref() != vip {
-            return Ok(Some("the floating address leads elsewhere".to_owned()));
+            return Ok(Some("the floating address belongs to another port".to_owned()));
         }
         let annotations = &service.metadata.annotations;
         let annotation = |key: &str| annotations.as_ref().and_then(|all| all.get(key));

@@ -180,7 +180,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         "10:24: [Global] NLBSecurityGroupMode: \"managed\" is not supported; write Managed",
         "11:40: [Global] SupportedTopologyInstanceTypePattern: \"(\" is not a regular expression",
         "12:27: [Global] DefaultLoadBalancerType: \"alb\" is not supported; write classic or nlb or none",
-        "14:18: [Quota] elb-read-burst: must be between 1 and 100000; without it 40",
+        "14:18: [Quota] elb-read-burst: must be between 1 and 100000; the default is 40",
         "15:18: [ServiceOverride \"1\"] Region: is required",
         "15:18: [ServiceOverride \"1\"] URL: is required",
         "15:18: [ServiceOverride \"1\"] SigningRegion: is required",

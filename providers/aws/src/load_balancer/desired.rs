@@ -247,8 +247,8 @@ impl DesiredBalancer {
         lean.blocked.extend(waits.map(|step| Blocked {
             service: self.service.clone(),
             field: format!("step \"{step}\" ({})", step.description.reason),
-            have: "pending, since another program built the load balancer".to_owned(),
-            want: "done before the Service's spec or annotations change".to_owned(),
+            observed: "pending, since another program built the load balancer".to_owned(),
+            desired: "done before the Service's spec or annotations change".to_owned(),
         }));
         lean
     }
@@ -284,8 +284,8 @@ impl DesiredBalancer {
         (!required.is_empty()).then(|| Blocked {
             service: self.service.clone(),
             field: format!("security groups of {}", root.title()),
-            have: "none, and AWS adds none to a load balancer that was created without".to_owned(),
-            want: required,
+            observed: "none, and AWS adds none to a load balancer that was created without".to_owned(),
+            desired: required,
         })
     }
 
@@ -385,8 +385,8 @@ pub(super) fn diff(objects: Vec<Object>, observed: &Observed, adopt: bool) -> Pl
         let why = observed.denied.get(step.description.label);
         plan.blocked.extend(why.map(|why| Blocked {
             service: step.description.service.clone(),
-            have: why.clone(),
-            want: "done".to_owned(),
+            observed: why.clone(),
+            desired: "done".to_owned(),
             field: format!("step \"{step}\""),
         }));
         why.is_none()

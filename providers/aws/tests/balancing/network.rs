@@ -202,7 +202,7 @@ async fn rules_beyond_the_quota_are_one_warning_and_the_rest_is_served() {
     assert_eq!(stage.rules("nodes").await.len(), 60);
     let blocked = stage.blocked();
     assert_eq!(blocked.len(), 1, "{blocked:#?}");
-    assert_has(&blocked[0].have, &["RulesPerSecurityGroupLimitExceeded"]);
+    assert_has(&blocked[0].observed, &["RulesPerSecurityGroupLimitExceeded"]);
     assert!(!stage.service("web").ingress.is_empty());
     delete(&mut stage).await;
 }

@@ -25,7 +25,7 @@ async fn pass(cloud: &dyn Cloud, nodes: &[Arc<RouteNode>]) -> ccm_core::Result<(
     let cidrs = ClusterCidrs::parse("10.244.0.0/16,fd44::/48").unwrap();
     let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
     let desired = Desired::of(nodes.iter().cloned(), &cidrs, |id| cloud.owns(id), next_hop);
-    let observed = routes.observe(&desired.wanted, Priority::User).await?;
+    let observed = routes.observe(&desired.routes, Priority::User).await?;
     let plan = plan(&desired, &observed, &cidrs);
     let applied = routes.apply(&plan.changes, Priority::User).await;
     Ok((plan, applied))

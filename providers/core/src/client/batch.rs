@@ -1,4 +1,4 @@
-//! Many items, one request.
+//! Batches: one request for many items.
 //!
 //! Items that are submitted close to each other are passed to the executor together, and each gets its own result.
 //! A batch is closed when no item arrived for the idle window, when its first item has waited for the maximum window, or
@@ -24,7 +24,7 @@ use crate::{Error, ErrorKind, Outcome, Result};
 pub struct BatchConfig {
     /// The metric label.
     pub name: &'static str,
-    /// Closed when no item came for this long.
+    /// Closed when no item arrived for this long.
     pub idle: Duration,
     /// Closed when the first item has waited for this long.
     pub window: Duration,
@@ -80,7 +80,7 @@ where
     I: Send + 'static,
     O: Send + 'static,
 {
-    /// A batcher that hands its batches to `execute`, which returns one result per item, in the same order.
+    /// A batcher that passes its batches to `execute`, which returns one result per item, in the same order.
     #[must_use]
     pub fn new<F, Fut>(config: BatchConfig, metrics: &ClientMetrics, execute: F) -> Self
     where

@@ -1,13 +1,13 @@
-//! Answers of the cloud, shared by all callers with the same question.
+//! Answers of the cloud, shared by all callers that read the same key.
 //!
 //! Two ways save a request: an answer that is young enough, and joining a load in progress (*single flight*).
 //! Both obey the caller's [`Freshness`]. The age of an answer counts from the moment when its load *began*, and a load
-//! that began too early is not joined, even if its reply is still to come.
+//! that began too early is not joined, even if it has not ended.
 //!
 //! Invariants:
 //! - A load runs in a task of its own: if one caller stops waiting, the others still get the answer.
 //! - Errors go to the callers that wait for that load, and are never cached.
-//! - An older answer never replaces a newer one, in whatever order they arrive.
+//! - An older answer never replaces a newer one, in any order of arrival.
 //! - After an invalidation, an answer whose load began earlier is neither returned nor cached.
 
 use std::{
@@ -35,9 +35,9 @@ use crate::{Error, ErrorKind, Freshness, Result};
 pub struct CacheConfig {
     /// The metric label.
     pub name: &'static str,
-    /// The most answers that are cached. Beyond it, the oldest are removed. `None`: no limit.
+    /// The most answers that are cached. If there are more, the oldest are removed. `None`: no limit.
     pub max_entries: Option<usize>,
-    /// Older answers are removed, even if no caller asks any more. `None`: cached until they are replaced.
+    /// The age at which answers are removed, even without any callers. `None`: cached until they are replaced.
     pub max_age: Option<Duration>,
 }
 
@@ -74,9 +74,9 @@ struct Inner<K, V> {
 
 struct State<K, V> {
     slots: HashMap<K, CacheSlot<V>>,
-    /// How many slots have an entry.
+    /// The number of slots with an entry.
     entries: usize,
-    flights: u64,
+    loads: u64,
     /// When something was last invalidated.
     invalidated: Option<Instant>,
     sweeping: bool,
@@ -86,7 +86,7 @@ struct State<K, V> {
 struct CacheSlot<V> {
     entry: Option<Entry<V>>,
     /// Loads in progress, in the order in which they began. Usually one.
-    flights: Vec<Flight<V>>,
+    loads: Vec<Load<V>>,
 }
 
 struct Entry<V> {
@@ -95,9 +95,9 @@ struct Entry<V> {
     began: (Instant, u64),
 }
 
-struct Flight<V> {
+struct Load<V> {
     began: (Instant, u64),
-    landed: LoadReceiver<V>,
+    ended: LoadReceiver<V>,
 }
 
 type LoadReceiver<V> = watch::Receiver<Option<Result<Arc<V>>>>;
@@ -113,7 +113,7 @@ where
         let state = State {
             slots: HashMap::new(),
             entries: 0,
-            flights: 0,
+            loads: 0,
             invalidated: None,
             sweeping: false,
         };
@@ -134,24 +134,24 @@ where
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V>> + Send + 'static,
     {
-        let mut landed = match self.0.find(&key, freshness) {
+        let mut ended = match self.0.find(&key, freshness) {
             Found::Value(value) => return Ok(value),
-            Found::Join(landed) => landed,
-            Found::Begun(landed, mut landing) => {
+            Found::Join(ended) => ended,
+            Found::Begun(ended, mut running) => {
                 let load = load();
-                let flight = async move {
+                let task = async move {
                     let result = load.await.map(Arc::new);
-                    landing.land(result);
+                    running.finish(result);
                 };
-                tokio::spawn(flight.in_current_span());
-                landed
+                tokio::spawn(task.in_current_span());
+                ended
             }
         };
-        let result = landed
+        let result = ended
             .wait_for(Option::is_some)
             .await
             .ok()
-            .and_then(|landed| landed.clone());
+            .and_then(|result| result.clone());
         result.unwrap_or_else(|| {
             Err(Error::new(
                 ErrorKind::Unexpected,
@@ -183,9 +183,9 @@ where
         if state.invalidated.is_some_and(|invalidated| began < invalidated) {
             return;
         }
-        state.flights += 1;
-        let began = (began, state.flights);
-        self.0.keep(&mut state, key, Arc::new(value), began);
+        state.loads += 1;
+        let began = (began, state.loads);
+        self.0.store(&mut state, key, Arc::new(value), began);
     }
 
     /// Removes the answer for `key`. A load in progress is no longer joined, and its answer is not cached.
@@ -244,7 +244,7 @@ impl<K, V> fmt::Debug for Cache<K, V> {
     }
 }
 
-/// Where an answer comes from.
+/// The source of an answer.
 enum Found<K: Eq + Hash, V> {
     Value(Arc<V>),
     Join(LoadReceiver<V>),
@@ -263,32 +263,28 @@ where
                 self.metrics.cache_request(self.config.name, "hit");
                 return Found::Value(Arc::clone(&entry.value));
             }
-            // The first that will do is the first to land.
-            if let Some(flight) = slot
-                .flights
-                .iter()
-                .find(|flight| freshness.allows(flight.began.0))
-            {
+            // The first sufficient load is the first to end.
+            if let Some(load) = slot.loads.iter().find(|load| freshness.allows(load.began.0)) {
                 self.metrics.cache_request(self.config.name, "join");
-                return Found::Join(flight.landed.clone());
+                return Found::Join(load.ended.clone());
             }
         }
         self.metrics.cache_request(self.config.name, "miss");
-        state.flights += 1;
-        let began = (Instant::now(), state.flights);
-        let (sender, landed) = watch::channel(None);
+        state.loads += 1;
+        let began = (Instant::now(), state.loads);
+        let (sender, ended) = watch::channel(None);
         let slot = state.slots.entry(key.clone()).or_insert_with(CacheSlot::empty);
-        slot.flights.push(Flight {
+        slot.loads.push(Load {
             began,
-            landed: landed.clone(),
+            ended: ended.clone(),
         });
-        let landing = RunningLoad {
+        let running = RunningLoad {
             cache: Arc::downgrade(self),
             key: key.clone(),
             began,
             sender,
         };
-        Found::Begun(landed, landing)
+        Found::Begun(ended, running)
     }
 
     fn usable(&self, entry: &Entry<V>, freshness: Freshness) -> bool {
@@ -299,7 +295,7 @@ where
                 .is_none_or(|age| entry.began.0.elapsed() <= age)
     }
 
-    fn keep(self: &Arc<Self>, state: &mut State<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
+    fn store(self: &Arc<Self>, state: &mut State<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
         let slot = state.slots.entry(key).or_insert_with(CacheSlot::empty);
         if slot.entry.as_ref().is_some_and(|entry| entry.began > began) {
             return;
@@ -341,22 +337,22 @@ impl<V> CacheSlot<V> {
     fn empty() -> Self {
         Self {
             entry: None,
-            flights: Vec::new(),
+            loads: Vec::new(),
         }
     }
 }
 
 impl<K: Eq + Hash, V> State<K, V> {
-    /// Drops entries and leaves loads under way alone.
+    /// Drops entries, but no loads in progress.
     fn drop_entries(&mut self, old: impl Fn(&Entry<V>) -> bool) {
         self.slots.retain(|_, slot| {
             if slot.entry.as_ref().is_some_and(&old) {
                 slot.entry = None;
             }
-            slot.entry.is_some() || !slot.flights.is_empty()
+            slot.entry.is_some() || !slot.loads.is_empty()
         });
         self.recount();
-        // What a burst took is given back to the system.
+        // Memory that a burst used is returned to the system.
         if self.slots.capacity() > 4 * self.slots.len() + 64 {
             self.slots.shrink_to_fit();
         }
@@ -392,7 +388,7 @@ where
                 state.sweeping = false;
                 return;
             };
-            // Not for each entry by itself: a tenth late is early enough.
+            // Entries are removed together, at most a tenth of the age late.
             later(
                 oldest,
                 max_age.saturating_add((max_age / 10).max(Duration::from_millis(1))),
@@ -402,7 +398,7 @@ where
     }
 }
 
-/// The end of a flight. Dropped without a result (panic, shutdown) it clears the way for the next one.
+/// A load in progress. If it is dropped without a result (panic, shutdown), the next load can begin.
 struct RunningLoad<K: Eq + Hash, V> {
     cache: Weak<Inner<K, V>>,
     key: K,
@@ -415,18 +411,18 @@ where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    fn land(&mut self, result: Result<Arc<V>>) {
+    fn finish(&mut self, result: Result<Arc<V>>) {
         if let Some(cache) = self.cache.upgrade() {
             let mut state = cache.state.lock();
-            let flies = state
+            let is_valid = state
                 .slots
                 .get(&self.key)
-                .is_some_and(|slot| slot.flights.iter().any(|flight| flight.began == self.began));
-            // Else it was invalidated while it was under way.
-            if flies && let Ok(value) = &result {
-                cache.keep(&mut state, self.key.clone(), Arc::clone(value), self.began);
+                .is_some_and(|slot| slot.loads.iter().any(|load| load.began == self.began));
+            // Otherwise it was invalidated while it was in progress.
+            if is_valid && let Ok(value) = &result {
+                cache.store(&mut state, self.key.clone(), Arc::clone(value), self.began);
             }
-            state.remove_flight(&self.key, self.began);
+            state.remove_load(&self.key, self.began);
         }
         self.sender.send_replace(Some(result));
     }
@@ -435,18 +431,18 @@ where
 impl<K: Eq + Hash, V> Drop for RunningLoad<K, V> {
     fn drop(&mut self) {
         if let Some(cache) = self.cache.upgrade() {
-            cache.state.lock().remove_flight(&self.key, self.began);
+            cache.state.lock().remove_load(&self.key, self.began);
         }
     }
 }
 
 impl<K: Eq + Hash, V> State<K, V> {
-    fn remove_flight(&mut self, key: &K, began: (Instant, u64)) {
+    fn remove_load(&mut self, key: &K, began: (Instant, u64)) {
         let Some(slot) = self.slots.get_mut(key) else {
             return;
         };
-        slot.flights.retain(|flight| flight.began != began);
-        if slot.entry.is_none() && slot.flights.is_empty() {
+        slot.loads.retain(|load| load.began != began);
+        if slot.entry.is_none() && slot.loads.is_empty() {
             self.slots.remove(key);
         }
     }

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Whether this process may write, to the cloud and to the API server. Clones are the same fence.
+/// The permission of this process to write, to the cloud and to the API server. Clones are the same fence.
 ///
 /// Among replicas only the leader may write, and only while no other process can have its lease. Permission is therefore
 /// given *until an instant* and expires by itself: a process that was stopped, starved or cut off may not write when it
@@ -48,10 +48,10 @@ struct Inner {
 enum State {
     /// There is no election.
     Open,
-    /// Not the leader yet.
+    /// This process is not the leader yet.
     Standby,
     Until(Instant),
-    /// For good.
+    /// Writes are refused permanently.
     Closed,
 }
 
@@ -65,12 +65,12 @@ impl State {
     }
 }
 
-/// Why a write was not carried out, or was cut off.
+/// The reason why a write was not carried out, or was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fenced {
-    /// It was not begun.
+    /// The write was not begun.
     Refused,
-    /// It was in progress. Whether it was carried out is unknown.
+    /// The write was in progress. Whether it was carried out is unknown.
     Cut,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Fenced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Refused => "this process is not the leader and may not write",
-            Self::Cut => "this process ceased to be the leader before the answer came",
+            Self::Cut => "this process lost leadership before the answer arrived",
         })
     }
 }
@@ -129,7 +129,7 @@ impl Fence {
         self.0.state.borrow().allows(Instant::now())
     }
 
-    /// Returns as soon as writes are not allowed.
+    /// Returns when writes are not allowed.
     pub async fn closed(&self) {
         let mut state = self.0.state.subscribe();
         loop {
@@ -154,9 +154,9 @@ impl Fence {
     /// # Errors
     /// Writes are not allowed, or no longer.
     pub async fn run<T>(&self, write: impl Future<Output = T>) -> Result<T, Fenced> {
-        let mut under_way = RunningCall::begin(self);
+        let mut running = RunningCall::begin(self);
         if !self.allows() {
-            under_way.returned = true;
+            running.returned = true;
             return Err(Fenced::Refused);
         }
         let (mut write, mut closed) = (pin!(write), pin!(self.closed()));
@@ -169,7 +169,7 @@ impl Fence {
             write.as_mut().poll(context).map(Ok)
         });
         let result = result.await;
-        under_way.returned = result.is_ok();
+        running.returned = result.is_ok();
         result
     }
 
@@ -179,8 +179,8 @@ impl Fence {
         let _ = self.0.writes.subscribe().wait_for(|writes| *writes == 0).await;
     }
 
-    /// Whether no write can still arrive: none is in progress, and neither a caller nor the fence abandoned one without an
-    /// answer within the last `within`.
+    /// Whether no write can still arrive: no write is in progress, and none was abandoned without an answer within the last
+    /// `within`.
     #[must_use]
     pub fn is_settled(&self, within: Duration) -> bool {
         let abandoned = *self.0.abandoned.lock();
@@ -194,16 +194,16 @@ impl Fence {
 /// may have. Their writes must not depend on this process's other lease.
 #[derive(Clone, Debug, Default)]
 pub struct Fences {
-    /// For load balancers and everything that is created for them.
+    /// For load balancers and all objects that are created for them.
     pub load_balancers: Fence,
-    /// For routes and everything that is managed with them.
+    /// For routes and all objects that are managed with them.
     pub routes: Fence,
-    /// For everything else.
+    /// For all other writes.
     pub others: Fence,
 }
 
 impl From<Fence> for Fences {
-    /// One for everything.
+    /// One fence for all writes.
     fn from(fence: Fence) -> Self {
         Self {
             load_balancers: fence.clone(),

@@ -41,7 +41,7 @@ pub struct GateConfig {
     pub attempt_timeout: Duration,
     /// How long a call may take in all, waiting for quota and between attempts included.
     pub deadline: Duration,
-    /// Whether this process may write: one of [`BuildContext::fences`](crate::BuildContext).
+    /// The permission of this process to write: one of [`BuildContext::fences`](crate::BuildContext).
     pub fence: Fence,
 }
 
@@ -169,7 +169,7 @@ impl Gate {
 
     /// Applies the cloud's own counter from a reply: of `limit` requests, `remaining` are left in `bucket` until `reset`
     /// (`None`: not known). Slows the bucket down so that they last. While fewer than a tenth remain, background calls are
-    /// refused, so that the rest is left to users. Once a minute, one background call checks whether there are more.
+    /// refused, so that the rest is left to users. Once a minute, one background call checks whether more remain.
     pub fn observe_remaining(
         &self,
         bucket: &'static str,
@@ -188,14 +188,14 @@ impl Gate {
     /// |---|---|---|---|
     /// | [`RateLimited`](ErrorKind::RateLimited): the cloud refused it | yes | yes | yes |
     /// | no answer within the attempt's timeout | yes | yes | never |
-    /// | another error that [says so](Error::retry) | yes | yes | no |
+    /// | another error that [allows it](Error::retry) | yes | yes | no |
     /// | [`Retry::Never`], or [`Outcome::Unknown`] of a write | no (read: by `retry`) | by `retry` | never |
     ///
     /// Dropping the future cancels the attempt and returns its quota.
     ///
     /// # Errors
     /// The last attempt's error, with the number of attempts if there were several. [`ErrorKind::Timeout`] once the
-    /// deadline has passed, with what the call was doing and the last attempt's error as its source.
+    /// deadline has passed, with the call's activity at that time and the last attempt's error as its source.
     ///
     /// The error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out. The caller must then
     /// read the state instead of sending the write again. A [`Effect::Write`] of that kind has [`Retry::Never`].
@@ -210,7 +210,7 @@ impl Gate {
         Fut: Future<Output = Result<T>> + Send,
     {
         let value = Mutex::new(None);
-        let attempt = keep(attempt, &value);
+        let attempt = storing(attempt, &value);
         // Boxed: otherwise every future of a provider would contain this type, and take long to compile.
         let ended: BoxFuture<'_, _> = Box::pin(self.run(op, options.into(), Box::new(attempt)));
         ended.await?;
@@ -245,8 +245,8 @@ impl Gate {
 /// Sends a request once.
 type Attempt<'a> = Box<dyn FnMut() -> BoxFuture<'a, Result<()>> + Send + 'a>;
 
-/// The same attempt, which stores its value.
-fn keep<'a, T, F, Fut>(
+/// Wraps an attempt so that it stores its value.
+fn storing<'a, T, F, Fut>(
     mut attempt: F,
     value: &'a Mutex<Option<T>>,
 ) -> impl FnMut() -> BoxFuture<'a, Result<()>>
@@ -309,7 +309,7 @@ struct Call<'a, O> {
     unknown: bool,
 }
 
-/// What to do after a failed attempt.
+/// The decision after a failed attempt.
 enum Next {
     GiveUp,
     RetryIn(Duration),
@@ -385,7 +385,7 @@ impl<'a, O: Operation> Call<'a, O> {
             })
     }
 
-    /// Runs one attempt and reports to the bucket what the reply means for the quota.
+    /// Runs one attempt and reports to the bucket the effect of the reply on the quota.
     async fn attempt(&mut self, mut permit: Permit, attempt: &mut Attempt<'_>) -> Result<()> {
         self.attempts += 1;
         let now = Instant::now();

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::{Cache, CacheConfig, ClientMetrics};
 use crate::{Freshness, Result};
 
-/// Any age: whatever the cache contains.
+/// Any age.
 const ANY_AGE: Freshness = Freshness::AtMost(Duration::MAX);
 
 /// An object of the cloud that can be looked up by its ID, its parents or its name.
@@ -115,13 +115,13 @@ impl<T: Indexed> Listing<T> {
         self.by_id.len()
     }
 
-    /// Whether there is no object.
+    /// Whether the listing has no object.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// The time as of which the listing is right about this object.
+    /// The time as of which the listing is correct for this object.
     #[must_use]
     pub fn as_of(&self, id: &str) -> Instant {
         self.corrected.get(id).copied().unwrap_or(self.began)
@@ -135,7 +135,7 @@ impl<T: Indexed> FromIterator<T> for Listing<T> {
     }
 }
 
-/// What is known since the last listing.
+/// The changes since the last listing.
 struct Corrections<T> {
     /// By ID: the object, or `None` if it was deleted, and when that was learned.
     objects: HashMap<String, (Instant, Option<Arc<T>>)>,
@@ -152,7 +152,7 @@ impl<T> Corrections<T> {
         self.objects.is_empty() && self.invalidated.is_empty() && self.complete.is_empty()
     }
 
-    /// Drops everything that a listing from `began` includes.
+    /// Drops all corrections that a listing from `began` includes.
     fn drop_older(&mut self, began: Instant) {
         self.objects.retain(|_, (learned, _)| *learned >= began);
         self.invalidated.retain(|_, invalidated| *invalidated >= began);
@@ -166,7 +166,7 @@ impl<T: Indexed> Corrections<T> {
         self.objects.insert(id, (Instant::now(), object));
     }
 
-    /// Applies what was learned since the listing.
+    /// Applies the corrections since the listing.
     fn apply(&self, listing: &mut Listing<T>) {
         for (id, (learned, object)) in &self.objects {
             if *learned < listing.began {
@@ -238,7 +238,7 @@ impl<T: Indexed> IndexedCache<T> {
         Ok(self.corrected(listing))
     }
 
-    /// The number of objects in the last listing; `None` if there was none.
+    /// The number of objects in the last listing; `None` without a listing.
     #[must_use]
     pub fn last_len(&self) -> Option<usize> {
         self.last().map(|listing| listing.len())

@@ -13,7 +13,7 @@
 //! | `ccm_cloud_bucket_in_flight` | gauge | `provider` `bucket` | requests without a reply yet |
 //! | `ccm_cloud_bucket_waiting` | gauge | `provider` `bucket` `priority` | attempts that wait for quota |
 //! | `ccm_cloud_batch_size` | histogram | `name` | items of one batch |
-//! | `ccm_cloud_cache_requests_total` | counter | `name` `result` | questions: `hit`, `miss` (a load began), `join` (of a load in progress) |
+//! | `ccm_cloud_cache_requests_total` | counter | `name` `result` | reads of a cache: `hit`, `miss` (a load began), `join` (of a load in progress) |
 //!
 //! The bucket gauges are computed when they are scraped, since a bucket refills with time alone.
 //!
@@ -45,7 +45,7 @@ use crate::{Error, Priority};
 /// A label set: pairs of name and value.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// The destination of counts of cloud calls. A clone counts in the same place.
+/// The metrics of cloud calls. Clones share them.
 ///
 /// `default()` returns one that is not registered.
 #[derive(Clone, Debug, Default)]
@@ -132,7 +132,7 @@ impl ClientMetrics {
         );
         registry.register(
             "ccm_cloud_cache_requests",
-            "Questions to a cache of cloud answers: hit, miss or join of a load under way",
+            "Reads of a cache of cloud answers, by result: hit, miss or join (of a load in progress)",
             inner.cache.clone(),
         );
         registry.register_collector(Box::new(inner.buckets.clone()));
@@ -167,7 +167,7 @@ impl ClientMetrics {
         self.0.recent.answered(bucket);
     }
 
-    /// Why the cloud does not answer, or refuses us, by the last call of each quota bucket; `None` if it answers.
+    /// The error if the cloud does not answer or refuses the credentials, by the last call of each quota bucket.
     #[must_use]
     pub fn unreachable(&self) -> Option<String> {
         self.0.recent.silent()
@@ -271,20 +271,20 @@ fn label(priority: Priority) -> &'static str {
 /// The upper bounds of the default buckets of Prometheus clients, in seconds. The programs that a provider replaces use them.
 pub const PROMETHEUS_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A metric of a provider beside those of the client kit: its name, without what the format appends, its help and its value.
+/// A metric of a provider beside those of the client kit: its name, without the suffix of the format, its help and its value.
 pub type ProviderMetric = (&'static str, &'static str, Box<dyn Metric>);
 
 /// Defines a struct of a provider's metrics beside those of the client kit. A line is a field: its name, its type, the
-/// metric's name without what the format appends, and its help. The value of a field is its default, or what follows its type.
-/// `publish` creates the metrics and publishes them ([`ClientMetrics::publish`](crate::client::ClientMetrics::publish)). A clone
-/// counts in the same place.
+/// metric's name without the suffix of the format, and its help. The value of a field is its default, or follows its type.
+/// `publish` creates the metrics and publishes them ([`ClientMetrics::publish`](crate::client::ClientMetrics::publish)). Clones
+/// share them.
 ///
 /// ```
 /// use ccm_core::client::{ClientMetrics, provider_metrics};
 /// use prometheus_client::metrics::counter::Counter;
 ///
 /// provider_metrics! {
-///     /// What is counted.
+///     /// The metrics.
 ///     struct Metrics {
 ///         requests: Counter, "acme_requests" => "Requests";
 ///     }

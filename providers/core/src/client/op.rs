@@ -1,9 +1,9 @@
-//! The kit's view of a provider's calls.
+//! The operations of a provider.
 
 use std::{fmt::Debug, hash::Hash};
 
-/// One kind of cloud call. Each provider has one enum of them, so that no metric label, quota bucket or rule for
-/// repeating is a free string at the place of the call.
+/// One kind of cloud call. Each provider has one enum of them, so that no caller writes metric labels, quota buckets or
+/// retry rules itself.
 pub trait Operation: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// The metric label and the span's `operation`, such as `server_get`.
     fn name(self) -> &'static str;
@@ -15,14 +15,14 @@ pub trait Operation: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn effect(self) -> Effect;
 }
 
-/// What a call changes in the cloud. It decides when the call may be sent again.
+/// The effect of a call on the cloud. It decides when the call may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Changes nothing. Repeated on every error that allows it.
+    /// No change. Repeated on every error that allows it.
     Read,
-    /// Sent twice, it leaves the same state as sent once (`PUT` of a whole object, `DELETE`). Repeated like a read.
+    /// A change with the same result if it is sent twice (`PUT` of a whole object, `DELETE`). Repeated like a read.
     IdempotentWrite,
-    /// Sent twice, it might do the work twice (`POST`). Repeated only if the cloud refused it because of its rate.
+    /// A change that might be done twice if it is sent twice (`POST`). Repeated only if the cloud refused it because of its rate.
     Write,
 }
 

@@ -1,4 +1,4 @@
-//! Listings that come in pages.
+//! Listings in pages.
 
 use std::{collections::HashSet, hash::Hash};
 
@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The key of the next page: a token, the ID of the last item, an offset, a URL.
 pub trait Marker: Clone + Eq + Hash {
-    /// Whether this marker means that there is no next page. Some clouds send an empty token instead of none.
+    /// Whether this marker means that no page follows. Some clouds send an empty token instead of none.
     fn is_end(&self) -> bool {
         false
     }
@@ -42,7 +42,7 @@ pub struct Pages<M> {
 }
 
 impl<M: Marker> Pages<M> {
-    /// More pages than this in one listing are treated as a fault of the server. 1000 pages of 1000 items are a million.
+    /// More pages than this in one listing are an error of the server. 1000 pages of 1000 items are a million.
     pub const DEFAULT_MAX_PAGES: usize = 1000;
 
     /// Starts at the page of `start`, or at the first page.
@@ -102,7 +102,7 @@ impl<M: Marker> Pages<M> {
             Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Unexpected,
-                    "the listing goes round in circles: a page marker came twice",
+                    "the listing does not end: a page marker was repeated",
                 )
                 .with_context("pages", self.fetched.to_string()));
             }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_repeated_marker_is_an_error_and_no_endless_loop() {
+    async fn a_repeated_marker_is_an_error_and_not_an_endless_loop() {
         let mut calls = 0;
         let error = collect(Some("a".to_owned()), |marker: Option<String>| {
             calls += 1;
@@ -179,7 +179,7 @@ mod tests {
         .await
         .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unexpected);
-        assert!(error.to_string().contains("came twice"), "{error}");
+        assert!(error.to_string().contains("was repeated"), "{error}");
         assert_eq!(calls, 2);
     }
 
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_page_fails_the_listing_and_may_be_asked_for_again() {
+    async fn a_failed_page_fails_the_listing_and_may_be_requested_again() {
         let mut pages = Pages::new(None);
         let failed = pages
             .next(async |_: Option<String>| {

@@ -6,7 +6,7 @@
 //! - Waiting calls are served in the order of arrival, but a user's call overtakes every background call.
 //! - A background call is sent if the bucket has *more* tokens than a reserve for users (a fifth of the burst unless the
 //!   provider sets another share, at least one token) and more than that share of the slots (at least one) are free. So a
-//!   user's call gets a token and a slot, and background waits only while users take everything that refills.
+//!   user's call gets a token and a slot, and background waits only while users take all tokens that refill.
 //! - A reply that asks to slow down halves the rate and empties the bucket at once (once per wave: replies to requests
 //!   sent before the last halving do not halve again); `Retry-After` pauses the bucket, for at most five minutes. Each
 //!   second with an accepted request restores 1 % of the configured rate. The floor is a twentieth of it.
@@ -47,7 +47,7 @@ const SHORT_FOR: Duration = Duration::from_secs(60);
 pub struct Quota {
     /// Requests per second in the long run.
     pub rate: f64,
-    /// Requests at once after a quiet time.
+    /// Requests at once after an idle time.
     pub burst: u32,
     /// Requests without a reply yet.
     pub max_in_flight: u32,
@@ -176,9 +176,9 @@ impl Bucket {
         loop {
             let (place, granted) = {
                 let mut state = self.0.state.lock();
-                let nobody_ahead =
+                let is_first =
                     state.user.is_empty() && (priority == Priority::User || state.background.is_empty());
-                if nobody_ahead && state.level.take(priority, Instant::now()).is_ok() {
+                if is_first && state.level.take(priority, Instant::now()).is_ok() {
                     return Permit::new(&self.0, state.level.epoch());
                 }
                 let (grant, granted) = oneshot::channel();
@@ -231,8 +231,8 @@ impl Bucket {
         Err(Error::new(ErrorKind::RateLimited, text).with_retry(Retry::After(SHORT_FOR)))
     }
 
-    /// Replaces the quota, but not what was learned from the cloud's replies: a bucket that was slowed down to half of the old
-    /// rate continues with half of the new one.
+    /// Replaces the quota, but not the rate that was learned from the cloud's replies: a bucket at half of the old rate continues
+    /// with half of the new one.
     pub fn set_quota(&self, quota: Quota) {
         self.0.state.lock().level.set_quota(quota, Instant::now());
         self.0.serve();
@@ -331,7 +331,7 @@ impl Shared {
         let task = runtime.spawn(async move {
             sleep_until(at).await;
             if let Some(shared) = shared.upgrade() {
-                // Even if another timer has replaced this one: serving once too often does no harm.
+                // Another timer may have replaced this one. An additional run does no harm.
                 shared.state.lock().timer = None;
                 shared.serve();
             }

@@ -24,15 +24,15 @@ pub struct RecentError {
     pub kind: ErrorKind,
     /// The error message.
     pub message: String,
-    /// How often it occurred since it was last not among the recent ones.
+    /// How often it occurred since it became one of the recent errors.
     pub count: u64,
 }
 
-/// The latest first.
+/// The recent errors, the latest first.
 #[derive(Debug, Default)]
 pub(super) struct RecentErrors {
     errors: Mutex<VecDeque<RecentError>>,
-    /// By bucket: why its last call got no answer, or was not authenticated.
+    /// By bucket: the error of its last call, if it got no answer or was not authenticated.
     silent: Mutex<BTreeMap<&'static str, String>>,
 }
 
@@ -42,7 +42,7 @@ impl RecentErrors {
         self.silent.lock().remove(bucket);
     }
 
-    /// Why the cloud does not answer, if it does not.
+    /// The error if the cloud does not answer.
     pub(super) fn silent(&self) -> Option<String> {
         let silent = self.silent.lock();
         let (bucket, error) = silent.first_key_value()?;
@@ -58,7 +58,7 @@ impl RecentErrors {
             ErrorKind::NotLeader => {}
             _ => self.answered(bucket),
         }
-        // A missing object may be the normal result of a search, and a write of a replica that may not write was never sent.
+        // A missing object may be the normal result of a search, and a refused write of a standby replica was never sent.
         if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotLeader) {
             return;
         }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_in_the_same_way_is_counted_and_the_latest_is_first() {
+    fn equal_errors_are_counted_and_the_latest_is_first() {
         let recent = RecentErrors::default();
         for number in 0..30 {
             recent.add(
@@ -100,7 +100,7 @@ mod tests {
                 &Error::new(ErrorKind::Unavailable, format!("no {number}")),
             );
             recent.add("get", "b", &Error::new(ErrorKind::Timeout, "no answer"));
-            recent.add("get", "b", &Error::new(ErrorKind::NotFound, "it is not there"));
+            recent.add("get", "b", &Error::new(ErrorKind::NotFound, "not found"));
         }
         let seen: Vec<_> = recent
             .list()
@@ -112,6 +112,6 @@ mod tests {
         let silent = recent.silent().unwrap_or_default();
         assert!(silent.starts_with("a: ") && silent.contains("no 29"), "{silent}");
         recent.answered("a");
-        assert_eq!(recent.silent(), None, "what is not there is an answer");
+        assert_eq!(recent.silent(), None, "not found is an answer");
     }
 }

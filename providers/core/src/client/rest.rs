@@ -9,7 +9,7 @@
 //! | [`http_client`] | connects: TLS material, proxies, redirects, timeouts |
 //! | [`json`], [`execute`] | send a [`Call`] and read its answer |
 //! | [`Answer`] | a refusal: status, `Retry-After`, body; the kinds of errors that follow from the status alone |
-//! | [`Failure`] | no usable answer: the connection failed, or the body is incomplete, too large or not what was asked for |
+//! | [`Failure`] | no usable answer: the connection failed, or the body is incomplete, too large or unexpected |
 
 mod failure;
 mod http;
@@ -44,9 +44,9 @@ const QUOTA_WAIT: Duration = Duration::from_secs(60);
 pub trait RestApi: Sync {
     /// The kinds of calls.
     type Operation: Operation;
-    /// A part of the API that has a URL of its own; `()` if there is only one.
+    /// A part of the API with its own URL; `()` if the API has only one.
     type Endpoint: Copy + Send + Sync;
-    /// What authenticates a request, such as a token.
+    /// The credentials of a request, such as a token.
     type Credentials: Send + Sync;
 
     /// The longest body that is read, in bytes. Longer ones are errors: see [`is_too_large`].
@@ -63,7 +63,7 @@ pub trait RestApi: Sync {
     /// The credentials for the next request. Requested before every attempt, so cache them.
     fn credentials(&self) -> impl Future<Output = Result<Self::Credentials>> + Send;
 
-    /// Newer credentials than these, which the API refused with status 401. `None`: there are no others.
+    /// Newer credentials than these, which the API refused with status 401. `None`: no others are available.
     fn renew(
         &self,
         refused: &Self::Credentials,
@@ -72,7 +72,7 @@ pub trait RestApi: Sync {
         async { Ok(None) }
     }
 
-    /// The URL below which the paths of an endpoint are.
+    /// The base URL of the paths of an endpoint.
     fn base_url(&self, endpoint: Self::Endpoint) -> impl Future<Output = Result<Url>> + Send;
 
     /// Adds the credentials to a request.
@@ -90,8 +90,8 @@ pub trait RestApi: Sync {
     /// The error for a refusal. See [`Answer::error`] and [`Answer::kind`].
     fn refused(&self, target: &Target, answer: &Answer) -> Error;
 
-    /// Called after every single request, for metrics and rate limits. `answer` is `None` if there was none; `elapsed` ends
-    /// with the headers.
+    /// Called after every single request, for metrics and rate limits. `answer` is `None` if the request failed; `elapsed`
+    /// ends with the headers.
     fn answered(
         &self,
         operation: Self::Operation,
@@ -143,10 +143,10 @@ impl<'a, O, E> Call<'a, O, E> {
     /// The same call with a body.
     ///
     /// # Errors
-    /// The value has no JSON form.
+    /// The value cannot be encoded as JSON.
     pub fn json(mut self, body: &(impl Serialize + ?Sized)) -> Result<Self> {
         let bytes = serde_json::to_vec(body).map_err(|error| {
-            Error::new(ErrorKind::Unexpected, "the request has no JSON form").with_source(error)
+            Error::new(ErrorKind::Unexpected, "the request cannot be encoded as JSON").with_source(error)
         })?;
         self.body = Some(bytes);
         Ok(self)

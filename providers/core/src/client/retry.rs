@@ -1,13 +1,13 @@
-//! How often and when a call is repeated.
+//! The policy for repeating calls.
 
 use std::time::Duration;
 
 use rand::Rng;
 
-/// How often an attempt is made and how long to wait between two.
+/// The number of attempts of a call, and the waits between them.
 ///
 /// The waits are exponential with *decorrelated jitter*: each is drawn between `initial` and three times the last
-/// one, so that callers that failed together do not come back together.
+/// one, so that callers that failed together do not retry together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Attempts of one call, the first included; 0 counts as 1.
@@ -16,7 +16,7 @@ pub struct RetryPolicy {
     pub initial: Duration,
     /// The longest wait, unless the cloud asks for a longer one.
     pub max: Duration,
-    /// Makes the jitter the same in every run. For tests.
+    /// The seed of the jitter, so that it is the same in every run. For tests.
     pub seed: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// One attempt, no more.
+    /// A single attempt.
     #[must_use]
     pub fn never() -> Self {
         Self {

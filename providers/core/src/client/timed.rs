@@ -27,7 +27,7 @@ pub struct TimedConfig {
     pub buckets: &'static [f64],
 }
 
-/// A destination of observations. A clone counts in the same place.
+/// Metrics of operations. Clones share them.
 #[derive(Clone, Debug)]
 pub struct TimedMetrics {
     config: &'static TimedConfig,

@@ -1,7 +1,7 @@
 //! The reference of a config file, generated from the structs that read it.
 //!
-//! Name, type, default, example and meaning of each key come from the field: its type is found by asking serde what the type
-//! deserialises from, its meaning is the doc comment. The example is the end of the doc comment, as in `Example: 5s.` with
+//! Name, type, default, example and meaning of each key come from the field: its type is the one that
+//! it deserializes from, and its meaning is the doc comment. The example is the end of the doc comment, as in `Example: 5s.` with
 //! the value in backquotes.
 
 use std::fmt::{self, Write as _};
@@ -16,16 +16,16 @@ use super::{
 /// What precedes the example in a doc comment.
 const EXAMPLE: &str = " Example: `";
 
-/// What is documented of one key.
+/// The documentation of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDoc {
-    /// The key as it is written in the file.
+    /// The key as written in the file.
     pub name: &'static str,
-    /// What it takes: `string`, `bool`, `duration`, `list of string`, or the choices.
+    /// The type of its value: `string`, `bool`, `duration`, `list of string`, or the choices.
     pub kind: String,
-    /// Its default as it would be written in the file; empty if there is none.
+    /// Its default as written in the file; empty if there is none.
     pub default: String,
-    /// An example of its value, as it would be written in the file; empty if there is none.
+    /// An example of its value, as written in the file; empty if there is none.
     pub example: String,
     /// The doc comment as one line, without the example.
     pub about: String,
@@ -75,12 +75,12 @@ impl KeyDoc {
     }
 }
 
-/// What is documented of one section.
+/// The documentation of one section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SectionDoc {
     /// The section's name.
     pub name: &'static str,
-    /// Whether it is given several times, each with a name of its own.
+    /// Whether it has subsections, each with its own name.
     pub named: bool,
     /// The doc comment as one line.
     pub about: String,
@@ -98,7 +98,7 @@ impl SectionDoc {
         }
     }
 
-    /// As the header is written in the file.
+    /// The header as written in the file.
     #[must_use]
     pub fn header(&self) -> String {
         if self.named {
@@ -110,7 +110,7 @@ impl SectionDoc {
 }
 
 /// Renders the reference of a config file as Markdown: per section a heading of the given level (1 to 6), its doc
-/// comment and a table of its keys. `is_live` says whether a change of a key, as `[Section] key`, takes effect without a
+/// comment and a table of its keys. `is_live` returns whether a change of a key, as `[Section] key`, takes effect without a
 /// restart. Ends with a line break.
 #[must_use]
 pub fn markdown<T: ConfigFile>(heading_level: usize, is_live: impl Fn(&str) -> bool) -> String {
@@ -125,7 +125,7 @@ pub fn markdown<T: ConfigFile>(heading_level: usize, is_live: impl Fn(&str) -> b
 }
 
 /// Renders the reference of a YAML or JSON config file as Markdown: its doc comment and a table of its keys. `is_live`
-/// says whether a change of a key takes effect without a restart. Ends with a line break.
+/// returns whether a change of a key takes effect without a restart. Ends with a line break.
 #[must_use]
 pub fn yaml_markdown<S: Section>(is_live: impl Fn(&str) -> bool) -> String {
     table(&SectionDoc::new("", false, S::ABOUT, S::keys()), is_live)
@@ -165,7 +165,7 @@ fn table(section: &SectionDoc, is_live: impl Fn(&str) -> bool) -> String {
     text
 }
 
-/// A `|` would end the cell.
+/// Escapes `|`, which would end the cell.
 fn cell(text: &str) -> String {
     text.replace('|', r"\|")
 }
@@ -179,7 +179,7 @@ fn one_line(lines: &[&str]) -> String {
         .join(" ")
 }
 
-/// A default as it would be written in the file, from its `Debug` text.
+/// The text of a default in the file, from its `Debug` text.
 fn written(debug: &str, kind: &probe::Kind) -> String {
     let inner = debug
         .strip_prefix("Some(")

@@ -1,7 +1,7 @@
 //! Durations as Go writes them: `1m30s`, `0.5h`, `100ms`.
 //!
-//! Config files and flags of the cloud controllers hold Go durations, so the same texts are accepted, refused and
-//! printed here as Go's `time.ParseDuration` and `Duration.String` do it, to the nanosecond.
+//! Config files and flags of the cloud controllers contain Go durations. This module accepts, refuses and prints the same
+//! texts as Go's `time.ParseDuration` and `Duration.String`, to the nanosecond.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The name by which [`GoDuration`] asks a deserializer for its value; generated tables call it `duration`.
+/// The newtype name that [`GoDuration`] passes to a deserializer; generated tables call it `duration`.
 pub(super) const NEWTYPE: &str = "GoDuration";
 
 const NANOSECOND: u64 = 1;
@@ -35,7 +35,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", HOUR),
 ];
 
-/// A signed duration of whole nanoseconds, up to about 292 years, as Go has it.
+/// A signed duration of whole nanoseconds, up to about 292 years, as in Go.
 ///
 /// It reads and prints in Go form everywhere: [`FromStr`] (so it fits a command line flag), `Display`, `Debug`, and
 /// serde.
@@ -43,36 +43,36 @@ const UNITS: [(&str, u64); 8] = [
 pub struct GoDuration(i64);
 
 impl GoDuration {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
     /// The longest duration.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// A duration of so many nanoseconds.
+    /// A duration in nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
 
-    /// A duration of so many milliseconds; [`GoDuration::MAX`] if that is too long.
+    /// A duration in milliseconds; [`GoDuration::MAX`] if that is too long.
     #[must_use]
     pub const fn from_millis(millis: u32) -> Self {
         Self((millis as i64).saturating_mul(MILLISECOND as i64))
     }
 
-    /// A duration of so many seconds; [`GoDuration::MAX`] if that is too long.
+    /// A duration in seconds; [`GoDuration::MAX`] if that is too long.
     #[must_use]
     pub const fn from_secs(secs: u32) -> Self {
         Self((secs as i64).saturating_mul(SECOND as i64))
     }
 
-    /// A duration of so many minutes; [`GoDuration::MAX`] if that is too long.
+    /// A duration in minutes; [`GoDuration::MAX`] if that is too long.
     #[must_use]
     pub const fn from_mins(mins: u32) -> Self {
         Self((mins as i64).saturating_mul(MINUTE as i64))
     }
 
-    /// All of it in nanoseconds.
+    /// The duration in nanoseconds.
     #[must_use]
     pub const fn as_nanos(self) -> i64 {
         self.0
@@ -84,7 +84,7 @@ impl GoDuration {
         self.0 < 0
     }
 
-    /// The same as a `Duration` of the standard library, which cannot be negative: below zero it is zero.
+    /// The `Duration` of the standard library; zero if the duration is negative.
     #[must_use]
     pub const fn to_std(self) -> Duration {
         if self.0 < 0 {
@@ -96,7 +96,7 @@ impl GoDuration {
 }
 
 impl From<Duration> for GoDuration {
-    /// Cuts at [`GoDuration::MAX`].
+    /// Longer durations become [`GoDuration::MAX`].
     fn from(duration: Duration) -> Self {
         Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
     }
@@ -152,11 +152,11 @@ impl<'de> Deserialize<'de> for GoDuration {
     }
 }
 
-/// Why a text is not a duration. `Display` is Go's own text, and what to write instead where that can be told.
+/// The error of a text that is not a duration. `Display` is Go's own text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DurationError {
-    /// Not of the form at all, or longer than a duration can be.
+    /// The text has another form, or the duration is too long.
     #[error("time: invalid duration {0:?}")]
     Invalid(String),
     /// A number without a unit, most often a bare number of seconds.
@@ -165,7 +165,7 @@ pub enum DurationError {
     /// A unit that does not exist.
     #[error("time: unknown unit {unit:?} in duration {text:?}")]
     UnknownUnit {
-        /// What stands in the place of the unit.
+        /// The text in place of the unit.
         unit: String,
         /// The whole text.
         text: String,
@@ -173,7 +173,7 @@ pub enum DurationError {
 }
 
 impl DurationError {
-    /// What would have been right.
+    /// The correction.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -237,7 +237,7 @@ pub fn parse(text: &str) -> Result<GoDuration, DurationError> {
         rest = after_unit;
     }
     if negative {
-        // The magnitude may be one more than the greatest positive value, and negating it wraps to just the least one.
+        // The magnitude may be one more than the greatest positive value, and negating it wraps to the least one.
         return Ok(GoDuration(0_i64.wrapping_sub_unsigned(total)));
     }
     i64::try_from(total).map(GoDuration).map_err(|_| invalid())
@@ -284,7 +284,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// The number before the point; nothing there is zero. `None` if it is more than a duration can hold.
+/// The number before the point; zero if empty. `None` if it is too large for a duration.
 fn read_whole(digits: &str) -> Option<u64> {
     if digits.is_empty() {
         return Some(0);
@@ -292,8 +292,8 @@ fn read_whole(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| *number <= LIMIT)
 }
 
-/// The nanoseconds in `0.<digits>` units. Digits that no longer change the result in Go are left out here too, and
-/// the same floating point steps are taken, so that both round alike.
+/// The nanoseconds in `0.<digits>` units. Ignores the digits that Go ignores, and uses the same floating point
+/// operations, so that both round alike.
 fn read_fraction(digits: &str, unit: u64) -> u64 {
     let mut value: u64 = 0;
     let mut scale = 1.0_f64;

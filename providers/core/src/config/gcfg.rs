@@ -1,22 +1,22 @@
 //! The text of a Go cloud config: the dialect of `gcfg` (git-config-like INI), read into a document with positions.
 //!
-//! What is accepted, what it means and the error texts are those of the Go library, so that a file that works with the
-//! Go cloud controllers means the same here:
+//! Syntax, meaning and error texts are those of the Go library, so that a file for the Go cloud controllers has the same
+//! meaning here:
 //!
 //! | Topic | Rule |
 //! |---|---|
 //! | Encoding | UTF-8; a byte-order mark is an error, so is a NUL; `\r` is white space, and is dropped from values |
-//! | Section | `[name]` or `[name "sub"]`; letters, digits and `-`, beginning with a letter, case does not count; after it only a comment |
-//! | Subsection | in double quotes, case counts, escapes `\\` and `\"` only, never empty |
+//! | Section | `[name]` or `[name "sub"]`; letters, digits and `-`, beginning with a letter, case-insensitive; after it only a comment |
+//! | Subsection | in double quotes, case-sensitive, escapes `\\` and `\"` only, never empty |
 //! | Key | as a section's name |
 //! | Value | `key = value`, white space around it dropped unless quoted |
 //! | Comments | from `;` or `#` to the end of the line, also right inside a value, but not in quotes |
 //! | Quotes | `"` switches quoting on and off anywhere in a value and is dropped; it must be closed on its line |
 //! | Escapes | in quotes `\\`, `\"`, `\n` and `\t`; outside only `\"` and a backslash at the end of the line, which joins the next line |
-//! | No `=` | a key alone has no value at all, which is not the same as an empty value |
+//! | No `=` | a key alone has no value, which is not the same as an empty value |
 //!
-//! We differ in two points. All syntax errors are found, not just the first: reading goes on at the next line. And the
-//! position is that of the offending character; the Go library names the begin of the value.
+//! There are two differences. All syntax errors are found, not only the first: reading continues at the next line. The
+//! position is that of the offending character; the Go library reports the start of the value.
 
 mod cursor;
 mod parser;
@@ -47,26 +47,26 @@ impl fmt::Display for Position {
 pub struct Name {
     /// The name.
     pub text: String,
-    /// Where it begins.
+    /// Its start.
     pub start: Position,
-    /// Where it ends: just past its last character.
+    /// Its end: just past its last character.
     pub end: Position,
 }
 
 impl Name {
-    /// Whether this is `name`; case does not count.
+    /// Whether this is `name`, ignoring case.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         same(&self.text, name)
     }
 }
 
-/// Whether two names are the same but for case.
+/// Whether two names are equal, ignoring case.
 pub(super) fn same(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b) || fold(a).eq(fold(b))
 }
 
-/// The characters of a name without regard to case.
+/// The case-folded characters of a name.
 pub(super) fn fold(name: &str) -> impl Iterator<Item = char> + '_ {
     name.chars().flat_map(char::to_lowercase)
 }
@@ -76,9 +76,9 @@ pub(super) fn fold(name: &str) -> impl Iterator<Item = char> + '_ {
 pub struct Value {
     /// The value.
     pub text: String,
-    /// Where it begins in the file, at the quote if it has one.
+    /// Its start in the file, at the quote if it has one.
     pub start: Position,
-    /// Where it ends in the file: just past its last character, perhaps on a later line.
+    /// Its end in the file: just past its last character, perhaps on a later line.
     pub end: Position,
 }
 
@@ -108,7 +108,7 @@ impl Entry {
     }
 }
 
-/// A section header and what follows it. A section may occur more than once in a document.
+/// A section header and its keys. A section may occur more than once in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// The section's name.
@@ -119,21 +119,21 @@ pub struct Section {
     pub entries: Vec<Entry>,
 }
 
-/// A whole file, in its own order.
+/// A whole file, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Document {
     /// Every section header with its keys.
     pub sections: Vec<Section>,
 }
 
-/// Something that is not of the dialect. `Display` is `<line>:<column>: <message>` and what to write instead.
+/// A syntax error. `Display` is `<line>:<column>: <message>` and the correction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{position}: {message}{}", hint.map(|hint| format!("; {hint}")).unwrap_or_default())]
 pub struct SyntaxError {
     /// The offending character.
     pub position: Position,
-    /// What is wrong, in the words of the Go library. At most one character of the file is repeated in it.
+    /// The error, with the text of the Go library. It repeats at most one character of the file.
     pub message: String,
-    /// What would be right, where that can be told.
+    /// The correction, if there is one.
     pub hint: Option<&'static str>,
 }

@@ -1,4 +1,4 @@
-//! From the files of a config to what a provider runs with: at the start, and again when one of them changed.
+//! Reads the files of a config into a provider's settings: at the start, and again when one of them changes.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use tracing::warn;
 use super::{ConfigErrors, ConfigFile, KeyCase, Parsed, Problem, Problems, Section, parse_with, parse_yaml};
 use crate::{Environment, Error, ErrorKind, Reload, Result};
 
-/// The files that a config was read from, also those that did not exist: the config would differ if they did.
+/// The files that a config was read from, including missing ones: creating them changes the config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigFiles(BTreeSet<PathBuf>);
 
@@ -39,7 +39,7 @@ impl ConfigFiles {
 pub enum LoadError {
     /// No file is given, or it cannot be read.
     File(Error),
-    /// What is wrong in it.
+    /// The content is invalid.
     Content(ConfigErrors),
 }
 
@@ -52,64 +52,64 @@ impl From<LoadError> for Error {
     }
 }
 
-/// Reads the config file of `cloud`, as people spell it, and derives from its keys what the provider runs with. `settle`
-/// reports everything that is wrong, reads further files through [`ConfigFiles`], and returns `None` only after an error.
+/// Reads the config file of `cloud` (its display name) and resolves its keys into the provider's settings. `resolve` reports
+/// all errors, reads further files through [`ConfigFiles`], and returns `None` only after an error.
 ///
 /// # Errors
-/// Everything that is wrong, with line numbers.
+/// All errors, with line numbers.
 pub fn load<T: ConfigFile, S>(
     cloud: &str,
     path: Option<&Path>,
     files: &mut ConfigFiles,
-    settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
+    resolve: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
 ) -> Result<Parsed<S>, LoadError> {
     let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
         let text = format!("no {cloud} cloud provider config file given; name it with --cloud-config");
         LoadError::File(Error::new(ErrorKind::InvalidConfig, text))
     })?;
-    load_optional(Some(path), "", files, settle)
+    load_optional(Some(path), "", files, resolve)
 }
 
-/// As [`load`], for a file that may be missing: without a path every key has its default, and `settle` takes the values from
-/// elsewhere, such as the environment. `absent` stands for the file's name in messages then.
+/// As [`load`], for a file that may be missing: without a path, every key has its default, and `resolve` takes the values
+/// from elsewhere, such as the environment. Messages then contain `absent` instead of the file's name.
 ///
 /// # Errors
-/// Everything that is wrong, with line numbers.
+/// All errors, with line numbers.
 pub fn load_optional<T: ConfigFile, S>(
     path: Option<&Path>,
     absent: &str,
     files: &mut ConfigFiles,
-    settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
+    resolve: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
 ) -> Result<Parsed<S>, LoadError> {
     let path = path.filter(|path| !path.as_os_str().is_empty());
     let text = path.map_or_else(|| Ok(Vec::new()), |path| read_file(path, files))?;
     let mut settings = None;
     let name = path.unwrap_or_else(|| Path::new(absent));
     let parsed = parse_with::<T>(text, name, |config, problems| {
-        settings = settle(config, files, problems);
+        settings = resolve(config, files, problems);
     });
-    settled(parsed, settings)
+    finish_load(parsed, settings)
 }
 
-/// As [`load_optional`], for a YAML or JSON file and environment variables, which win over it.
+/// As [`load_optional`], for a YAML or JSON file and environment variables, which override it.
 ///
 /// # Errors
-/// Everything that is wrong, with line numbers.
+/// All errors, with line numbers.
 pub fn load_yaml<T: Section, S>(
     path: Option<&Path>,
     environment: &Environment,
     case: KeyCase,
     files: &mut ConfigFiles,
-    settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
+    resolve: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
 ) -> Result<Parsed<S>, LoadError> {
     let path = path.filter(|path| !path.as_os_str().is_empty());
     let text = path.map_or_else(|| Ok(Vec::new()), |path| read_file(path, files))?;
     let mut settings = None;
     let name = path.unwrap_or_else(|| Path::new("environment"));
     let parsed = parse_yaml::<T>(text, name, case, environment, |config, problems| {
-        settings = settle(config, files, problems);
+        settings = resolve(config, files, problems);
     });
-    settled(parsed, settings)
+    finish_load(parsed, settings)
 }
 
 fn read_file(path: &Path, files: &mut ConfigFiles) -> Result<Vec<u8>, LoadError> {
@@ -119,13 +119,13 @@ fn read_file(path: &Path, files: &mut ConfigFiles) -> Result<Vec<u8>, LoadError>
     })
 }
 
-fn settled<T, S>(
+fn finish_load<T, S>(
     parsed: Result<Parsed<T>, ConfigErrors>,
     settings: Option<S>,
 ) -> Result<Parsed<S>, LoadError> {
     let parsed = parsed.map_err(LoadError::Content)?;
     let Some(value) = settings else {
-        let text = "the config gave neither settings nor errors";
+        let text = "bug: the config has neither settings nor errors";
         return Err(LoadError::File(Error::new(ErrorKind::Unexpected, text)));
     };
     Ok(Parsed {
@@ -138,13 +138,13 @@ fn settled<T, S>(
 /// Logs the warnings of a config: the usual [`Provider::validate`](crate::Provider).
 ///
 /// # Errors
-/// There is no config.
+/// The config could not be read.
 pub fn validate<S>(loaded: Result<Parsed<S>, LoadError>) -> Result<()> {
     log_warnings(&loaded?.warnings, &[]);
     Ok(())
 }
 
-/// Logs the warnings of a config, without those that `known` has.
+/// Logs the warnings of a config that are not in `known`.
 pub fn log_warnings(warnings: &[Problem], known: &[Problem]) {
     for warning in warnings {
         if !known.iter().any(|known| known.message() == warning.message()) {
@@ -153,7 +153,7 @@ pub fn log_warnings(warnings: &[Problem], known: &[Problem]) {
     }
 }
 
-/// The configs of a running provider: the one it started with and the one that is applied.
+/// The configs of a running provider: the first one and the applied one.
 #[derive(Debug)]
 pub struct Reloader<C> {
     /// Locked during a reload.
@@ -170,7 +170,7 @@ struct Configs<C> {
 }
 
 impl<C: Clone> Reloader<C> {
-    /// The configs of a provider that starts.
+    /// A reloader with the config of a provider that starts.
     pub fn new(start: Parsed<C>, files: ConfigFiles) -> Self {
         Self {
             files: Mutex::new(files.clone()),
@@ -182,8 +182,8 @@ impl<C: Clone> Reloader<C> {
         }
     }
 
-    /// The files to watch: those of the config that is applied; after a failed reload also those of the config that was
-    /// refused, since a change of one of them may correct it.
+    /// The files to watch: those of the applied config, and after a failed reload also those of the invalid config, since a
+    /// change of one of them may correct it.
     pub fn files(&self) -> Vec<PathBuf> {
         self.files.lock().list()
     }
@@ -211,7 +211,7 @@ pub struct PendingReload<'a, C> {
 }
 
 impl<C> PendingReload<'_, C> {
-    /// The config that the process started with: what cannot be changed while it runs.
+    /// The config that the process started with, for keys that need a restart.
     #[must_use]
     pub fn start(&self) -> &C {
         &self.configs.start
@@ -257,7 +257,7 @@ mod tests {
     config_section! {
         /// Credentials.
         struct Global {
-            /// Where the token is.
+            /// The file of the token.
             "token-file" => token_file: String,
         }
     }
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Reads a config of two files; the token is what the provider runs with.
+    /// Reads a config of two files into the token.
     fn read(path: Option<&Path>, files: &mut ConfigFiles) -> Result<Parsed<String>, LoadError> {
         load::<File, _>("Acme", path, files, |file, files, problems| {
             match files.read(&file.global.token_file) {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_that_is_not_given_or_not_readable_is_an_error() {
+    fn a_missing_or_unreadable_config_is_an_error() {
         for (path, text) in [
             (
                 None,

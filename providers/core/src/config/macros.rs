@@ -1,25 +1,25 @@
-//! The macros that make config structs.
+//! The macros that define config structs.
 
-/// Makes a struct that reads one section of a config file: each field is a key with its name in the file, type, default
-/// and meaning. The doc comments are the reference that users read, so write them for users.
+/// Defines a struct that reads one section of a config file: each field is a key with its name in the file, type, default
+/// and meaning. The doc comments become the reference for users.
 ///
 /// The struct gets public `Debug`, `Clone`, `Default` and [`Section`](crate::config::Section). A field's type is
-/// anything that serde deserialises from a text, a bool, a number, a list of these or an enum without data; durations
+/// anything that serde deserializes from a text, a bool, a number, a list of these or an enum without data; durations
 /// are [`GoDuration`](crate::config::GoDuration), secrets `secrecy::SecretString` (or an `Option` or `Vec` of it). A
-/// field without a default begins with that of its type.
+/// field without a default has the default of its type.
 ///
-/// `"key" | "VARIABLE"` is a key with an environment variable. The variable wins over the file
+/// `"key" | "VARIABLE"` is a key with an environment variable. The variable overrides the file
 /// ([`load_yaml`](crate::config::load_yaml)); items of a list are separated by commas there.
 ///
 /// ```
 /// use ccm_core::config::{GoDuration, config_section};
 ///
 /// config_section! {
-///     /// How health is watched.
+///     /// Health monitors.
 ///     pub struct Monitor {
-///         /// Seconds between two looks.
+///         /// Interval between two probes.
 ///         "monitor-delay" => pub delay: GoDuration = GoDuration::from_secs(5),
-///         /// Whether to look at all.
+///         /// Whether to create health monitors.
 ///         "create-monitor" => pub create: bool,
 ///     }
 /// }
@@ -83,11 +83,11 @@ macro_rules! config_section {
     };
 }
 
-/// Makes a struct that reads a whole config file: each field is a section with its name in the file. Its type is a
+/// Defines a struct that reads a whole config file: each field is a section with its name in the file. Its type is a
 /// struct of [`config_section!`](crate::config_section), or a `BTreeMap<String, _>` of it where the section is given
 /// with the names of subsections.
 ///
-/// Sections after `ignored` are accepted without a word; others that are not known are warned of.
+/// Sections after `ignored` are accepted without a warning; other unknown sections cause a warning.
 ///
 /// ```
 /// use std::collections::BTreeMap;

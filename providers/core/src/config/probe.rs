@@ -1,7 +1,6 @@
-//! Finds out what a type deserialises from, for the generated reference.
+//! Finds the kind of value that a type deserializes from, for the generated reference.
 //!
-//! The type is asked to deserialise itself from a deserializer that has nothing to give: what it asks for comes back as
-//! the error.
+//! The type is deserialized from a deserializer without input, which returns the requested kind as the error.
 
 use std::fmt;
 
@@ -9,7 +8,7 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, SeqAccess
 
 use super::{duration, value::one_of};
 
-/// What a key takes.
+/// The kind of value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -17,7 +16,7 @@ pub(super) enum Kind {
     Uint,
     Float,
     Text,
-    /// A text of some form, in the words of the type.
+    /// A text of the form that the type describes.
     TextOf(String),
     Duration,
     ListOf(Box<Kind>),
@@ -50,11 +49,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a key of this type takes.
+/// The kind of value of a key of this type.
 pub(super) fn kind_of<T: DeserializeOwned>() -> Kind {
     match T::deserialize(Probe) {
         Err(Answer(kind)) => kind,
-        // It needs no input at all, so any text will do.
+        // It needs no input, so any text is valid.
         Ok(_) => Kind::Text,
     }
 }
@@ -86,7 +85,7 @@ macro_rules! answers {
     )*};
 }
 
-/// What the type says it expects, without the article; nothing special for plain text.
+/// The form that the type expects, without the article.
 fn text_kind<'de, V: Visitor<'de>>(visitor: &V) -> Kind {
     struct Expecting<'a, V>(&'a V);
 
@@ -180,7 +179,7 @@ impl<'de> Deserializer<'de> for Probe {
     }
 }
 
-/// A list is asked for its first element.
+/// Probes the first element of a list.
 impl<'de> SeqAccess<'de> for Probe {
     type Error = Answer;
 

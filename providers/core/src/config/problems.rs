@@ -1,4 +1,4 @@
-//! What is wrong with a config file: collected, so that all of it is reported at once.
+//! The problems of a config file, collected so that all are reported at once.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -8,15 +8,15 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// More problems than this are counted, not shown: the file is then no config file at all.
+/// The most problems that are shown; further ones are only counted.
 const MAX_SHOWN: usize = 100;
 
-/// A message longer than this is cut; it repeats a value of that length.
+/// The maximum length of a message. Longer ones, which repeat a long value, are cut.
 const MAX_MESSAGE: usize = 400;
 
-/// Names a section, or a key in it. Case does not count, but for the subsection.
+/// Names a section, or a key in it. Case-insensitive, except for the subsection.
 ///
-/// Made from `"Section"`, `("Section", "key")` or `("Section", "subsection", "key")`. A YAML or JSON file has no sections:
+/// Converted from `"Section"`, `("Section", "key")` or `("Section", "subsection", "key")`. A YAML or JSON file has no sections:
 /// there, use [`KeyPath::key`].
 #[derive(Clone, Copy, Debug)]
 pub struct KeyPath<'a> {
@@ -74,7 +74,7 @@ impl<'a> KeyPath<'a> {
         }
     }
 
-    /// The same in one form, to compare and to look up. A section is the key without a name.
+    /// The canonical form, for comparison and lookup. The path of a section has an empty key.
     fn normal(&self) -> NormalPath {
         NormalPath {
             section: fold(self.section).collect(),
@@ -87,7 +87,7 @@ impl<'a> KeyPath<'a> {
         Self { key: None, ..self }
     }
 
-    /// As the header is written in the file; empty for a file without sections.
+    /// The header as written in the file; empty for a file without sections.
     fn header(&self) -> String {
         match self.subsection {
             _ if self.section.is_empty() => String::new(),
@@ -96,12 +96,12 @@ impl<'a> KeyPath<'a> {
         }
     }
 
-    /// The key of this section as messages name it.
+    /// The name of a key of this section in messages.
     pub(super) fn with_key(self, key: &str) -> String {
         format!("{} {key}", self.header())
     }
 
-    /// As the Go library names the place in its errors.
+    /// The name of the place in errors of the Go library.
     pub(super) fn place(&self) -> String {
         let subsection = self
             .subsection
@@ -115,7 +115,7 @@ impl<'a> KeyPath<'a> {
     }
 }
 
-/// As messages name it: `[Section] key`, `[Section "subsection"] key`, or only `key` if the file has no sections.
+/// The name in messages: `[Section] key`, `[Section "subsection"] key`, or only `key` if the file has no sections.
 impl fmt::Display for KeyPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.header().as_str(), self.key) {
@@ -133,29 +133,29 @@ struct NormalPath {
     key: String,
 }
 
-/// Which sections and keys a file gives, and where.
+/// The positions of the sections and keys in a file.
 #[derive(Clone, Debug, Default)]
 pub struct Locations(BTreeMap<NormalPath, Position>);
 
 impl Locations {
     pub(super) fn add(&mut self, path: KeyPath<'_>, position: Position) {
-        // The last one given is the one in force.
+        // The last occurrence is in effect.
         self.0.insert(path.normal(), position);
     }
 
-    /// Where the section or key stands; `None` if the file does not give it.
+    /// The position of the section or key; `None` if the file does not contain it.
     #[must_use]
     pub fn get<'a>(&self, path: impl Into<KeyPath<'a>>) -> Option<Position> {
         self.0.get(&path.into().normal()).copied()
     }
 
-    /// Whether the file gives the section or key.
+    /// Whether the file contains the section or key.
     #[must_use]
     pub fn is_set<'a>(&self, path: impl Into<KeyPath<'a>>) -> bool {
         self.get(path).is_some()
     }
 
-    /// Where to look for the key: its place, or that of its section if it is missing.
+    /// The position of the key, or of its section if the key is missing.
     #[must_use]
     pub fn nearest<'a>(&self, path: impl Into<KeyPath<'a>>) -> Option<Position> {
         let path = path.into();
@@ -163,13 +163,13 @@ impl Locations {
     }
 }
 
-/// One thing that is wrong, or worth a warning. `Display` is one line with file, line, column and what to do.
+/// One error or warning. `Display` is one line with file, line, column and correction.
 #[derive(Clone, Debug)]
 pub struct Problem {
     file: Arc<str>,
     position: Option<Position>,
     path: Option<NormalPath>,
-    /// The path as messages name it, if the message begins with it.
+    /// The path in messages, if the message begins with it.
     named: Option<String>,
     message: String,
 }
@@ -193,7 +193,7 @@ impl Problem {
         self.position
     }
 
-    /// The section and key that it is about, such as `[Global] region`, if it is about one; and what is wrong, without them.
+    /// The section and key, such as `[Global] region`, if the problem has them; and the message without them.
     #[must_use]
     pub fn split(&self) -> (Option<&str>, &str) {
         let named = self.named.as_deref();
@@ -204,7 +204,7 @@ impl Problem {
         }
     }
 
-    /// What is wrong: with section and key, without the place in the file. Never holds a secret.
+    /// The message, with section and key, without the place in the file. Never contains a secret.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -220,7 +220,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Collects what is wrong with a config, by the reader of the file and by the provider's own checks alike.
+/// Collects the problems of a config, from the reader of the file and from the provider's own checks.
 #[derive(Clone, Debug)]
 pub struct Problems {
     file: Arc<str>,
@@ -233,7 +233,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Nothing is wrong yet. `source` is what the messages begin with: the path of the file, as the user gave it.
+    /// No problems yet. Messages begin with `source`: the path of the file, as the user gave it.
     #[must_use]
     pub fn new(source: &str, locations: Locations) -> Self {
         Self {
@@ -253,7 +253,7 @@ impl Problems {
         }
     }
 
-    /// The value of a key's variable. If there is one, or the file does not give the key, messages name the variable.
+    /// The value of a key's variable. If it is set, or the file does not contain the key, messages name the variable.
     pub(super) fn variable(&mut self, key: &'static str, variable: &'static str) -> Option<String> {
         let value = self.environment.var(variable).map(str::to_owned);
         if value.is_some() || !self.locations.is_set(KeyPath::key(key)) {
@@ -262,15 +262,15 @@ impl Problems {
         value
     }
 
-    /// Which keys the file gives, and where.
+    /// The positions of the keys in the file.
     #[must_use]
     pub fn locations(&self) -> &Locations {
         &self.locations
     }
 
-    /// Adds an error about a section or key, which need not be in the file ("missing"). Say what is wrong and what
-    /// would be right; section, key and place are put in front. A key that has an error already gets no second one:
-    /// its value is then only a default.
+    /// Adds an error about a section or key, which need not be in the file ("missing"). The message
+    /// contains the error and the correction; section, key and place are prepended. A key gets at most one error: after the
+    /// first, its value is only a default.
     pub fn error<'a>(&mut self, path: impl Into<KeyPath<'a>>, message: impl fmt::Display) {
         let problem = self.about(path.into(), &message);
         if problem.path.is_none() || self.errors.iter().all(|error| error.path != problem.path) {
@@ -291,16 +291,16 @@ impl Problems {
         self.warnings.push(problem);
     }
 
-    /// Whether there is any error so far.
+    /// Whether there are errors so far.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         !self.errors.is_empty()
     }
 
-    /// The warnings if there was no error, else all errors in the order of the file.
+    /// Returns the warnings, in the order of the file.
     ///
     /// # Errors
-    /// There was an error.
+    /// All errors, in the order of the file.
     pub fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
         self.errors
             .sort_by_key(|problem| (problem.position.is_none(), problem.position));
@@ -344,7 +344,7 @@ impl Problems {
         }
     }
 
-    /// Adds an error whose text says by itself what it is about.
+    /// Adds an error whose text already names its subject.
     pub(super) fn error_at(&mut self, position: Position, path: Option<KeyPath<'_>>, message: String) {
         let problem = self.problem(Some(position), path, message);
         self.errors.push(problem);
@@ -365,7 +365,7 @@ impl Problems {
         });
     }
 
-    /// Adds a warning about a key that has a place but is not known.
+    /// Adds a warning about an unknown key at a known position.
     pub(super) fn warn_at(&mut self, position: Position, path: KeyPath<'_>, message: &str) {
         let problem = Problem {
             position: Some(position),
@@ -379,7 +379,7 @@ impl Problems {
     }
 }
 
-/// Everything that is wrong with a config, in the order of the file. `Display` is one line for each. Never empty.
+/// All errors of a config, in the order of the file. `Display` is one line for each. Never empty.
 #[derive(Clone, Debug)]
 pub struct ConfigErrors(Vec<Problem>);
 

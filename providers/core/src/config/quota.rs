@@ -1,20 +1,20 @@
-//! Sections of quotas: how much a provider asks of its cloud.
+//! Sections of quotas: the rate limits of a provider's cloud calls.
 
 use super::Problems;
 use crate::client::Quota;
 
-/// More requests than this per second, at once or in flight are hardly meant.
+/// The largest accepted value of a key; larger ones are most likely mistakes.
 const MAX: u32 = 100_000;
 
-/// Makes a struct that reads a section of quotas: three keys for each service of a cloud. A line names the keys' prefix, the
-/// field, the bucket of the gate and the service, as the documentation of the keys calls it. A default may follow; without
-/// it, it is that of [`Quota`](crate::client::Quota).
+/// Defines a struct that reads a section of quotas: three keys for each service of a cloud. A line names the keys' prefix,
+/// the field, the bucket of the gate, and the service as in the documentation of the keys. A default may follow; otherwise,
+/// it is the default of [`Quota`](crate::client::Quota).
 ///
 /// ```
 /// use ccm_core::config::{self, config_file, quota_section};
 ///
 /// quota_section! {
-///     /// How much is asked of the cloud at most.
+///     /// Rate limits of cloud calls.
 ///     pub struct Quotas {
 ///         "compute" => pub compute: "compute", "the compute API";
 ///     }
@@ -70,17 +70,17 @@ macro_rules! quota_section {
                     KeyDoc::of(
                         ::core::concat!($prefix, "-requests-per-second"),
                         &defaults.$field.rate,
-                        &[::core::concat!("Requests per second to ", $service, " in the long run.")],
+                        &[::core::concat!("Sustained requests per second to ", $service, ".")],
                     ),
                     KeyDoc::of(
                         ::core::concat!($prefix, "-burst"),
                         &defaults.$field.burst,
-                        &[::core::concat!("Requests to ", $service, " at once after a quiet time.")],
+                        &[::core::concat!("Burst of requests to ", $service, " after an idle period.")],
                     ),
                     KeyDoc::of(
                         ::core::concat!($prefix, "-in-flight"),
                         &defaults.$field.max_in_flight,
-                        &[::core::concat!("Requests to ", $service, " without an answer yet.")],
+                        &[::core::concat!("Concurrent requests to ", $service, ".")],
                     ),
                 )+]
             }
@@ -109,7 +109,7 @@ macro_rules! quota_section {
                 ::std::vec![$( ($bucket, self.$field) ),+]
             }
 
-            /// Reports every value that no quota can have. `section` is the section's name in the file.
+            /// Reports every value that is out of range. `section` is the section's name in the file.
             $vis fn check(&self, section: &str, problems: &mut $crate::config::Problems) {
                 let defaults = Self::default();
                 $(
@@ -135,7 +135,7 @@ pub fn check_quota(quota: &Quota, default: &Quota, section: &str, keys: [&str; 3
     let [rate_key, burst_key, in_flight_key] = keys;
     if quota.rate <= 0.0 || quota.rate > f64::from(MAX) {
         let what = format!(
-            "must be more than 0 and at most {MAX}; without it {}",
+            "must be more than 0 and at most {MAX}; the default is {}",
             default.rate
         );
         problems.error((section, rate_key), what);
@@ -145,7 +145,7 @@ pub fn check_quota(quota: &Quota, default: &Quota, section: &str, keys: [&str; 3
         (in_flight_key, quota.max_in_flight, default.max_in_flight),
     ] {
         if value == 0 || value > MAX {
-            let what = format!("must be between 1 and {MAX}; without it {default}");
+            let what = format!("must be between 1 and {MAX}; the default is {default}");
             problems.error((section, key), what);
         }
     }
@@ -207,21 +207,21 @@ mod tests {
         assert_eq!((burst.name, burst.default.as_str()), ("compute-burst", "50"));
         assert_eq!(
             burst.about,
-            "Requests to the compute API at once after a quiet time."
+            "Burst of requests to the compute API after an idle period."
         );
     }
 
     #[test]
-    fn a_value_that_no_quota_can_have_is_an_error() {
+    fn a_value_out_of_range_is_an_error() {
         let errors = errors(
             "compute-requests-per-second = 0\ncompute-burst = 0\nnetwork-requests-per-second = inf\nnetwork-in-flight = 100001",
         );
         assert_eq!(errors.len(), 4, "{errors:#?}");
         for (error, part) in errors.iter().zip([
-            "2:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; without it 20",
-            "3:17: [Quota] compute-burst: must be between 1 and 100000; without it 50",
+            "2:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; the default is 20",
+            "3:17: [Quota] compute-burst: must be between 1 and 100000; the default is 50",
             "network-requests-per-second",
-            "network-in-flight: must be between 1 and 100000; without it 8",
+            "network-in-flight: must be between 1 and 100000; the default is 8",
         ]) {
             assert!(error.contains(part), "{part} is not in {error}");
         }

@@ -1,7 +1,6 @@
-//! From a document to config structs: which section and key goes where, and what is left over.
+//! Reads a document into config structs, and reports unknown sections and keys.
 //!
-//! A file of `gcfg` has sections. A YAML or JSON file is one section, whose name is empty; what is nested in it is the
-//! value of a key.
+//! A file of `gcfg` has sections. A YAML or JSON file is one section, whose name is empty; nested maps are values of keys.
 
 use std::{
     any::{Any, TypeId},
@@ -21,54 +20,54 @@ use super::{
     yaml::{self, KeyCase, Node},
 };
 
-/// A whole config file as a struct, one field per section. Made with [`config_file!`](crate::config_file).
+/// A whole config file as a struct, one field per section. Defined with [`config_file!`](crate::config_file).
 pub trait ConfigFile: Default {
-    /// Sections that are accepted without a word though nothing in them is read.
+    /// Sections that are accepted without a warning although they are not read.
     const IGNORED: &'static [&'static str];
 
-    /// Takes the sections it knows out of the file.
+    /// Reads the known sections of the file.
     fn read(reader: &mut FileReader<'_>) -> Self;
 
-    /// What is documented of each section, in the order of the fields.
+    /// The documentation of each section, in the order of the fields.
     fn sections() -> Vec<SectionDoc>;
 
-    /// The keys whose values differ, in the order of the fields, each as `[Section] key`. What is given in another way
-    /// but means the same is no difference.
+    /// The keys whose values differ, in the order of the fields, each as `[Section] key`. Different
+    /// spellings of the same value do not differ.
     fn changed_keys(&self, new: &Self) -> Vec<String>;
 }
 
 /// The keys that differ between two configs, as `[Section] key`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Those that can be applied while running.
+    /// The keys that can be applied while running.
     pub live: Vec<String>,
-    /// Those that need a restart.
+    /// The keys that need a restart.
     pub restart: Vec<String>,
-    /// Whether the provider has to connect to the cloud again to apply the former.
+    /// Whether the provider must reconnect to the cloud to apply the `live` keys.
     pub reconnect: bool,
 }
 
-/// One section as a struct, one field per key. Made with [`config_section!`](crate::config_section).
+/// One section as a struct, one field per key. Defined with [`config_section!`](crate::config_section).
 pub trait Section: Default {
     /// The lines of the struct's doc comment.
     const ABOUT: &'static [&'static str];
 
-    /// Takes the keys it knows out of the section; those that are not given keep their defaults.
+    /// Reads the known keys of the section; missing keys keep their defaults.
     fn read(reader: &mut SectionReader<'_, '_>) -> Self;
 
-    /// What is documented of each key, in the order of the fields.
+    /// The documentation of each key, in the order of the fields.
     fn keys() -> Vec<KeyDoc>;
 
     /// The keys whose values differ, in the order of the fields.
     fn changed_keys(&self, new: &Self) -> Vec<&'static str>;
 }
 
-/// What a field of a [`ConfigFile`] may be: a [`Section`], or a map of them by the name of their subsection.
+/// The type of a field of a [`ConfigFile`]: a [`Section`], or a map of sections by the name of their subsection.
 pub trait FileField: Sized {
-    /// Takes the section out of the file.
+    /// Reads the section of the file.
     fn read(reader: &mut FileReader<'_>, name: &'static str) -> Self;
 
-    /// What is documented of the section.
+    /// The documentation of the section.
     fn doc(name: &'static str) -> SectionDoc;
 
     /// The keys whose values differ, each as `[Section] key`.
@@ -102,7 +101,7 @@ impl<S: Section> FileField for BTreeMap<String, S> {
         SectionDoc::new(name, true, S::ABOUT, S::keys())
     }
 
-    /// A section that comes or goes differs in what it sets.
+    /// A section that is added or removed differs in the keys that it sets.
     fn changed_keys(&self, name: &'static str, new: &Self) -> Vec<String> {
         let none = S::default();
         let names: BTreeSet<&String> = self.keys().chain(new.keys()).collect();
@@ -120,7 +119,7 @@ impl<S: Section> FileField for BTreeMap<String, S> {
     }
 }
 
-/// Whether a type holds a secret: nothing of its value may be shown, nor its default.
+/// Whether a type contains a secret: neither its value nor its default may be shown.
 pub(super) fn is_secret<T: 'static>() -> bool {
     let this = TypeId::of::<T>();
     [
@@ -131,7 +130,7 @@ pub(super) fn is_secret<T: 'static>() -> bool {
     .contains(&this)
 }
 
-/// Whether two values of a key mean the same. `Debug` shows all of a value, but for secrets.
+/// Whether two values of a key are equal. `Debug` shows the whole value, except for secrets.
 #[doc(hidden)]
 #[must_use]
 pub fn same_value<T: fmt::Debug + 'static>(old: &T, new: &T) -> bool {
@@ -170,7 +169,7 @@ impl<'d> Group<'d> {
     }
 }
 
-/// A key that the section it stands in does not know.
+/// An unknown key of a section.
 #[derive(Debug)]
 struct Unknown<'d> {
     path: KeyPath<'d>,
@@ -178,7 +177,7 @@ struct Unknown<'d> {
     known: Vec<&'static str>,
 }
 
-/// Hands out the sections of a document and collects what is wrong.
+/// Reads the sections of a document and collects the problems.
 #[derive(Debug)]
 pub struct FileReader<'d> {
     groups: Vec<Group<'d>>,
@@ -232,14 +231,15 @@ impl<'d> FileReader<'d> {
         value.unwrap_or_default()
     }
 
-    /// Takes the section's subsections by name. One without a name is kept under the empty name, as in Go, where
+    /// Reads the section's subsections by name. One without a name gets the empty name, as in Go, where
     /// nothing can refer to it.
     pub fn subsections<S: Section>(&mut self, name: &'static str) -> BTreeMap<String, S> {
         let mut sections = BTreeMap::new();
         for group in self.take(name) {
             if group.subsection.is_none() {
-                let message =
-                    format!("this section needs a name, as in [{name} \"name\"]; without it has no effect");
+                let message = format!(
+                    "this section needs a name, as in [{name} \"name\"]; without a name, it has no effect"
+                );
                 self.problems.warn_at(group.header, group.path(None), &message);
             }
             let section = self.read(name, &group);
@@ -275,7 +275,7 @@ impl<'d> FileReader<'d> {
         section
     }
 
-    /// Warns of everything that nobody took.
+    /// Reports everything that was not read as a warning.
     pub(super) fn finish<T: ConfigFile>(mut self) -> Problems {
         let docs = T::sections();
         for group in &self.groups {
@@ -300,8 +300,8 @@ impl<'d> FileReader<'d> {
             } else {
                 unknown_key(near)
             };
-            // A word alone on a line that resembles no key may be the rest of a value that was broken into two
-            // lines, perhaps of a password: it is not repeated.
+            // A word on its own line that resembles no key may be the rest of a value with a line break, such as a
+            // password. The message does not repeat it.
             let hidden = entry.value.is_none() && near.is_none() && elsewhere().is_none();
             let path = if hidden { path.section_only() } else { *path };
             self.problems.warn_at(entry.key.start, path, &message);
@@ -310,14 +310,14 @@ impl<'d> FileReader<'d> {
     }
 }
 
-/// The keys of a section that nobody took yet.
+/// The keys of a section that are not read yet.
 #[derive(Debug)]
 enum UnreadKeys<'d> {
     Gcfg(Vec<&'d Entry>),
     Yaml(Vec<&'d yaml::Entry>, KeyCase),
 }
 
-/// Hands out the keys of a section and collects what is wrong.
+/// Reads the keys of a section and collects the problems.
 #[derive(Debug)]
 pub struct SectionReader<'p, 'd> {
     name: &'static str,
@@ -328,7 +328,7 @@ pub struct SectionReader<'p, 'd> {
 }
 
 impl SectionReader<'_, '_> {
-    /// Takes a key. If it is not given, or wrong, `target` keeps its default.
+    /// Reads a key. If it is missing or invalid, `target` keeps its default.
     pub fn key<T: DeserializeOwned + fmt::Debug + 'static>(&mut self, name: &'static str, target: &mut T) {
         self.known.push(name);
         let path = KeyPath::new(self.name, self.subsection, Some(name));
@@ -349,7 +349,7 @@ impl SectionReader<'_, '_> {
         }
     }
 
-    /// Takes the key's environment variable, which wins over the file.
+    /// Reads the key's environment variable, which overrides the file.
     pub fn variable<T: DeserializeOwned + fmt::Debug + 'static>(
         &mut self,
         name: &'static str,
@@ -370,7 +370,7 @@ impl SectionReader<'_, '_> {
     }
 }
 
-/// The errors of a secret could repeat it.
+/// The text of an error. Errors of a secret are replaced, since they could repeat it.
 fn described<T: 'static>(error: &value::ValueError) -> String {
     match is_secret::<T>() {
         true => "value not accepted; write a text".to_owned(),
@@ -388,7 +388,7 @@ fn read_entries<T: DeserializeOwned + 'static>(
     let read = value::read::<T>(entries);
     for (number, error) in read.errors {
         let position = entries.get(number).unwrap_or(last).position();
-        // Only the type of a secret is talked about; its own errors could repeat it.
+        // The errors of a secret could repeat it.
         let blank = entries.get(number).is_some_and(|entry| entry.value.is_none());
         let (message, hint) = if is_secret::<T>() && !blank {
             ("value not accepted", None)
@@ -402,7 +402,7 @@ fn read_entries<T: DeserializeOwned + 'static>(
     read.value
 }
 
-/// `null` is as good as no key.
+/// Reads a key of a YAML file. `null` is the same as a missing key.
 fn read_node<T: DeserializeOwned + 'static>(
     node: &Node,
     case: KeyCase,
@@ -431,7 +431,7 @@ fn unknown_key(near: Option<&str>) -> String {
     }
 }
 
-/// Reads a YAML or JSON file, which is a map. Without a file, all values are those of variables and defaults.
+/// Reads a YAML or JSON file, which is a map. Without a file, only variables and defaults apply.
 pub(super) fn read_yaml<S: Section>(root: Option<&Node>, case: KeyCase, problems: &mut Problems) -> S {
     if let Some(root) = root {
         let whole = KeyPath::new("", None, None);

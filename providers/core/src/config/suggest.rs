@@ -1,24 +1,23 @@
-//! "Did you mean ...?": the nearest known name to one that is not known.
+//! "Did you mean ...?": the known name that is nearest to an unknown one.
 //!
 //! Used for sections and keys of config files, and for the names of flags and providers.
 
-/// Names longer than this are not compared: no name of ours comes near, and the work grows with the square.
+/// Names longer than this are not compared: all known names are shorter, and the cost is quadratic.
 const MAX_LEN: usize = 80;
 
-/// The known name nearest to `name`, if one is so near that a slip of the finger explains the difference: at most one
-/// edit per three characters (but two for short names), where an edit is a character too many, too few, wrong, or two
-/// swapped. Case does not count, and `_` is `-`.
+/// The known name nearest to `name`, if the difference can be a typo: at most one edit per three characters (two for
+/// short names). An edit is an extra, missing or wrong character, or two swapped ones. Case is ignored, and `_` equals `-`.
 ///
-/// Of several equally near ones the first in the given order wins.
+/// If several names are equally near, the first one is returned.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_within(name, known, |longest| (longest / 3).max(2))
 }
 
-/// As [`nearest`], but with at most two edits however long the name is: for names beside which others stand that are much
-/// alike and mean something else.
+/// As [`nearest`], but with at most two edits however long the name is: for names that are
+/// similar to other valid names.
 #[must_use]
-pub fn slip<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn typo<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_within(name, known, |_| 2)
 }
 
@@ -36,7 +35,7 @@ fn nearest_within<'a>(
         .filter_map(|candidate| {
             let normal = normalise(candidate);
             let longest = name.len().max(normal.len());
-            // Of two characters, one must at least be right.
+            // At least one character must match.
             let allowed = allowed(longest).min(longest.saturating_sub(1));
             if normal.len() > MAX_LEN || name.len().abs_diff(normal.len()) > allowed {
                 return None;
@@ -86,7 +85,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{edits, nearest, normalise, slip};
+    use super::{edits, nearest, normalise, typo};
 
     const KEYS: [&str; 6] = [
         "auth-url",
@@ -98,7 +97,7 @@ mod tests {
     ];
 
     #[test]
-    fn finds_slips_of_the_finger() {
+    fn finds_typos() {
         let cases = [
             ("auth_url", Some("auth-url")),
             ("AUTH-URL", Some("auth-url")),
@@ -122,15 +121,15 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_two_edits() {
+    fn a_typo_has_at_most_two_edits() {
         let known = ["node-route-controller", "service-lb-controller"];
-        assert_eq!(slip("service-lb-controler", known), Some("service-lb-controller"));
-        assert_eq!(slip("node-ipam-controller", known), None);
+        assert_eq!(typo("service-lb-controler", known), Some("service-lb-controller"));
+        assert_eq!(typo("node-ipam-controller", known), None);
         assert!(nearest("node-ipam-controller", known).is_some());
     }
 
     #[test]
-    fn a_very_long_name_is_near_to_nothing() {
+    fn a_very_long_name_has_no_nearest_name() {
         assert_eq!(nearest(&"a".repeat(1_000_000), KEYS), None);
     }
 

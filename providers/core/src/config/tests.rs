@@ -199,7 +199,7 @@ fn reads_the_sample() {
 }
 
 #[test]
-fn what_is_not_given_has_its_default() {
+fn a_missing_key_has_its_default() {
     let conf = read("").unwrap().value;
     assert_eq!(conf.load_balancer.monitor_delay, GoDuration::from_secs(5));
     assert_eq!(conf.load_balancer.lb_provider, "amphora");
@@ -257,7 +257,7 @@ fn an_error_in_a_subsection_names_it() {
 }
 
 #[test]
-fn unknown_names_are_warned_of_with_line_and_nearest_name() {
+fn unknown_names_are_warnings_with_line_and_nearest_name() {
     let text = "[Global]\nauthurl = x\nregoin = y\nrequest-timeout = 5\ncolour = red\n[Router]\nrouter-id = z\n\
                 [Unheard-Of]\n[Global \"x\"]\npassword = p\n[LoadBalancerClass]\n[BlockStorage]\nbs-version = v3";
     assert_eq!(
@@ -271,7 +271,7 @@ fn unknown_names_are_warned_of_with_line_and_nearest_name() {
             "/etc/config/cloud.conf:8:2: [Unheard-Of]: unknown section, ignored",
             "/etc/config/cloud.conf:9:2: [Global \"x\"]: this section takes no subsection, so this part of the file is ignored",
             "/etc/config/cloud.conf:11:2: [LoadBalancerClass]: this section needs a name, as in [LoadBalancerClass \"name\"]; \
-         without it has no effect",
+         without a name, it has no effect",
         ]
     );
     assert_eq!(read(text).unwrap().value.global.password.expose_secret(), "");
@@ -346,7 +346,7 @@ fn checks_may_come_later_with_the_locations_of_the_file() {
 }
 
 #[test]
-fn a_file_that_is_no_config_is_not_reported_line_by_line() {
+fn a_file_that_is_not_a_config_is_not_reported_line_by_line() {
     let text = errors(&"@\n".repeat(1000));
     assert_eq!(text.len(), 101);
     assert_eq!(text[100], "and 900 more");
@@ -367,7 +367,7 @@ fn secrets_are_never_shown() {
     assert!(!format!("{good:?}").contains(secret));
     assert_eq!(good.value.global.password.expose_secret(), secret);
 
-    // A value that was broken into two lines is a key without a value on the second.
+    // The second line of a value with a line break is a key without a value.
     let broken = warnings(&format!("[Global]\npassword =\n{secret}"));
     assert_eq!(
         broken,
@@ -394,7 +394,7 @@ fn secrets_are_never_shown() {
 }
 
 #[test]
-fn the_reference_is_made_from_the_structs() {
+fn the_reference_is_generated_from_the_structs() {
     let text = docs::markdown::<CloudConf>(3, |key| key == "[Global] region");
     let expected = "### `[Global]`\n\nCredentials and transport.\n\n| Key | Type | Default | Example | Changes take effect | Meaning |\n|---|---|---|---|---|---|\n\
         | `auth-url` | string |  | `https://keystone.example` | after a restart | Keystone URL. |\n\
@@ -435,7 +435,7 @@ proptest! {
 }
 
 #[test]
-fn changed_keys_are_those_whose_values_mean_something_else() {
+fn changed_keys_are_those_with_different_values() {
     let changed = |old: &str, new: &str| {
         super::ConfigFile::changed_keys(&read(old).unwrap().value, &read(new).unwrap().value)
     };
@@ -459,7 +459,7 @@ fn changed_keys_are_those_whose_values_mean_something_else() {
         "[Metadata] request-timeout",
     ];
     assert_eq!(changed(SAMPLE, &other), keys);
-    // What is not given has its default, and a section that goes takes its keys along.
+    // A missing key has its default, and a removed section removes its keys.
     assert_eq!(
         changed(SAMPLE, &SAMPLE.replace("monitor-delay = 10s", "")),
         ["[LoadBalancer] monitor-delay"]

@@ -1,15 +1,15 @@
 //! From the texts of one key to a value: a serde deserializer.
 //!
-//! A key may be given more than once. A list takes every occurrence, anything else the last one, but an earlier one must
-//! be of the right type too. The types and their texts are those of the Go library:
+//! A key may occur more than once. A list takes every occurrence; any other type takes the last one, but the others must
+//! have the right type, too. The types and their texts are those of the Go library:
 //!
 //! | Type | Accepted |
 //! |---|---|
 //! | string | any text |
-//! | bool | `true yes on 1`, `false no off 0`, case does not count; a key without `=` is true |
-//! | int, uint | decimal (a leading zero means nothing), or hexadecimal after `0x` |
+//! | bool | `true yes on 1`, `false no off 0`, case-insensitive; a key without `=` is true |
+//! | int, uint | decimal (leading zeros are ignored), or hexadecimal after `0x` |
 //! | duration | Go form, see [`super::duration`] |
-//! | list | the key repeated; a key without `=` empties what was given so far |
+//! | list | the key repeated; a key without `=` empties the list so far |
 //! | enum | the names of its variants |
 
 /// The numbers of a deserializer, from its methods `integer` and `float`.
@@ -59,15 +59,15 @@ use super::{
     suggest,
 };
 
-/// How many wrong elements of one list are reported. Each costs another look at the whole list.
+/// How many wrong elements of one list are reported. Each costs another read of the whole list.
 const MAX_LIST_ERRORS: usize = 20;
 
-/// What is wrong with a value, and what would be right.
+/// An error of a value, and its correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
     message: String,
     hint: Option<String>,
-    /// Which occurrence of the key, where that is not the one at hand.
+    /// The occurrence of the key, if it is not the current one.
     occurrence: Option<usize>,
     /// The path to the value in a nested value, and its position: `[1].name`.
     nested: Option<(String, Position)>,
@@ -94,13 +94,13 @@ impl ValueError {
         Self::new("blank value not supported for type")
     }
 
-    /// What is wrong.
+    /// The error.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What would be right.
+    /// The correction.
     #[must_use]
     pub fn correction(&self) -> Option<&str> {
         self.hint.as_deref()
@@ -144,16 +144,16 @@ pub(super) fn one_of(names: &[&str]) -> String {
     }
 }
 
-/// What came of the occurrences of a key.
+/// The result of reading the occurrences of a key.
 #[derive(Debug)]
 pub(super) struct Read<T> {
-    /// The value, if nothing is wrong.
+    /// The value, if there is no error.
     pub(super) value: Option<T>,
-    /// What is wrong, each with the number of the occurrence.
+    /// The errors, each with the number of the occurrence.
     pub(super) errors: Vec<(usize, ValueError)>,
 }
 
-/// Reads a key that was given as `entries`, in the order of the file.
+/// Reads a key from its occurrences, in the order of the file.
 pub(super) fn read<T: DeserializeOwned>(entries: &[&Entry]) -> Read<T> {
     let is_list = Cell::new(false);
     let mut active: Vec<(usize, &Entry)> = entries.iter().copied().enumerate().collect();
@@ -195,7 +195,7 @@ pub(super) fn read<T: DeserializeOwned>(entries: &[&Entry]) -> Read<T> {
     Read { value, errors }
 }
 
-/// Deserialises one entry by itself, as a config struct does with a key that is given once.
+/// Deserializes one entry, as a config struct does with a key that occurs once.
 ///
 /// # Errors
 /// The value is not of the type.
@@ -210,14 +210,14 @@ pub fn from_entry<T: DeserializeOwned>(entry: &Entry) -> Result<T, ValueError> {
 /// The occurrences of a key as serde sees them.
 #[derive(Clone, Copy)]
 struct KeyDeserializer<'a> {
-    /// Never empty but for a list that came to its end; each with its number.
+    /// The entries with their numbers. Empty only for a list.
     entries: &'a [(usize, &'a Entry)],
     /// Set when the type turns out to be a list.
     is_list: &'a Cell<bool>,
 }
 
 impl<'a> KeyDeserializer<'a> {
-    /// The text of the last occurrence; an error if it has no value at all.
+    /// The text of the last occurrence; an error if it has no value.
     fn text(&self) -> Result<&'a str, ValueError> {
         let value = self.entries.last().and_then(|(_, entry)| entry.value.as_ref());
         value
@@ -387,9 +387,9 @@ impl<'de> EnumAccess<'de> for Choice<'_> {
 
 struct UnitOnly;
 
-/// Why a variant with data cannot be read: the dialect has no notation for it.
+/// The error of a variant with data: the dialect has no notation for it.
 fn has_data() -> ValueError {
-    ValueError::new("a choice with data can not be written in this file")
+    ValueError::new("a choice with data cannot be written in this file")
 }
 
 impl<'de> VariantAccess<'de> for UnitOnly {

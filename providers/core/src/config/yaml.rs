@@ -1,7 +1,7 @@
 //! YAML and JSON as values with positions. JSON is YAML, too.
 //!
-//! Plain scalars mean what they mean to `kubectl`, which reads YAML 1.1: `yes`, `no`, `on` and `off` are booleans. A
-//! syntax error spoils its own document only.
+//! Plain scalars have the same meaning as in `kubectl`, which reads YAML 1.1: `yes`, `no`, `on` and `off` are booleans. A
+//! syntax error affects only its own document.
 //!
 //! [`parse_yaml`](super::parse_yaml) reads a config file, [`Node::deserialize`] any type that serde knows; a reader with
 //! rules of its own takes the [`Node`]s.
@@ -23,7 +23,7 @@ use super::{
     value::{self, ValueError},
 };
 
-/// The most values that a file may hold: aliases of aliases expand to any number of them.
+/// The most values in a file: nested aliases can expand to any number of values.
 const MAX_NODES: usize = 1_000_000;
 
 /// A value and where it begins. It may be a secret, so `Debug` does not show it.
@@ -74,10 +74,10 @@ pub struct Entry {
 /// How keys are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyCase {
-    /// Case counts, as in the Kubernetes API.
+    /// Keys are case-sensitive, as in the Kubernetes API.
     #[default]
     Sensitive,
-    /// Case does not count, as when Go decodes JSON.
+    /// Keys are case-insensitive, as when Go decodes JSON.
     Insensitive,
 }
 
@@ -123,7 +123,7 @@ impl Value {
 
 impl Node {
     /// The text of an environment variable. The items of a list are separated by commas; empty ones do not count. Positions
-    /// only tell the items apart.
+    /// only distinguish the items.
     pub(super) fn of_variable(text: &str, is_list: bool) -> Self {
         let node = |(column, value)| Self {
             at: Position { line: 0, column },
@@ -215,7 +215,7 @@ impl Node {
     /// key.
     ///
     /// # Errors
-    /// The first value that its key does not take, with its position. The error may repeat the value.
+    /// The first invalid value, with its position. The error may repeat the value.
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, (Position, ValueError)> {
         let mut read = value::read_node(self, KeyCase::Sensitive);
         match read.value {
@@ -261,7 +261,7 @@ pub fn utf8(content: &[u8]) -> Result<&str, SyntaxError> {
 /// The only document of a file; `None` if the file is empty.
 ///
 /// # Errors
-/// The file is neither YAML nor JSON, or there is a second document.
+/// The file is neither YAML nor JSON, or it has a second document.
 pub fn document(text: &str) -> Result<Option<Node>, SyntaxError> {
     let mut documents = documents(text).into_iter();
     let first = documents.next().transpose()?;
@@ -309,7 +309,7 @@ struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
     /// Each anchored value with the number of values in it.
     anchors: HashMap<usize, (Node, usize)>,
-    /// The number of values that may still follow.
+    /// The number of values that are still allowed.
     left: usize,
 }
 
@@ -425,7 +425,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, nodes: usize, at: Position) -> Result<(), SyntaxError> {
         let left = self.left.checked_sub(nodes);
         self.left = left.ok_or_else(|| {
-            let message = format!("the file holds more than {MAX_NODES} values with its aliases expanded");
+            let message = format!("the file contains more than {MAX_NODES} values with its aliases expanded");
             syntax_error(at, message)
         })?;
         Ok(())

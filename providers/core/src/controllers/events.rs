@@ -1,9 +1,8 @@
 //! Kubernetes Events.
 //!
-//! Written as core/v1 with upstream's source component, since the roles that clusters already have grant no other
-//! group. Writing is in the background and best effort: an event that cannot be written is dropped and counted, and
-//! never delays the work that it reports. A controller reports a thing once: it decides when the content changed, this
-//! module only writes.
+//! Events are written as core/v1 with upstream's source component, since the existing roles of clusters grant no other
+//! group. Writing is asynchronous and best effort: an event that cannot be written is dropped and counted, and never delays
+//! the reported work. Controllers decide when to report a change; this module only writes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -19,13 +18,13 @@ use prometheus_client::{encoding::EncodeLabelSet, metrics::counter::Counter, met
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-/// How many events may wait to be written. A burst of thousands of nodes fits; what does not is dropped.
+/// The capacity of the queue of events. A burst of thousands of nodes fits; further events are dropped.
 const CAPACITY: usize = 20_000;
 
 /// How many events are written at the same time.
 const PARALLEL: usize = 16;
 
-/// The API server refuses longer messages.
+/// The longest message that the API server accepts.
 const MAX_MESSAGE: usize = 1024;
 
 /// The namespace of events about objects without one.
@@ -36,16 +35,16 @@ struct ResultLabel {
     result: &'static str,
 }
 
-/// Whether somebody has to act.
+/// Whether a user must act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// No.
+    /// No action is needed.
     Normal,
-    /// Somebody should.
+    /// A user should act.
     Warning,
 }
 
-/// How many events there were, of all writers.
+/// The number of events of all writers.
 #[derive(Clone, Debug, Default)]
 pub struct EventMetrics(Family<ResultLabel, Counter>);
 
@@ -55,7 +54,7 @@ impl EventMetrics {
         let written = Family::default();
         registry.register(
             "ccm_events",
-            "Kubernetes Events, by what became of them: written, failed, dropped (queue full)",
+            "Kubernetes Events, by result: written, failed, dropped (queue full)",
             written.clone(),
         );
         Self(written)
@@ -70,7 +69,7 @@ pub struct Recorder {
     written: Family<ResultLabel, Counter>,
 }
 
-/// Writes what recorders queue, until every recorder is gone.
+/// Writes the queued events until every recorder is dropped.
 pub struct Writer {
     client: Client,
     receiver: mpsc::Receiver<Event>,
@@ -101,7 +100,7 @@ impl Writer {
         }
     }
 
-    /// Reads what is queued and writes none of it, until the last recorder is dropped.
+    /// Discards queued events until the last recorder is dropped.
     pub async fn discard(self) {
         let Self {
             mut receiver, sender, ..
@@ -110,7 +109,7 @@ impl Writer {
         while receiver.recv().await.is_some() {}
     }
 
-    /// Writes until the last recorder is dropped and everything that was queued is written.
+    /// Writes until the last recorder is dropped and all queued events are written.
     pub async fn run(self) {
         let Self {
             client,
@@ -119,7 +118,7 @@ impl Writer {
             written,
         } = self;
         drop(sender);
-        // Namespaces whose events are refused, so that each is logged once: one that was finalized by force refuses all.
+        // Namespaces that refuse events, such as forcibly finalized ones. The first failure of each is logged as a warning.
         let refusing: Mutex<HashSet<String>> = Mutex::default();
         let events = futures_util::stream::unfold(receiver, async |mut receiver| {
             let event = receiver.recv().await?;
@@ -147,7 +146,7 @@ impl Writer {
                         error,
                         namespace,
                         object,
-                        "Could not write event; further ones of this namespace are not logged"
+                        "Could not write event; further failures in this namespace are logged at debug level"
                     ),
                     Some(error) => debug!(error, namespace, object, "Could not write event"),
                 }
@@ -157,7 +156,7 @@ impl Writer {
 }
 
 impl Recorder {
-    /// The same with another source component.
+    /// A recorder with another source component.
     #[must_use]
     pub fn with_component(&self, component: &'static str) -> Self {
         Self {
@@ -166,10 +165,10 @@ impl Recorder {
         }
     }
 
-    /// Queues an event about `object`. If too many wait to be written, it is dropped and counted.
+    /// Queues an event about `object`. If the queue is full, the event is dropped and counted.
     pub fn publish(&self, object: ObjectReference, kind: EventType, reason: &str, message: &str) {
         let now = Timestamp::now();
-        // Room for the suffix: a name has at most 253 bytes.
+        // Space for the suffix: a name has at most 253 bytes.
         let name = cut(object.name.as_deref().unwrap_or("unknown"), 230);
         let namespace = match object.namespace.as_deref() {
             Some(namespace) if !namespace.is_empty() => namespace,

@@ -1,9 +1,9 @@
 //! One watch per kind, shared by all controllers.
 //!
 //! Stores keep only the fields that controllers read (a node takes hundreds of bytes, not ten kilobytes), so that
-//! memory grows slowly with the cluster. Fields that no controller ever reads are skipped while the reply is parsed and
-//! never allocated; those that no running controller [`Needs`] are dropped before an object is stored.
-//! Nothing read from a store is ever written back whole.
+//! memory grows slowly with the cluster. Fields that no controller reads are skipped by the parser and never allocated;
+//! those that no running controller [`Needs`] are dropped before an object is stored. Stored objects are never written back
+//! whole.
 
 use std::{collections::HashSet, fmt::Debug, sync::Arc, time::Instant};
 
@@ -24,19 +24,18 @@ use tracing::{debug, info, warn};
 
 use super::{Needs, interner::Interner};
 
-/// How many objects the first listing asks for at a time. Bounds the memory that a reply takes: 100 nodes are
-/// about 1 MB of JSON.
+/// The page size of the first listing. Bounds the memory of a reply: 100 nodes are about 1 MB of JSON.
 const PAGE_SIZE: u32 = 100;
 
-/// What happened to an object, by its key: `name`, or `namespace/name` where the kind has namespaces. The object
+/// A change of an object, by its key: `name`, or `namespace/name` where the kind has namespaces. The object
 /// itself is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is new or was changed, or the watch started again and it still exists.
+    /// It was created or changed, or it exists after a restart of the watch.
     Applied(String),
-    /// It is deleted, or no controller needs it any more ([`Trimmed::is_needed`]).
+    /// It was deleted, or no controller needs it any more ([`Trimmed::is_needed`]).
     Deleted(String),
-    /// A new listing does not have it any more. It may have been deleted while no watch was open, or the API server lost it.
+    /// A new listing does not contain it. It was deleted while no watch was open, or the API server lost it.
     Vanished(String),
 }
 
@@ -81,14 +80,14 @@ impl<K: Trimmed> Informer<K> {
         })
     }
 
-    /// What is in the store now, each as a change, followed by the changes from now on.
+    /// Subscribes to changes: first one for each object in the store, then all later ones.
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        // Changes are sent under the same lock after they are in the store: none is missed in between.
+        // Changes are sent under the same lock after they are stored, so that none is missed.
         let mut subscribers = self.subscribers.lock();
         for object in self.store.state() {
             if let Some(key) = key(&*object) {
-                // The receiver is here.
+                // The receiver exists.
                 let _ = sender.send(Change::Applied(key));
             }
         }
@@ -96,7 +95,7 @@ impl<K: Trimmed> Informer<K> {
         receiver
     }
 
-    /// The object of this key, as last seen.
+    /// The last observed object of this key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<K>> {
         let reference = match key.split_once('/') {
@@ -106,7 +105,7 @@ impl<K: Trimmed> Informer<K> {
         self.store.get(&reference)
     }
 
-    /// All objects, as last seen.
+    /// All objects, as last observed.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<K>> {
         self.store.state()
@@ -118,7 +117,7 @@ impl<K: Trimmed> Informer<K> {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Watches until `shutdown`. A watch that breaks is started again with backoff; meanwhile the store keeps what it has.
+    /// Watches until `shutdown`. A failed watch is restarted with backoff; meanwhile, the store keeps its objects.
     /// Runs once per informer; a second call returns at once.
     pub async fn run(&self, shutdown: CancellationToken) {
         let Some(mut writer) = self.writer.lock().take() else {
@@ -140,9 +139,9 @@ impl<K: Trimmed> Informer<K> {
                 Some(Err(error)) => {
                     let error = crate::error::report(&error);
                     if broken {
-                        debug!(%kind, error, "Watch is still broken");
+                        debug!(%kind, error, "Watch still fails");
                     } else {
-                        warn!(%kind, error, "Watch broke, trying again");
+                        warn!(%kind, error, "Watch failed, retrying");
                     }
                     broken = true;
                     continue;
@@ -158,7 +157,7 @@ impl<K: Trimmed> Informer<K> {
                     .collect();
                 listing = Some((Instant::now(), known));
             } else if broken {
-                info!(%kind, "Watch works again");
+                info!(%kind, "Watch recovered");
                 broken = false;
             }
             match event {
@@ -177,20 +176,20 @@ impl<K: Trimmed> Informer<K> {
             writer.apply_watcher_event(&event);
             match event {
                 watcher::Event::Init => {}
-                // Objects of a listing reach the store only when all of it is there.
+                // Objects of a listing are stored only when the listing is complete.
                 watcher::Event::InitApply(_) => {}
                 watcher::Event::InitDone => {
-                    let (began, mut gone) =
+                    let (began, mut vanished) =
                         listing.take().unwrap_or_else(|| (Instant::now(), HashSet::new()));
                     let objects = self.store.state();
                     debug!(%kind, objects = objects.len(), elapsed = ?began.elapsed(), "Listed");
                     for object in objects {
                         if let Some(key) = key(&*object) {
-                            gone.remove(&key);
+                            vanished.remove(&key);
                             self.send(&Change::Applied(key));
                         }
                     }
-                    for key in gone {
+                    for key in vanished {
                         self.send(&Change::Vanished(key));
                     }
                     self.synced.send_replace(true);

@@ -1,18 +1,17 @@
-//! One copy of strings that many objects have in common.
+//! Shared copies of strings that occur in many objects.
 
 use std::{collections::HashSet, sync::Arc};
 
-/// Shares strings. Labels of a cluster's nodes are mostly the same; objects that come from the watch replace theirs by the
-/// known copy.
+/// Shares strings. Labels of a cluster's nodes are mostly the same; objects from the watch replace theirs by the known copy.
 #[derive(Debug, Default)]
 pub struct Interner {
     known: HashSet<Arc<str>>,
-    /// When this many are known, those that nobody uses any more are dropped.
+    /// The number of strings at which unused ones are dropped.
     limit: usize,
 }
 
 impl Interner {
-    /// Replaces the string by the known copy, or adds it to what is known.
+    /// Replaces the string by the known copy, or adds it.
     pub fn share(&mut self, text: &mut Arc<str>) {
         if let Some(known) = self.known.get(text) {
             text.clone_from(known);
@@ -31,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_strings_become_one_and_unused_ones_go() {
+    fn equal_strings_are_shared_and_unused_ones_dropped() {
         let mut interner = Interner::default();
         let (mut a, mut b): (Arc<str>, Arc<str>) = ("same".into(), "same".into());
         interner.share(&mut a);
@@ -41,6 +40,6 @@ mod tests {
             interner.share(&mut format!("unused-{i}").into());
         }
         assert!(interner.known.len() <= 1024 + 1, "{}", interner.known.len());
-        assert!(interner.known.contains("same"), "what is used stays");
+        assert!(interner.known.contains("same"), "a used string is kept");
     }
 }

@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::{Needs, informer::Trimmed, interner::Interner, provided_ip};
 use crate::{AddressType, NodeAddress, NodeView};
 
-/// A Node as it is stored.
+/// The stored fields of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
 pub struct NodeObject {
     /// Name, uid, resourceVersion, creation and deletion time; nothing else.
     pub meta: ObjectMeta,
-    /// The fields that find the node's machine, and the labels.
+    /// The fields that identify the node's machine, and the labels.
     pub view: Arc<NodeView>,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
@@ -42,7 +42,7 @@ pub enum Ready {
     True,
     /// It is not ready.
     False,
-    /// The kubelet is silent, or has not reported yet.
+    /// The kubelet does not report, or has not reported yet.
     #[default]
     Unknown,
 }
@@ -53,9 +53,9 @@ pub enum NetworkCondition {
     /// The node does not have the condition.
     #[default]
     Absent,
-    /// Not unavailable, since its routes exist.
+    /// The status is False: all routes exist.
     RouteCreated,
-    /// Unavailable, since a route is missing.
+    /// The status is True: a route is missing.
     NoRouteCreated,
     /// Another status, or another reason.
     Other,
@@ -74,7 +74,7 @@ impl NodeObject {
         }
     }
 
-    /// Whether a taint with this key is on the node, whatever its value and effect.
+    /// Whether the node has a taint with this key, with any value and effect.
     #[must_use]
     pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
@@ -90,7 +90,7 @@ impl NodeObject {
             .collect()
     }
 
-    /// Whether exactly this taint is on the node, whatever its value.
+    /// Whether the node has exactly this taint, with any value.
     #[must_use]
     pub fn has_exact_taint(&self, key: &str, effect: &str) -> bool {
         self.taints.iter().any(|taint| taint.is(key, effect))
@@ -164,14 +164,14 @@ impl Trimmed for NodeObject {
         if !needs.pod_cidrs {
             self.pod_cidrs = Box::default();
         }
-        // An object that comes from the watch has no other owner.
+        // An object from the watch has no other owner.
         if let Some(view) = Arc::get_mut(&mut self.view) {
             view.labels.share(|text| interner.share(text));
         }
     }
 }
 
-stands_for!(NodeObject, Node);
+impl_resource!(NodeObject, Node);
 
 #[derive(Deserialize)]
 struct Wire {

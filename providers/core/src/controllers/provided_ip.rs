@@ -1,24 +1,24 @@
-//! The kubelet's `--node-ip`, as the node's annotation carries it.
+//! The kubelet's `--node-ip`, from the node's annotation.
 
 use std::{fmt, net::IpAddr};
 
 use crate::NodeAddress;
 
-/// Why the annotation cannot be followed.
+/// An error of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProvidedIpError {
-    /// It is not one IP, nor two of different families.
+    /// It is neither one IP nor two of different families.
     Malformed {
         /// The annotation.
         value: String,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
-    /// The cloud knows no such address of the machine.
+    /// The machine does not have this address in the cloud.
     NotOfTheMachine {
         /// The IP in the annotation.
         ip: IpAddr,
-        /// The addresses that the cloud knows.
+        /// The machine's addresses in the cloud.
         addresses: Vec<NodeAddress>,
     },
 }
@@ -48,7 +48,7 @@ impl std::error::Error for ProvidedIpError {}
 ///
 /// # Errors
 ///
-/// What upstream says of the same text.
+/// The text of upstream for the same value.
 pub fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
     let malformed = |reason: String| ProvidedIpError::Malformed {
         value: value.to_owned(),
@@ -77,12 +77,12 @@ pub fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
     }
 }
 
-/// Reduces the machine's addresses to the provided ones: of each type that has a provided IP only the provided
-/// IPs stay, in the annotation's order and in the cloud's spelling; the other types follow untouched.
+/// Reduces the machine's addresses to the provided ones: of each type that has a provided IP, only the provided
+/// IPs are kept, in the annotation's order and as the cloud writes them; the other types follow unchanged.
 ///
 /// # Errors
 ///
-/// If the annotation is malformed, or names an IP that the machine does not have.
+/// The annotation is malformed, or names an IP that the machine does not have.
 pub fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeAddress>, ProvidedIpError> {
     let mut selected = Vec::with_capacity(addresses.len());
     let mut matched = Vec::new();

@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use rand::Rng;
 use tokio::{sync::Notify, time::Instant};
 
-use self::metrics::Measures;
+use self::metrics::QueueCounters;
 pub use self::metrics::QueueMetrics;
 use crate::client::later;
 
-/// How long a key waits after its n-th failure in a row.
+/// The wait of a key after consecutive failures.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The wait after the first failure.
     pub first: Duration,
     /// The longest wait.
     pub longest: Duration,
@@ -41,8 +41,8 @@ impl Backoff {
         Self::millis(first * 1000, longest * 1000)
     }
 
-    /// Doubles with every failure; up to a fifth is taken off at random, so that keys that failed together do not
-    /// come back together.
+    /// Doubles with every failure. Random jitter subtracts up to a fifth, so that keys that failed together are not
+    /// retried together.
     pub fn delay(self, failures: u32) -> Duration {
         let doubled = self
             .first
@@ -53,7 +53,7 @@ impl Backoff {
     }
 }
 
-/// The queue. A key is waiting, ready or being worked on; adding it again never makes it two.
+/// The queue. A key is waiting, ready or being processed; adding it again does not duplicate it.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     backoff: Backoff,
@@ -67,21 +67,21 @@ struct State<K> {
     ready: VecDeque<K>,
     waiting: BTreeMap<(Instant, u64), K>,
     sequence: u64,
-    measures: Measures,
+    counters: QueueCounters,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    place: Place,
+    phase: Phase,
     failures: u32,
-    /// Asked for again while a worker has it.
-    again: bool,
-    /// When it became ready, or a worker took it.
+    /// Added again while a worker processes it.
+    requeue: bool,
+    /// When it became ready, or when a worker started.
     since: Option<Instant>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Phase {
     #[default]
     Idle,
     Ready,
@@ -90,7 +90,7 @@ enum Place {
 }
 
 impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
-    /// A queue under its name in `metrics`.
+    /// A queue with its name in `metrics`.
     pub fn new(backoff: Backoff, name: &'static str, metrics: &QueueMetrics) -> Self
     where
         K: Send + 'static,
@@ -100,10 +100,10 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
             ready: VecDeque::new(),
             waiting: BTreeMap::new(),
             sequence: 0,
-            measures: metrics.of(name),
+            counters: metrics.counters(name),
         };
         let state = Arc::new(Mutex::new(state));
-        metrics.watch(name, &state);
+        metrics.register_queue(name, &state);
         Self {
             backoff,
             state,
@@ -111,7 +111,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         }
     }
 
-    /// Asks for the key to be worked on now, even if it is waiting.
+    /// Makes the key ready now, even if it is waiting.
     pub fn add(&self, key: K) {
         let mut state = self.state.lock();
         state.make_ready(key);
@@ -119,27 +119,27 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         self.changed.notify_one();
     }
 
-    /// Asks for the key unless it is waiting for its next try after a failure.
+    /// Makes the key ready unless it is waiting for a retry after a failure.
     pub fn add_unless_waiting(&self, key: K) {
-        let waiting = |entry: &Entry| matches!(entry.place, Place::Waiting(_));
+        let waiting = |entry: &Entry| matches!(entry.phase, Phase::Waiting(_));
         if !self.state.lock().keys.get(&key).is_some_and(waiting) {
             self.add(key);
         }
     }
 
-    /// Asks for the key at `due`, unless it comes sooner for another reason.
+    /// Makes the key ready at `due`, unless it is ready sooner for another reason.
     pub fn add_at(&self, key: K, due: Instant) {
         let mut state = self.state.lock();
-        let place = state.keys.get(&key).map(|entry| &entry.place);
-        match place {
-            None | Some(Place::Idle) => state.make_wait(key, due),
-            Some(Place::Waiting((sooner, _))) if *sooner <= due => return,
-            Some(Place::Waiting(place)) => {
-                let place = *place;
-                state.waiting.remove(&place);
-                state.make_wait(key, due);
+        let phase = state.keys.get(&key).map(|entry| &entry.phase);
+        match phase {
+            None | Some(Phase::Idle) => state.set_waiting(key, due),
+            Some(Phase::Waiting((sooner, _))) if *sooner <= due => return,
+            Some(Phase::Waiting(slot)) => {
+                let slot = *slot;
+                state.waiting.remove(&slot);
+                state.set_waiting(key, due);
             }
-            Some(Place::Ready | Place::Working) => {
+            Some(Phase::Ready | Phase::Working) => {
                 state.make_ready(key);
             }
         }
@@ -147,7 +147,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         self.changed.notify_one();
     }
 
-    /// The next key, as soon as there is one. Whoever gets it must call one of the `done` methods for it.
+    /// Waits for the next ready key. The caller must call one of the `done` methods for it.
     pub async fn next(&self) -> K {
         loop {
             let changed = self.changed.notified();
@@ -159,12 +159,12 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                         break;
                     }
                     let key = first.remove();
-                    state.enter(key);
+                    state.push_ready(key);
                 }
                 if let Some(key) = state.ready.pop_front() {
                     state.begin(&key);
                     if !state.ready.is_empty() {
-                        // A notification is kept for one waiter only: hand it on.
+                        // `Notify` stores one permit only: wake the next waiter.
                         self.changed.notify_one();
                     }
                     return key;
@@ -181,21 +181,21 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         }
     }
 
-    /// The work succeeded, or there is nothing more to do.
+    /// The work succeeded, or no more work is needed.
     pub fn done(&self, key: &K) {
         self.finish(key, None);
     }
 
-    /// The work failed: try again after the key's backoff. Returns the wait.
+    /// The work failed: retries after the key's backoff. Returns the wait.
     pub fn done_with_backoff(&self, key: &K) -> Duration {
         self.done_with_backoff_of_at_least(key, Duration::ZERO)
     }
 
-    /// As [`Self::done_with_backoff`], with a longer wait if the cloud asks for one.
+    /// As [`Self::done_with_backoff`], with a longer wait if the cloud requires one.
     pub fn done_with_backoff_of_at_least(&self, key: &K, least: Duration) -> Duration {
         let failures = {
             let mut state = self.state.lock();
-            state.measures.retried();
+            state.counters.retried();
             let entry = state.keys.entry(key.clone()).or_default();
             entry.failures = entry.failures.saturating_add(1);
             entry.failures
@@ -205,19 +205,18 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         delay
     }
 
-    /// The work is not done, and that is no failure: come back at `due`, without another wait the next time. What was
-    /// remembered of failures stays.
+    /// The work is not complete, without a failure: makes the key ready at `due`. Keeps the number of failures.
     pub fn done_until(&self, key: &K, due: Instant) {
         self.finish(key, Some(due.saturating_duration_since(Instant::now())));
     }
 
-    /// How many keys are ready, and how many wait for their time.
+    /// How many keys are ready, and how many are waiting.
     pub fn depth(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.ready.len(), state.waiting.len())
     }
 
-    /// How many times in a row the key failed.
+    /// The number of consecutive failures of the key.
     pub fn failures(&self, key: &K) -> u32 {
         self.state.lock().keys.get(key).map_or(0, |entry| entry.failures)
     }
@@ -235,19 +234,19 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         let Some(entry) = state.keys.get_mut(key) else {
             return;
         };
-        let again = std::mem::take(&mut entry.again);
-        entry.place = Place::Idle;
+        let requeue = std::mem::take(&mut entry.requeue);
+        entry.phase = Phase::Idle;
         if let Some(since) = entry.since.take() {
-            state.measures.worked(since.elapsed());
+            state.counters.worked(since.elapsed());
         }
         match delay {
-            _ if again => {
+            _ if requeue => {
                 if delay.is_none() {
                     entry.failures = 0;
                 }
                 state.make_ready(key.clone());
             }
-            Some(delay) => state.make_wait(key.clone(), later(Instant::now(), delay)),
+            Some(delay) => state.set_waiting(key.clone(), later(Instant::now(), delay)),
             None => {
                 state.keys.remove(key);
             }
@@ -260,43 +259,43 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
 impl<K: Clone + Eq + Hash> State<K> {
     fn make_ready(&mut self, key: K) {
         let entry = self.keys.entry(key.clone()).or_default();
-        match entry.place {
-            Place::Ready => return,
-            Place::Working => {
-                entry.again = true;
+        match entry.phase {
+            Phase::Ready => return,
+            Phase::Working => {
+                entry.requeue = true;
                 return;
             }
-            Place::Waiting(place) => {
-                self.waiting.remove(&place);
+            Phase::Waiting(slot) => {
+                self.waiting.remove(&slot);
             }
-            Place::Idle => {}
+            Phase::Idle => {}
         }
-        self.enter(key);
+        self.push_ready(key);
     }
 
-    /// Puts it at the end of those that are ready.
-    fn enter(&mut self, key: K) {
+    /// Appends the key to the ready ones.
+    fn push_ready(&mut self, key: K) {
         let entry = self.keys.entry(key.clone()).or_default();
-        entry.place = Place::Ready;
+        entry.phase = Phase::Ready;
         entry.since = Some(Instant::now());
-        self.measures.added();
+        self.counters.added();
         self.ready.push_back(key);
     }
 
-    /// A worker takes it.
+    /// A worker starts to process the key.
     fn begin(&mut self, key: &K) {
         let entry = self.keys.entry(key.clone()).or_default();
-        entry.place = Place::Working;
+        entry.phase = Phase::Working;
         if let Some(since) = entry.since.replace(Instant::now()) {
-            self.measures.waited(since.elapsed());
+            self.counters.waited(since.elapsed());
         }
     }
 
-    fn make_wait(&mut self, key: K, due: Instant) {
+    fn set_waiting(&mut self, key: K, due: Instant) {
         self.sequence += 1;
-        let place = (due, self.sequence);
-        self.keys.entry(key.clone()).or_default().place = Place::Waiting(place);
-        self.waiting.insert(place, key);
+        let slot = (due, self.sequence);
+        self.keys.entry(key.clone()).or_default().phase = Phase::Waiting(slot);
+        self.waiting.insert(slot, key);
     }
 }
 
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_there_once_however_often_it_is_added() {
+    async fn a_key_added_several_times_is_queued_once() {
         let queue = queue();
         for _ in 0..3 {
             queue.add("a");
@@ -324,13 +323,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_added_while_it_is_worked_on_comes_back_once() {
+    async fn a_key_added_during_processing_is_requeued_once() {
         let queue = queue();
         queue.add("a");
         assert_eq!(queue.next().await, "a");
         queue.add("a");
         queue.add("a");
-        assert_eq!(queue.len(), 0, "nobody else gets it meanwhile");
+        assert_eq!(queue.len(), 0, "no other worker gets it");
         queue.done(&"a");
         assert_eq!(queue.next().await, "a");
         queue.done(&"a");
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_the_cloud_asks_for_is_raised_to_the_backoff_and_cannot_overflow() {
+    async fn a_wait_of_the_cloud_is_raised_to_the_backoff_and_cannot_overflow() {
         let queue = queue();
         queue.add("a");
         // Backoff alone would be 1, 2 and 4 s.
@@ -373,11 +372,11 @@ mod tests {
         assert_eq!(queue.failures(&"a"), 5);
         queue.next().await;
         queue.done(&"a");
-        assert_eq!(queue.failures(&"a"), 0, "success forgets");
+        assert_eq!(queue.failures(&"a"), 0, "success resets the failures");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn news_end_the_wait_only_if_asked_to() {
+    async fn a_change_ends_the_wait_only_with_add() {
         let queue = queue();
         queue.add("a");
         queue.next().await;
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_is_no_failure_does_not_grow() {
+    async fn a_wait_without_a_failure_does_not_grow() {
         let queue = queue();
         queue.add("a");
         for _ in 0..3 {
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_two_times_the_sooner_one_counts() {
+    async fn the_sooner_of_two_times_is_used() {
         let queue = queue();
         let now = Instant::now();
         for seconds in [9, 5, 7] {
@@ -419,7 +418,7 @@ mod tests {
         }
         assert_eq!(queue.next().await, "a");
         assert_eq!(now.elapsed().as_secs(), 5);
-        // A time for a key that is being worked on: it comes back at once.
+        // A time for a key that is being processed: it is ready immediately afterwards.
         queue.add_at("a", now + Duration::from_secs(60));
         queue.done(&"a");
         assert_eq!(queue.next().await, "a");

@@ -1,7 +1,7 @@
 //! The trimmed Service.
 //!
 //! Most Services of a cluster do not concern a load balancer. The watch cannot filter them out, so they are received, but
-//! they are not stored unless a controller [`Needs`] them.
+//! not stored unless a controller [`Needs`] them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,10 +14,10 @@ use crate::load_balancer::{
     ServiceView, SessionAffinity,
 };
 
-/// A long annotation without meaning for load balancers, of `kubectl apply`.
-const LEFT_OUT: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// A long annotation of `kubectl apply` that does not concern load balancers.
+const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A Service as it is stored.
+/// The stored fields of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
 pub struct ServiceObject {
@@ -33,7 +33,7 @@ impl Trimmed for ServiceObject {
     }
 
     fn trim(&mut self, _: &Needs, interner: &mut Interner) {
-        // An object that comes from the watch has no other owner.
+        // An object from the watch has no other owner.
         let Some(view) = Arc::get_mut(&mut self.view) else {
             return;
         };
@@ -54,20 +54,20 @@ impl Trimmed for ServiceObject {
 }
 
 impl ServiceObject {
-    /// Whether it has, had or wants a load balancer.
+    /// Whether it has, had or requests a load balancer.
     #[must_use]
     pub fn is_concerned(&self) -> bool {
         self.view.is_load_balancer() || self.view.has_finalizer() || !self.view.ingress.is_empty()
     }
 
-    /// Whether nodes serve one of its ports.
+    /// Whether one of its ports has a node port.
     #[must_use]
     pub fn has_node_ports(&self) -> bool {
         self.view.ports.iter().any(|port| port.node_port != 0)
     }
 }
 
-stands_for!(ServiceObject, Service);
+impl_resource!(ServiceObject, Service);
 
 /// A string that becomes part of the view.
 #[derive(Default, Deserialize)]
@@ -288,7 +288,7 @@ impl From<Wire> for ServiceObject {
             metadata.uid.as_deref().unwrap_or_default(),
         );
         let mut annotations = metadata.annotations.unwrap_or_default();
-        annotations.remove(LEFT_OUT);
+        annotations.remove(LAST_APPLIED_ANNOTATION);
         let view = ServiceView {
             id,
             annotations: annotations.into_iter().collect(),

@@ -14,7 +14,7 @@ fn keeps_the_fields_that_decide_about_a_load_balancer() {
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
             "name": "web", "namespace": "shop", "uid": "u1", "resourceVersion": "7",
-            "annotations": {"a": "b", LEFT_OUT: "{}"}, "labels": {"app": "web"},
+            "annotations": {"a": "b", LAST_APPLIED_ANNOTATION: "{}"}, "labels": {"app": "web"},
             "finalizers": [ServiceView::FINALIZER], "managedFields": [{"manager": "kubectl"}],
             "deletionTimestamp": "2026-01-02T03:04:05Z",
         },
@@ -83,23 +83,27 @@ fn a_bare_service_is_enough() {
 }
 
 #[test]
-fn only_services_that_concern_load_balancers_are_kept() {
+fn only_needed_services_are_stored() {
     let needs = |node_port_services| Needs {
         node_port_services,
         ..Needs::default()
     };
-    let kept = |kind: &str, finalizers: Value, ingress: Value| {
+    let is_stored = |kind: &str, finalizers: Value, ingress: Value| {
         let service = read(json!({
             "metadata": {"name": "web", "namespace": "shop", "finalizers": finalizers},
             "spec": {"type": kind}, "status": {"loadBalancer": {"ingress": ingress}},
         }));
         service.is_needed(&needs(false))
     };
-    assert!(kept("LoadBalancer", json!(null), json!(null)));
-    assert!(kept("ClusterIP", json!([ServiceView::FINALIZER]), json!(null)));
-    assert!(kept("NodePort", json!(null), json!([{"ip": "192.0.2.1"}])));
-    assert!(!kept("ClusterIP", json!(["example.com/other"]), json!([])));
-    assert!(!kept("ExternalName", json!(null), json!(null)));
+    assert!(is_stored("LoadBalancer", json!(null), json!(null)));
+    assert!(is_stored(
+        "ClusterIP",
+        json!([ServiceView::FINALIZER]),
+        json!(null)
+    ));
+    assert!(is_stored("NodePort", json!(null), json!([{"ip": "192.0.2.1"}])));
+    assert!(!is_stored("ClusterIP", json!(["example.com/other"]), json!([])));
+    assert!(!is_stored("ExternalName", json!(null), json!(null)));
     let node_port = read(json!({
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},

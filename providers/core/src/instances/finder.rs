@@ -1,10 +1,10 @@
 //! Finds the machines behind nodes in as few requests as a cloud allows: by targeted reads or by a listing, whichever is
 //! cheaper.
 //!
-//! A provider supplies an [`InstanceSource`]; [`Finder`] makes [`Instances`] of it. Questions that come twice in a batch are
+//! A provider supplies an [`InstanceSource`]; [`Finder`] implements [`Instances`] with it. Repeated questions in a batch are
 //! asked once. A listing is shared by all callers whose freshness allows it, and only ever proves that a machine
 //! *exists*. A missing id is confirmed by a targeted read; a missing name by a targeted read, or by a listing that began
-//! after the question. How many pages the last listings had decides what is cheaper.
+//! after the question. The number of pages of the last listings decides which is cheaper.
 
 mod listing;
 
@@ -28,24 +28,24 @@ use crate::{
     client::{Cache, CacheConfig, ClientMetrics, Marker, Page, Pages},
 };
 
-/// Listings are freed after this: nobody accepts older ones, and an idle cluster should not pay for them in memory.
+/// Listings are freed after this time: no caller accepts older ones, and an idle cluster needs no memory for them.
 const LISTING_MAX_AGE: Duration = Duration::from_secs(60);
 /// How many listings, and sizes of listings, are remembered.
 const LISTINGS: usize = 4;
 
-/// What a provider keeps of a machine.
+/// A provider's record of a machine.
 pub trait Record: Send + Sync + 'static {
     /// The cloud's id.
     fn id(&self) -> &str;
 
-    /// The names of nodes that this machine can be found by. Mostly one.
+    /// The node names of this machine. Usually one.
     fn names(&self) -> Vec<&str>;
 }
 
-/// What a node asks of the cloud.
+/// The lookup of a node's machine.
 #[derive(Clone, Debug)]
 pub enum Lookup {
-    /// Nothing: the answer is known.
+    /// No lookup: the answer is known.
     Known(Result<InstanceState>),
     /// The machine with this id.
     Id(String),
@@ -53,35 +53,35 @@ pub enum Lookup {
     Name,
 }
 
-/// How a cloud's machines are read.
+/// The reads of a cloud's machines.
 #[async_trait]
 pub trait InstanceSource: Send + Sync + 'static {
-    /// What is kept of a machine.
+    /// The record of a machine.
     type Record: Record;
-    /// How the next page of a listing is asked for.
+    /// The marker of the next page of a listing.
     type Marker: Marker + Send + Sync;
 
     /// The name of the cache of listings in metrics.
     const CACHE: &'static str;
-    /// How many ids one targeted read takes.
+    /// The most ids of one targeted read.
     const IDS_PER_READ: usize = 1;
-    /// How many names one targeted read takes.
+    /// The most names of one targeted read.
     const NAMES_PER_READ: usize = 1;
     /// Whether a listing can be limited to names with a prefix.
     const LISTS_BY_PREFIX: bool = false;
 
-    /// What to look for.
+    /// The lookup for this node.
     fn lookup(&self, node: &NodeView) -> Lookup;
 
-    /// A targeted read of at most [`IDS_PER_READ`](Self::IDS_PER_READ) machines. `None` only if the cloud says that there is
-    /// no such id, not because a list lacks it: it can lead to the deletion of the node.
+    /// A targeted read of at most [`IDS_PER_READ`](Self::IDS_PER_READ) machines. `None` only if the cloud reports that the
+    /// id does not exist, not because a list lacks it: the node may be deleted.
     async fn by_ids(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<Self::Record>>>;
 
     /// A targeted read by at most [`NAMES_PER_READ`](Self::NAMES_PER_READ) exact names: all machines of each name.
     async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Self::Record>>>;
 
     /// A page of the listing of all machines whose names begin with `prefix`, which is empty unless
-    /// [`LISTS_BY_PREFIX`](Self::LISTS_BY_PREFIX). An error of kind `Unexpected` after the first page begins the listing again,
+    /// [`LISTS_BY_PREFIX`](Self::LISTS_BY_PREFIX). An error of kind `Unexpected` after the first page restarts the listing
     /// once: the machine that was the marker may have been deleted.
     async fn page(
         &self,
@@ -90,17 +90,17 @@ pub trait InstanceSource: Send + Sync + 'static {
         priority: Priority,
     ) -> Result<Page<Self::Record, Self::Marker>>;
 
-    /// What is known of a machine whose existence alone was asked for: provider id and power.
+    /// The answer to a query for existence only: provider id and power.
     fn existence(&self, record: &Self::Record) -> Instance;
 
-    /// Everything that is known of these machines, each once, with whatever further reads that needs.
+    /// The metadata of these machines, which are distinct. May need further reads.
     async fn metadata(&self, records: &[&Self::Record], priority: Priority) -> Vec<Result<Instance>>;
 }
 
 /// A question about a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
-    /// The machine's id; without it the name decides.
+    /// The machine's id; without it, the machine is found by name.
     id: Option<String>,
     /// The node's name, which also suggests what to list.
     name: String,
@@ -110,13 +110,13 @@ struct Question {
 #[derive(Debug)]
 enum LookupResult<R> {
     Record(Arc<R>),
-    /// The cloud knows no such id.
+    /// The id does not exist in the cloud.
     Absent,
-    /// The cloud shows no such name.
+    /// No machine has the name.
     Unresolved,
 }
 
-/// What becomes of a query.
+/// The resolution of a query.
 enum Resolution {
     /// Its answer is known.
     Known(Result<InstanceState>),
@@ -136,12 +136,12 @@ struct Inner<S: InstanceSource> {
     statistics: Mutex<Statistics>,
 }
 
-/// What was learned about the cloud.
+/// Statistics about the cloud.
 #[derive(Debug, Default)]
 struct Statistics {
     /// The sizes of the last listings, the latest first.
     sizes: Vec<Size>,
-    /// Nodes have other names than their machines, so that a prefix of theirs finds little.
+    /// Nodes and their machines have different names, so that listing by the nodes' prefix finds few of them.
     names_differ: bool,
 }
 
@@ -149,11 +149,11 @@ struct Statistics {
 struct Size {
     prefix: String,
     pages: usize,
-    /// If not, there are more pages than this.
+    /// Whether these were all pages.
     complete: bool,
 }
 
-/// The same finder.
+/// Clones share the same finder.
 impl<S: InstanceSource> Clone for Finder<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
@@ -254,7 +254,7 @@ impl<S: InstanceSource> Finder<S> {
         }))
     }
 
-    /// Forgets the listings, also those under way: they were read with other credentials.
+    /// Drops the listings, including those in progress: they were read with other credentials.
     pub fn forget(&self) {
         self.0.listings.invalidate_all();
     }
@@ -269,19 +269,19 @@ impl<S: InstanceSource> Finder<S> {
         let began = Instant::now();
         let mut answers: Vec<Answer<S::Record>> = questions.iter().map(|_| None).collect();
         for listing in self.cached(freshness) {
-            take(&listing, began, questions, &mut answers);
+            answer_from_listing(&listing, began, questions, &mut answers);
         }
         // How many ids were found by listings of a part of the machines.
         let mut narrow = None;
         let mut allowed = freshness;
-        // A listing that others began may be too old to have everything; then there is one of our own.
+        // A listing that another caller began may be too old. In this case, a new one is started.
         for _ in 0..2 {
-            let open = open(questions, &answers);
-            let (prefix, pages) = self.0.choose(&open);
-            if pages >= cost::<S>(&open) {
+            let remaining = remaining(questions, &answers);
+            let (prefix, pages) = self.0.choose(&remaining);
+            if pages >= cost::<S>(&remaining) {
                 break;
             }
-            let listing = match self.list(prefix, &open, allowed, priority).await {
+            let listing = match self.list(prefix, &remaining, allowed, priority).await {
                 Ok(listing) => listing,
                 Err(error) => {
                     // Targeted reads would cost more and most likely fail as well.
@@ -291,7 +291,7 @@ impl<S: InstanceSource> Finder<S> {
                         .collect();
                 }
             };
-            let found = take(&listing, began, questions, &mut answers);
+            let found = answer_from_listing(&listing, began, questions, &mut answers);
             if listing.complete && !listing.prefix.is_empty() {
                 narrow = Some(narrow.unwrap_or(0) + found);
             }
@@ -302,7 +302,7 @@ impl<S: InstanceSource> Finder<S> {
         }
         let targeted = self.read(questions, &mut answers, priority).await;
         if narrow.is_some_and(|listed| targeted > listed.max(3)) {
-            // Most of what the listing should have had was found only by id.
+            // Most machines were found only by id, although the listing should contain them.
             self.0.statistics.lock().names_differ = true;
         }
         answers
@@ -311,7 +311,7 @@ impl<S: InstanceSource> Finder<S> {
             .collect()
     }
 
-    /// The listings that are at hand, the latest first.
+    /// The cached listings, the latest first.
     fn cached(&self, freshness: Freshness) -> Vec<Arc<Listing<S::Record>>> {
         let statistics = self.0.statistics.lock();
         let prefixes: Vec<String> = statistics.sizes.iter().map(|size| size.prefix.clone()).collect();
@@ -327,12 +327,15 @@ impl<S: InstanceSource> Finder<S> {
     async fn list(
         &self,
         prefix: String,
-        open: &[&Question],
+        remaining: &[&Question],
         freshness: Freshness,
         priority: Priority,
     ) -> Result<Arc<Listing<S::Record>>> {
-        let ids: HashSet<String> = open.iter().filter_map(|question| question.id.clone()).collect();
-        let names = open.len() - ids.len();
+        let ids: HashSet<String> = remaining
+            .iter()
+            .filter_map(|question| question.id.clone())
+            .collect();
+        let names = remaining.len() - ids.len();
         let inner = Arc::clone(&self.0);
         let load = {
             let prefix = prefix.clone();
@@ -341,7 +344,7 @@ impl<S: InstanceSource> Finder<S> {
         self.0.listings.get((prefix, priority), freshness, load).await
     }
 
-    /// Answers what is still open by targeted reads. Returns how many ids were found.
+    /// Answers the remaining questions by targeted reads. Returns how many ids were found.
     async fn read(
         &self,
         questions: &[Question],
@@ -349,7 +352,7 @@ impl<S: InstanceSource> Finder<S> {
         priority: Priority,
     ) -> usize {
         let source = &self.0.source;
-        let (ids, names): (Vec<_>, Vec<_>) = open(questions, answers)
+        let (ids, names): (Vec<_>, Vec<_>) = remaining(questions, answers)
             .into_iter()
             .partition(|question| question.id.is_some());
         let by_ids = ids.chunks(S::IDS_PER_READ).map(|chunk| async move {
@@ -396,11 +399,11 @@ impl<S: InstanceSource> Finder<S> {
 }
 
 fn unanswered() -> Error {
-    Error::new(ErrorKind::Unexpected, "a question was left unanswered")
+    Error::new(ErrorKind::Unexpected, "bug: an instance query has no answer")
 }
 
 /// The questions without an answer.
-fn open<'q, R>(questions: &'q [Question], answers: &[Answer<R>]) -> Vec<&'q Question> {
+fn remaining<'q, R>(questions: &'q [Question], answers: &[Answer<R>]) -> Vec<&'q Question> {
     let pairs = questions.iter().zip(answers);
     pairs
         .filter(|(_, answer)| answer.is_none())
@@ -409,17 +412,17 @@ fn open<'q, R>(questions: &'q [Question], answers: &[Answer<R>]) -> Vec<&'q Ques
 }
 
 /// How many targeted reads would answer these questions.
-fn cost<S: InstanceSource>(open: &[&Question]) -> usize {
-    let ids = open.iter().filter(|question| question.id.is_some()).count();
-    reads::<S>(ids, open.len() - ids)
+fn cost<S: InstanceSource>(remaining: &[&Question]) -> usize {
+    let ids = remaining.iter().filter(|question| question.id.is_some()).count();
+    reads::<S>(ids, remaining.len() - ids)
 }
 
 fn reads<S: InstanceSource>(ids: usize, names: usize) -> usize {
     ids.div_ceil(S::IDS_PER_READ) + names.div_ceil(S::NAMES_PER_READ)
 }
 
-/// Answers from a listing what it can answer. Returns how many ids were found. `asked` is when the questions came.
-fn take<R: Record>(
+/// Answers questions from a listing. Returns how many ids were found. `asked` is the time of the questions.
+fn answer_from_listing<R: Record>(
     listing: &Listing<R>,
     asked: Instant,
     questions: &[Question],
@@ -457,26 +460,26 @@ fn ambiguous(name: &str, ids: &[&str]) -> Error {
 }
 
 impl<S: InstanceSource> Inner<S> {
-    /// Which listing would answer these questions, and how many pages it has at least.
-    fn choose(&self, open: &[&Question]) -> (String, usize) {
+    /// The listing that can answer these questions, and its minimum number of pages.
+    fn choose(&self, remaining: &[&Question]) -> (String, usize) {
         let statistics = self.statistics.lock();
-        let by_id = open.iter().any(|question| question.id.is_some());
+        let by_id = remaining.iter().any(|question| question.id.is_some());
         let narrow = if !S::LISTS_BY_PREFIX || (statistics.names_differ && by_id) {
             ""
         } else {
-            common_prefix(open.iter().map(|question| question.name.as_str()))
+            common_prefix(remaining.iter().map(|question| question.name.as_str()))
         };
         let wider = statistics
             .sizes
             .iter()
             .filter(|size| narrow.starts_with(&size.prefix));
-        // One that others use right now, if it is cheap.
-        let cheap = |size: &&Size| size.complete && size.pages <= (open.len() / 10).max(1);
+        // Prefer a cheap listing that other callers use.
+        let cheap = |size: &&Size| size.complete && size.pages <= (remaining.len() / 10).max(1);
         if let Some(size) = wider.clone().find(cheap) {
             return (size.prefix.clone(), size.pages);
         }
-        // An incomplete listing has at least one more page; to expect twice as many prevents walking in vain again for the
-        // same few machines. A wider one says nothing about this one.
+        // An incomplete listing has at least one more page. Twice as many are expected, so that it is not repeated in vain
+        // for the same few machines. The size of a wider listing does not apply to this one.
         let known = wider.filter(|size| size.prefix == narrow).map(|size| {
             if size.complete {
                 size.pages
@@ -502,8 +505,8 @@ impl<S: InstanceSource> Inner<S> {
         sizes.truncate(LISTINGS);
     }
 
-    /// Reads page after page while that may still be cheaper than targeted reads of what is open: as long as fewer pages were
-    /// read than targeted reads are left. So a walk in vain at most doubles the cost.
+    /// Reads pages while that can be cheaper than targeted reads of the remaining machines: while fewer pages were read than
+    /// targeted reads remain. An unsuccessful walk at most doubles the cost.
     async fn walk(
         &self,
         prefix: String,
@@ -516,7 +519,7 @@ impl<S: InstanceSource> Inner<S> {
             let began = Instant::now();
             let mut records = Vec::new();
             let mut pages = Pages::new(None);
-            // Without all pages a name is not known to be the only one.
+            // A name is known to be unique only after all pages.
             while !pages.is_complete() && pages.fetched() < reads::<S>(ids.len(), names) {
                 let fetched = pages.fetched();
                 let next = pages.next(|marker| self.source.page(&prefix, marker, priority));
@@ -527,9 +530,9 @@ impl<S: InstanceSource> Inner<S> {
                             records.push(Arc::new(record));
                         }
                     }
-                    // The machine that was the marker is gone.
+                    // The machine that was the marker was deleted.
                     Err(error) if error.kind() == ErrorKind::Unexpected && fetched > 0 && !restarted => {
-                        debug!(error = error.report(), "Listing machines again");
+                        debug!(error = error.report(), "Restarting the listing of machines");
                         restarted = true;
                         continue 'walk;
                     }

@@ -58,10 +58,10 @@ pub struct AnnotationDoc {
     pub about: &'static str,
 }
 
-/// The annotations of a provider; made by [`annotations!`].
+/// The annotations of a provider; created by [`annotations!`].
 #[derive(Clone, Copy, Debug)]
 pub struct AnnotationTable {
-    /// The beginnings of the provider's annotations. An annotation that begins so and is not in the table is a mistake.
+    /// The prefixes of the provider's annotations. An annotation with such a prefix that is not in the table is a mistake.
     pub prefixes: &'static [&'static str],
     /// The page that documents the table for users.
     pub reference: &'static str,
@@ -80,8 +80,8 @@ impl AnnotationTable {
         format!("| Annotation | Value | Effect |\n|---|---|---|\n{rows}")
     }
 
-    /// A provider's reference for users: what it documents by hand, its annotations with what holds for all of them, and the
-    /// `keys` of its config file.
+    /// A provider's reference for users: the text by hand, its annotations after an introduction to all of them, and the `keys`
+    /// of its config file.
     #[must_use]
     pub fn reference(&self, by_hand: &str, introduction: &str, keys: &str) -> String {
         let annotations = format!("{introduction}\n\n{}", self.markdown());
@@ -123,7 +123,7 @@ impl AnnotationTable {
         }
     }
 
-    /// All findings about a Service: what is refused, what is ignored, and what is not in the table.
+    /// All findings about a Service: refused fields, ignored values, and annotations that are not in the table.
     #[must_use]
     pub fn findings(
         &self,
@@ -137,7 +137,7 @@ impl AnnotationTable {
         invalid.chain(ignored).chain(unknown).collect()
     }
 
-    /// The findings about annotations that begin as the provider's do and are not in the table.
+    /// The findings about annotations that have a prefix of the provider's and are not in the table.
     #[must_use]
     pub fn unknown(&self, annotations: &Labels) -> Vec<ServiceFinding> {
         let end = |name: &'static str| Some((name.rsplit_once('/')?.1, name));
@@ -165,17 +165,17 @@ impl AnnotationTable {
     }
 }
 
-/// An annotation whose value is ignored, all of it or a part.
+/// An annotation whose value is ignored, in whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredValue {
     /// The annotation.
     pub key: &'static str,
-    /// The problem, and what is used instead.
+    /// The problem, and the value that is used instead.
     pub problem: String,
 }
 
 impl IgnoredValue {
-    /// A Warning about all of them; `None` if there are none.
+    /// A Warning about all ignored values; `None` without any.
     #[must_use]
     pub fn event(all: &[Self], service: &ServiceId, reason: &'static str) -> Option<ServiceEvent> {
         let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
@@ -233,9 +233,9 @@ impl InvalidField {
     }
 }
 
-/// Reads the annotations of one Service and collects what is wrong with them.
+/// Reads the annotations of one Service and collects the problems in them.
 ///
-/// Go cloud controllers differ in what a value of the wrong type does. [`parsed`](Self::parsed), [`flag`](Self::flag),
+/// Go cloud controllers differ in the handling of values of a wrong type. [`parsed`](Self::parsed), [`flag`](Self::flag),
 /// [`lenient_flag`](Self::lenient_flag) and [`number`](Self::number) ignore and report it, and the default is used. The methods that begin with `strict` refuse the
 /// Service. A number out of its range is refused by both.
 #[derive(Debug)]
@@ -256,13 +256,13 @@ impl<'a> AnnotationReader<'a> {
         }
     }
 
-    /// The value as it is, also if it is empty; `None` without the annotation.
+    /// The unchanged value, even if it is empty; `None` without the annotation.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.annotations.get(key)
     }
 
-    /// The value as it is, or the default without the annotation.
+    /// The unchanged value, or the default without the annotation.
     #[must_use]
     pub fn text(&self, key: &str, default: &str) -> String {
         self.get(key).unwrap_or(default).to_owned()
@@ -340,7 +340,7 @@ impl<'a> AnnotationReader<'a> {
             let found = values.iter().copied().find(|value| *value == text);
             found.ok_or_else(|| match values {
                 [only] => format!("{text:?} is not supported, only {only} is"),
-                several => format!("{text:?} is none of {}", several.join(", ")),
+                several => format!("{text:?} is not one of {}", several.join(", ")),
             })
         })
     }
@@ -377,7 +377,7 @@ impl<'a> AnnotationReader<'a> {
     ) -> Option<String> {
         let text = self.get(key)?.trim();
         if !text.is_empty() && !is_valid(text) {
-            self.refuse(key, format_args!("{text:?} is no {what}"));
+            self.refuse(key, format_args!("{text:?} is not a valid {what}"));
         }
         Some(text.to_owned()).filter(|text| !text.is_empty())
     }
@@ -436,7 +436,7 @@ impl<'a> AnnotationReader<'a> {
         self.refuse_field(InvalidField::spec(name, problem));
     }
 
-    /// Reports an annotation whose value is ignored, all of it or a part.
+    /// Reports an annotation whose value is ignored, in whole or in part.
     pub fn warn(&mut self, key: &'static str, problem: impl Into<String>) {
         let problem = problem.into();
         self.ignored.push(IgnoredValue { key, problem });
@@ -450,7 +450,7 @@ impl<'a> AnnotationReader<'a> {
         }
     }
 
-    /// Everything that was ignored and everything that is refused.
+    /// All ignored values and all refused fields.
     #[must_use]
     pub fn finish(self) -> (Vec<IgnoredValue>, Vec<InvalidField>) {
         (self.ignored, self.invalid)
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_refused_is_named_in_one_error() {
+    fn all_refused_fields_are_named_in_one_error() {
         let labels = labels(&[(LIMIT, "11"), (TIMEOUT, "-1")]);
         let mut reader = AnnotationReader::new(&labels);
         assert_eq!(reader.number(LIMIT, 1, 1..=10), 1);
@@ -597,7 +597,7 @@ mod tests {
              acme.example/timeout: \"often\" is not a whole number; \
              acme.example/mode: it is neither fast nor slow; \
              acme.example/keep-address: \"perhaps\" is not supported, only yes is; \
-             acme.example/timeout: \"often\" is none of long, short"
+             acme.example/timeout: \"often\" is not one of long, short"
         );
     }
 

@@ -1,17 +1,17 @@
-//! What is wrong with a Service, for `validate`.
+//! Problems of a Service, for `validate`.
 
 use std::fmt;
 
 use crate::ErrorKind;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// It will not work like this.
+    /// The Service does not work.
     Error,
-    /// It will work, though hardly as meant.
+    /// The Service works, but probably not as intended.
     Warning,
-    /// It could not be found out: the cloud cannot be reached, or failed.
+    /// The check could not be done: the cloud is unreachable, or failed.
     Unknown,
 }
 
@@ -26,7 +26,7 @@ impl Severity {
         }
     }
 
-    /// What an error of the cloud means for what was asked: whether it would come again, or nobody knows.
+    /// The severity of a check that failed with this error of the cloud.
     #[must_use]
     pub fn of(kind: ErrorKind) -> Self {
         match kind {
@@ -40,7 +40,7 @@ impl Severity {
     }
 }
 
-/// A part of a Service that something is about.
+/// A part of a Service to which a finding refers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     /// The Service as a whole.
@@ -69,7 +69,7 @@ impl Field {
     }
 }
 
-/// As people name it: an annotation by its name alone. Nothing for a Service as a whole.
+/// The name for people: an annotation by its name alone, and nothing for a Service as a whole.
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -80,15 +80,15 @@ impl fmt::Display for Field {
     }
 }
 
-/// Something that is wrong with a Service. The framework knows where it stands.
+/// A problem of a Service. The framework finds its line in the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceFinding {
-    /// How bad it is: [`Severity::Error`] for what keeps the Service from its load balancer.
+    /// The severity: [`Severity::Error`] if the Service gets no load balancer.
     pub severity: Severity,
-    /// What it is about.
+    /// The field with the problem.
     pub field: Field,
-    /// What is wrong. One line, lower case, no full stop; the field is not repeated.
+    /// The problem. One line, lower case, no full stop; the field is not repeated.
     pub message: String,
-    /// What to do; empty if the message says it.
+    /// The correction; empty if the message contains it.
     pub fix: String,
 }

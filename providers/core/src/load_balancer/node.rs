@@ -1,4 +1,4 @@
-//! The nodes as load balancers see them.
+//! Nodes as members of load balancers.
 
 use std::{
     cmp::Reverse,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{AddressType, NodeAddress, NodeView};
 
-/// A node as load balancers see it.
+/// A node as a member of load balancers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceNode {
     /// Name, uid, provider ID, labels.
@@ -21,9 +21,9 @@ pub struct ServiceNode {
     /// `status.addresses`, in order.
     pub addresses: Arc<[NodeAddress]>,
     /// Whether it may be a member of load balancers: not being deleted, not excluded by its label, not about to be
-    /// deleted by the autoscaler. Ready or not, initialised or not: it stays a member.
+    /// deleted by the autoscaler. Whether it is ready or initialized does not matter.
     pub eligible: bool,
-    /// Whether its condition `Ready` is true. Its machine most likely exists then; nothing else follows from it.
+    /// Whether its condition `Ready` is true. If so, its machine most likely exists; nothing else follows from it.
     pub ready: bool,
 }
 
@@ -54,13 +54,13 @@ impl ServiceNode {
 pub struct NodeSet(Arc<[ServiceNode]>);
 
 impl NodeSet {
-    /// All of them, whether they may be members or not.
+    /// All nodes, whether they may be members or not.
     #[must_use]
     pub fn all(&self) -> &[ServiceNode] {
         &self.0
     }
 
-    /// Those that may be members.
+    /// The nodes that may be members.
     pub fn eligible(&self) -> impl Iterator<Item = &ServiceNode> {
         self.0.iter().filter(|node| node.eligible)
     }
@@ -69,8 +69,8 @@ impl NodeSet {
     /// their names.
     ///
     /// Several nodes can have one address: a server that is renamed or rebuilt registers a second Node. Clouds refuse a
-    /// whole list of targets if one of them is in it twice, so a load balancer takes one node of each group: the one that
-    /// it has, else the first.
+    /// list of targets with duplicates, so a load balancer takes one node of each group: the one that it has, else the
+    /// first.
     pub fn by_address(
         &self,
         family: Option<IpFamily>,
@@ -104,33 +104,33 @@ impl NodeSet {
         groups
     }
 
-    /// Whether there is no node that may be a member. Then load balancers keep the members that they have: better a
-    /// member that may be dead than none.
+    /// Whether no node may be a member. Then load balancers keep their members: a member that may be dead is better than
+    /// none.
     #[must_use]
     pub fn keeps_members(&self) -> bool {
         self.eligible().next().is_none()
     }
 
-    /// Whether there is no node at all.
+    /// Whether the cluster has no node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// An address and the nodes that have it: one, unless Nodes are left over.
+/// An address and its nodes: one, unless outdated Node objects exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressGroup<'a> {
     /// The address.
     pub address: IpAddr,
-    /// The node that was created last.
+    /// The newest node.
     pub newest: &'a ServiceNode,
     /// The other nodes with this address, the newest first.
     pub others: Vec<&'a ServiceNode>,
 }
 
 impl AddressGroup<'_> {
-    /// All of its nodes, the newest first.
+    /// All nodes, the newest first.
     pub fn nodes(&self) -> impl Iterator<Item = &ServiceNode> {
         std::iter::once(self.newest).chain(self.others.iter().copied())
     }
@@ -146,10 +146,10 @@ impl AddressGroup<'_> {
 }
 
 impl ServiceEvent {
-    /// The Warning about nodes that have one address; `None` if there are none.
+    /// The Warning about nodes that share an address; `None` if no nodes do.
     #[must_use]
     pub fn duplicate_addresses(service: &ServiceId, groups: &[AddressGroup<'_>]) -> Option<Self> {
-        /// How many addresses are named.
+        /// The number of addresses in the message.
         const SHOWN: usize = 5;
         let mut texts: Vec<_> = groups
             .iter()
@@ -251,20 +251,20 @@ mod tests {
             expected.map(|(address, names)| (address.to_owned(), names.to_owned()))
         );
         let service = ServiceId::new("shop", "web", "u");
-        let note = ServiceEvent::duplicate_addresses(&service, &groups).unwrap();
+        let event = ServiceEvent::duplicate_addresses(&service, &groups).unwrap();
         assert!(
-            note.warning
-                && note
+            event.warning
+                && event
                     .message
                     .starts_with("10.0.0.1 is the address of nodes d, e, c, a;"),
             "{}",
-            note.message
+            event.message
         );
         assert_eq!(ServiceEvent::duplicate_addresses(&service, &groups[1..]), None);
     }
 
     #[test]
-    fn an_external_address_will_do_and_none_is_none() {
+    fn an_external_address_is_used_without_an_internal_one() {
         let external = node(&[(AddressType::ExternalIP, "192.0.2.1")]);
         assert_eq!(
             external.address(Some(IpFamily::V4)),

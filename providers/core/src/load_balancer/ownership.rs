@@ -1,8 +1,8 @@
-//! Ownership tags: which cluster created an object.
+//! Ownership tags, which name the cluster that created an object.
 
 use std::{fmt, sync::Arc};
 
-/// The ownership tag of what a cluster created: `kube_cluster_id_<uid of the kube-system namespace>`, or the cloud's form of it.
+/// The ownership tag of a cluster's objects: `kube_cluster_id_<uid of the kube-system namespace>`, or the cloud's form of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterTag(Arc<str>);
 
@@ -16,7 +16,7 @@ impl ClusterTag {
         Self(format!("{}{uid}", Self::PREFIX).into())
     }
 
-    /// The uid in it.
+    /// The uid in the tag.
     #[must_use]
     pub fn uid(&self) -> &str {
         self.0.strip_prefix(Self::PREFIX).unwrap_or_default()
@@ -41,26 +41,26 @@ pub enum OwnershipTag {
     /// The namespace may not be read: tags are neither written nor compared.
     #[default]
     Unknown,
-    /// This one is ours.
+    /// The tag of this cluster.
     Known(ClusterTag),
 }
 
 /// The owner of an object with a name of ours, by its ownership tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// It has our tag.
+    /// The object has our tag.
     Ours,
-    /// It has no tag: the program that was here before created it. Ours, and our tag is added together with the next
+    /// The object has no tag: the program that ran here before created it. It is ours, and our tag is added with the next
     /// write that is due anyway.
     Adopted,
-    /// It has only another cluster's tag: refused.
+    /// The object has only another cluster's tag. It may not be changed.
     Foreign(ClusterTag),
     /// Our own tag is not known. The object is treated as ours, and no tag is written.
     Unverified,
 }
 
 impl OwnershipTag {
-    /// The owner of an object with these tags, if its name says that it could be ours.
+    /// The owner of an object with these tags, if it could be ours by its name.
     pub fn ownership<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Ownership {
         let Self::Known(ours) = self else {
             return Ownership::Unverified;
@@ -77,7 +77,7 @@ impl OwnershipTag {
         foreign.map_or(Ownership::Adopted, Ownership::Foreign)
     }
 
-    /// The tag for what is created.
+    /// The tag for new objects.
     #[must_use]
     pub fn for_create(&self) -> Option<&ClusterTag> {
         match self {
@@ -98,13 +98,13 @@ impl OwnershipTag {
 }
 
 impl Ownership {
-    /// Whether it may be changed.
+    /// Whether the object may be changed.
     #[must_use]
     pub fn allows_changes(&self) -> bool {
         !matches!(self, Self::Foreign(_))
     }
 
-    /// Whether it may be deleted although its Service does not exist: only what certainly is this cluster's.
+    /// Whether it may be deleted although its Service does not exist: only if it certainly belongs to this cluster.
     #[must_use]
     pub fn allows_orphan_deletion(&self) -> bool {
         matches!(self, Self::Ours)

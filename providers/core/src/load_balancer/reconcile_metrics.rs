@@ -1,8 +1,8 @@
 //! Metrics of whole reconciliations of load balancers, under the names that a cloud's earlier controller gave them.
 //!
 //! Those controllers count one call of their framework: creating or updating the load balancer of a Service (*ensure*),
-//! following changed nodes (*update*), deleting it (*delete*). Here that is the work on the part that is the load balancer,
-//! from its first pass to the one that ends it, waits for the cloud included.
+//! following changed nodes (*update*), deleting it (*delete*). Here a reconciliation is the work on a load balancer part, from
+//! its first pass to the last one, waits for the cloud included.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use crate::client::{ClientMetrics, TimedConfig, TimedMetrics};
 pub enum Reconciliation {
     /// The members follow the nodes.
     Update,
-    /// The load balancer is created or changed, or is as it should be.
+    /// The load balancer is created or changed, or has its desired state.
     Ensure,
     /// The load balancer is deleted, or all its Services leave it.
     Delete,
@@ -40,7 +40,7 @@ pub struct ReconcileMetricsConfig {
     pub kind: fn(&StepDescription) -> Reconciliation,
 }
 
-/// Work under way on a part.
+/// Work in progress on a part.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     since: Instant,
@@ -54,7 +54,7 @@ pub struct MeasuredLoadBalancers<L> {
     inner: L,
     config: &'static ReconcileMetricsConfig,
     metrics: TimedMetrics,
-    under_way: Mutex<HashMap<PartKey, Work>>,
+    running: Mutex<HashMap<PartKey, Work>>,
 }
 
 impl<L> MeasuredLoadBalancers<L> {
@@ -70,7 +70,7 @@ impl<L> MeasuredLoadBalancers<L> {
             inner,
             config,
             metrics: TimedMetrics::publish(name, &config.metrics, metrics),
-            under_way: Mutex::default(),
+            running: Mutex::default(),
         }
     }
 
@@ -80,7 +80,7 @@ impl<L> MeasuredLoadBalancers<L> {
             return;
         }
         let part = report.renamed.as_ref().unwrap_or(&report.part);
-        let mut all = self.under_way.lock();
+        let mut all = self.running.lock();
         let before = all.remove(key).or_else(|| all.remove(part));
         let known = before.and_then(|before| before.kind);
         let work = Work {

@@ -7,12 +7,12 @@ use tokio::time::Instant;
 use super::{Claim, PartKey, service::ServiceId};
 use crate::Error;
 
-/// Which parts the Services have.
+/// The parts of the Services.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
-    /// All parts that a Service joins or leaves: each once, and in an order in which few of them have to be run twice.
+    /// All parts that a Service joins or leaves, without duplicates, in an order in which few of them must be run twice.
     pub parts: Vec<PartKey>,
-    /// One for each Service of the world, in its order.
+    /// One for each Service of the snapshot, in its order.
     pub services: Vec<ServiceParts>,
     /// Objects in the cloud that carry this cluster's tag or name, and whose Service does not exist.
     pub orphans: Vec<OrphanPart>,
@@ -21,13 +21,13 @@ pub struct Discovery {
 /// The parts of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceParts {
-    /// Which one.
+    /// The Service.
     pub service: ServiceId,
-    /// Which controller is responsible for it. If it is not ours, it has no parts.
+    /// The controller that is responsible for it. If it is not ours, it has no parts.
     pub claim: Claim,
     /// The parts that it names, in the order in which they are set up.
     pub joins: Vec<PartKey>,
-    /// The parts on which its traces stand (or may stand) and that it names no more. Left in reverse order.
+    /// The parts that (may) still have its ownership tag and that it no longer names. Left in reverse order.
     pub leaves: Vec<PartKey>,
 }
 
@@ -40,54 +40,54 @@ pub struct ServiceParts {
 pub struct OrphanPart {
     /// The part in which it is.
     pub part: PartKey,
-    /// What it is, for people: `load balancer kube_service_a_b_c (0f3a..)`.
+    /// Its description, for people: `load balancer kube_service_a_b_c (0f3a..)`.
     pub what: String,
     /// Whether it is a whole load balancer with this cluster's ownership tag, its current name and no other user.
     pub deletable: bool,
 }
 
-/// What a pass over one part came to.
+/// The result of a pass over one part.
 #[derive(Clone, Debug)]
 pub struct PartReport {
-    /// The part as it was asked for.
+    /// The requested part.
     pub part: PartKey,
-    /// The part's name now, if a create gave it another one. Parked work goes on under the new name; the old one is
-    /// understood for as long as the cloud's listings do not show the new one.
+    /// The part's current name, if a create changed it. Parked work continues under the new name. The old one is valid until
+    /// the cloud's listings show the new one.
     pub renamed: Option<PartKey>,
-    /// How it ended.
+    /// The state in which it ended.
     pub state: PartState,
-    /// What this call did, in order. The last one may have failed.
+    /// The steps of this call, in order. The last one may have failed.
     pub steps: Vec<StepReport>,
-    /// How many steps the pass has done in all, those before it was parked included.
+    /// The number of all steps of the pass, those before it was parked included.
     pub pass_steps: usize,
     /// Every member.
     pub members: Vec<MemberReport>,
-    /// What cannot be changed in place and stays as it is.
+    /// Differences that cannot be changed in place and are left unchanged.
     pub blocked: Vec<Blocked>,
     /// Events for members.
     pub events: Vec<ServiceEvent>,
-    /// Parts that should be run now because of what this pass did: they wait for it.
+    /// Parts that waited for this pass and should be run now.
     pub next: Vec<PartKey>,
 }
 
-/// How a pass ended.
+/// The result of a pass.
 #[derive(Clone, Debug)]
 pub enum PartState {
-    /// Everything is as the members want it, but for what is blocked or held back.
+    /// The observed state is the desired one, except for blocked differences and frozen members.
     Done,
-    /// The cloud is at work, or busy. Not a failure. Run the part again at `until`.
+    /// The cloud has not finished a change, or is busy. Not a failure. Run the part again at `until`.
     Parked {
-        /// When to come back.
+        /// When to run the part again.
         until: Instant,
-        /// Since when it waits for the same thing.
+        /// When the wait began.
         since: Instant,
-        /// What it waits for, for people.
+        /// The reason of the wait, for people.
         why: String,
     },
-    /// Nothing was changed because something that was known is not visible, and the credentials may be wrong. The text says
-    /// what. Finalizers stay.
+    /// Nothing was changed because a known object is not visible, and the credentials may be wrong. The text names the object.
+    /// Finalizers are kept.
     Blocked(String),
-    /// It failed. Try again with backoff.
+    /// The pass failed. Retry with backoff.
     Failed(Error),
 }
 
@@ -104,39 +104,39 @@ impl PartState {
     }
 }
 
-/// What a pass came to for one member.
+/// The result of a pass for one member.
 #[derive(Clone, Debug)]
 pub struct MemberReport {
-    /// Which Service.
+    /// The Service.
     pub service: ServiceId,
     /// The result for this part.
     pub state: MemberState,
     /// Whether a step of this pass was for it or for the part as a whole.
     pub touched: bool,
-    /// What all its parts together say about the Service object. Complete only if `finished`; before that, what is not
-    /// in it is not known yet.
+    /// The effects of all its parts on the Service object. Complete only if `finished`: before that, some may not be known
+    /// yet.
     pub effects: Effects,
-    /// Nothing is left to do for this Service in any part: everything that it asks for serves, everything that it left
-    /// is gone. Then its status may be written, and the finalizer may go if it wants no load balancer any more.
+    /// Nothing is left to do for this Service in any part: its current parts serve it, and its objects in parts that it left
+    /// are deleted. Then its status may be written, and the finalizer may be removed if it no longer wants a load balancer.
     pub finished: bool,
 }
 
 /// The result of a pass for a member.
 #[derive(Clone, Debug)]
 pub enum MemberState {
-    /// The part does for it what it asks.
+    /// The part serves it as its spec asks.
     Served,
-    /// Not reached yet: the pass has not ended.
+    /// The pass has not ended.
     Pending,
-    /// It keeps what it has, for now, for this reason.
+    /// It keeps its objects for now, for this reason.
     Frozen(String),
-    /// What it asks for is invalid, or failed. It keeps what it has.
+    /// Its spec is invalid, or a step failed. It keeps its objects.
     Refused(Error),
-    /// Nothing of it is left in the part.
+    /// The part has no object of it.
     Left,
 }
 
-/// What a Service object should say. Parts of one Service are merged in order.
+/// The desired metadata and status of a Service object. Parts of one Service are merged in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// `status.loadBalancer.ingress`. `None`: this part does not know.
@@ -153,7 +153,7 @@ impl Effects {
         self.annotations.insert(key.to_owned(), value.map(str::to_owned));
     }
 
-    /// Adds what a later part says; it wins.
+    /// Adds the effects of a later part, which take precedence.
     pub fn merge(&mut self, later: &Self) {
         if later.ingress.is_some() {
             self.ingress.clone_from(&later.ingress);
@@ -180,7 +180,7 @@ pub struct Ingress {
     pub ip: Option<Arc<str>>,
     /// `hostname`.
     pub hostname: Option<Arc<str>>,
-    /// `ipMode`. The API server makes it `VIP` where there is an `ip`, so `None` and `Vip` are the same there.
+    /// `ipMode`. The API server sets it to `VIP` if `ip` is set, so `None` and `Vip` are the same then.
     pub ip_mode: Option<IpMode>,
 }
 
@@ -230,11 +230,11 @@ pub struct Condition {
 /// An event about a Service. Every pass returns it for as long as its cause lasts; the caller reports it when it is new.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceEvent {
-    /// About which Service.
+    /// The Service.
     pub service: ServiceId,
     /// The event's reason.
     pub reason: &'static str,
-    /// What to say.
+    /// The event's message.
     pub message: String,
     /// A Warning; otherwise Normal.
     pub warning: bool,
@@ -256,14 +256,14 @@ impl ServiceEvent {
 /// A difference that the cloud cannot change in place. Everything else is done.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Blocked {
-    /// Which Service asks for it; `None`: the part as a whole.
+    /// The Service that asks for it; `None`: the part as a whole.
     pub service: Option<ServiceId>,
-    /// What differs: `flavor of load balancer kube_service_a_b_c`.
+    /// The field that differs: `flavor of load balancer kube_service_a_b_c`.
     pub field: String,
-    /// How it is.
-    pub have: String,
-    /// How it was asked for.
-    pub want: String,
+    /// The observed value.
+    pub observed: String,
+    /// The desired value.
+    pub desired: String,
 }
 
 impl fmt::Display for Blocked {
@@ -274,15 +274,15 @@ impl fmt::Display for Blocked {
         };
         write!(
             f,
-            "the {} is {} and can not be made {} without making it anew",
+            "cannot change {} in place: observed {}, desired {}",
             self.field,
-            shown(&self.have),
-            shown(&self.want)
+            shown(&self.observed),
+            shown(&self.desired)
         )
     }
 }
 
-/// What a step does to the thing that it names.
+/// The effect of a step on the object that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
@@ -294,22 +294,22 @@ pub enum Effect {
     Delete,
 }
 
-/// What a step does, for reports, logs and metrics.
+/// The description of a step, for reports, logs and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepDescription {
     /// The kind of step, as a metric label: `listener_create`.
     pub label: &'static str,
-    /// What it does to the object. Before a step that creates, the engine makes sure that the part was read in this very
+    /// The effect on the object. Before a step that creates, the engine ensures that the part was read in the same
     /// pass, not from a cache.
     pub effect: Effect,
-    /// What it does: `create listener tcp/443 on load balancer kube_service_a_b_web`.
+    /// The step in words: `create listener tcp/443 on load balancer kube_service_a_b_web`.
     pub sentence: String,
     /// Whether the part must be idle: the step waits until the cloud has finished the part's last change. A step that is
-    /// sent while the cloud is at work must be done at once.
+    /// sent before that must be done at once.
     pub needs_idle: bool,
-    /// Why it is due: `connection limit 5 -> 10`. Empty where that is plain.
+    /// Why it is due: `connection limit 5 -> 10`. Empty if that is obvious.
     pub reason: String,
-    /// The Service that the step is for; `None`: the part as a whole. If the step fails for good, this Service is frozen
+    /// The Service that the step is for; `None`: the part as a whole. If the step fails permanently, this Service is frozen
     /// and the others continue.
     pub service: Option<ServiceId>,
 }
@@ -329,18 +329,18 @@ impl StepDescription {
     }
 }
 
-/// A step that was tried.
+/// A step that was sent.
 #[derive(Clone, Debug)]
 pub struct StepReport {
-    /// Which one.
+    /// The step.
     pub description: StepDescription,
-    /// What became of it.
+    /// The result.
     pub result: Result<(), Error>,
-    /// How long the request took.
+    /// The duration of the request.
     pub took: Duration,
 }
 
-/// What would be done to one part.
+/// The planned changes of one part.
 #[derive(Clone, Debug, Default)]
 pub struct PartPlan {
     /// The part.
@@ -349,7 +349,7 @@ pub struct PartPlan {
     pub members: Vec<MemberPlan>,
     /// The steps, in order.
     pub steps: Vec<StepDescription>,
-    /// What cannot be changed in place.
+    /// Differences that cannot be changed in place.
     pub blocked: Vec<Blocked>,
     /// Events that members would get.
     pub events: Vec<ServiceEvent>,
@@ -358,7 +358,7 @@ pub struct PartPlan {
 }
 
 impl PartPlan {
-    /// Leaves out what is for other Services alone. What is for the part as a whole stays.
+    /// Removes entries that concern only other Services. Entries for the part as a whole are kept.
     pub(crate) fn keep_only(&mut self, service: &ServiceId) {
         self.members.retain(|member| &member.service == service);
         self.events.retain(|event| &event.service == service);
@@ -371,22 +371,22 @@ impl PartPlan {
 /// Why the plan of a part is not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanProblem {
-    /// Nothing would be changed, since something that was known is not visible ([`PartState::Blocked`]).
+    /// Nothing would be changed, since a known object is not visible ([`PartState::Blocked`]).
     Blocked(String),
-    /// It could not be found out.
+    /// The plan could not be computed.
     Failed(String),
 }
 
 /// A member in a [`PartPlan`].
 #[derive(Clone, Debug)]
 pub struct MemberPlan {
-    /// Which Service.
+    /// The Service.
     pub service: ServiceId,
-    /// How it would stand with the part afterwards.
+    /// The result for this part.
     pub state: MemberState,
-    /// What all its parts together would say about the Service object, as far as that is known beforehand.
+    /// The effects of all its parts on the Service object, as far as they are known beforehand.
     pub effects: Effects,
-    /// Nothing would be left to do for the Service in any part: what it says would be written.
+    /// Nothing would be left to do for the Service in any part: the effects would be written.
     pub finished: bool,
 }
 
@@ -397,15 +397,15 @@ pub struct PartStatus {
     pub part: PartKey,
     /// Its members when it was last run.
     pub members: Vec<ServiceId>,
-    /// How the last pass ended, in one line.
+    /// The result of the last pass, in one line.
     pub state: String,
-    /// When that was.
+    /// When the last pass ended.
     pub at: Instant,
     /// Passes that failed since the last one that did not.
     pub failures: u32,
     /// Steps done since the process started.
     pub steps: u64,
-    /// What cannot be changed in place.
+    /// Differences that cannot be changed in place.
     pub blocked: Vec<Blocked>,
 }
 
@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_later_part_says_wins() {
+    fn effects_of_a_later_part_take_precedence() {
         let ingress = |ip: &str| {
             Some(vec![Ingress {
                 ip: Some(ip.into()),

@@ -1,11 +1,11 @@
-//! The trimmed Service.
+//! The fields of a Service that affect load balancers.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
 use super::report::{Condition, Ingress};
 use crate::Labels;
 
-/// Which Service. One that is created again under the same name is another one.
+/// The identity of a Service. A Service that is created again with the same name has another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId {
     /// `metadata.namespace`.
@@ -34,10 +34,10 @@ impl fmt::Display for ServiceId {
     }
 }
 
-/// What decides about the load balancer of a Service. Shared as `Arc<ServiceView>`.
+/// The fields of a Service that decide about its load balancer. Shared as `Arc<ServiceView>`.
 ///
-/// Two that are equal need no work: what is not in here cannot change a load balancer. The service controller leaves
-/// out annotations that change without meaning (its own, `kubectl`'s record of the last apply).
+/// No other field can change a load balancer, so equal views need no work. The service controller omits annotations whose
+/// changes have no meaning (its own, and `kubectl`'s record of the last apply).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceView {
     /// Namespace, name, uid.
@@ -58,11 +58,11 @@ pub struct ServiceView {
     pub ports: Vec<ServicePort>,
     /// `spec.sessionAffinity` with its timeout.
     pub session_affinity: SessionAffinity,
-    /// `spec.loadBalancerIP`, as it stands; empty if unset.
+    /// `spec.loadBalancerIP`, unchanged; empty if unset.
     pub load_balancer_ip: Arc<str>,
-    /// `spec.loadBalancerSourceRanges`, as they stand. `None` is not the same as an empty list.
+    /// `spec.loadBalancerSourceRanges`, unchanged. `None` is not the same as an empty list.
     pub source_ranges: Option<Vec<Arc<str>>>,
-    /// `spec.externalIPs`, as they stand.
+    /// `spec.externalIPs`, unchanged.
     pub external_ips: Vec<Arc<str>>,
     /// `spec.externalTrafficPolicy`; `Cluster` if unset.
     pub external_policy: Policy,
@@ -83,7 +83,7 @@ pub struct ServiceView {
 }
 
 impl ServiceView {
-    /// The finalizer that holds a Service until its load balancer is gone.
+    /// The finalizer that keeps a Service until its load balancer is deleted.
     pub const FINALIZER: &'static str = "service.kubernetes.io/load-balancer-cleanup";
 
     /// Whether `spec.type` is `LoadBalancer`.
@@ -92,13 +92,13 @@ impl ServiceView {
         self.service_type == ServiceType::LoadBalancer
     }
 
-    /// Whether it wants a load balancer, of whatever controller.
+    /// Whether it wants a load balancer from any controller.
     #[must_use]
     pub fn wants_load_balancer(&self) -> bool {
         self.is_load_balancer() && !self.deleting
     }
 
-    /// Whether [`Self::FINALIZER`] is on it.
+    /// Whether it has [`Self::FINALIZER`].
     #[must_use]
     pub fn has_finalizer(&self) -> bool {
         self.has(Self::FINALIZER)
@@ -131,7 +131,7 @@ impl ServiceView {
         self.external_policy == Policy::Local
     }
 
-    /// The port at which nodes say whether they have endpoints, if there is one: `externalTrafficPolicy: Local` only.
+    /// The port at which nodes report whether they have endpoints, if any: `externalTrafficPolicy: Local` only.
     #[must_use]
     pub fn health_check_port(&self) -> Option<u16> {
         (self.is_local() && self.health_check_node_port > 0).then_some(self.health_check_node_port)
@@ -144,10 +144,10 @@ impl ServiceView {
             .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
     }
 
-    /// Whether both ask for the same, whatever has become of it so far (status, finalizers).
+    /// Whether both have the same spec and metadata, regardless of status and finalizers.
     #[must_use]
     pub fn asks_the_same(&self, other: &Self) -> bool {
-        // Field by field, so that a new field must be thought of here.
+        // Field by field, so that a new field must be added here.
         let Self {
             id,
             annotations,
@@ -193,10 +193,10 @@ impl ServiceView {
 /// The finalizers that a provider adds to one Service, besides [`ServiceView::FINALIZER`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProviderFinalizers {
-    /// Those that the Service needs while it wants a load balancer. They are added together with
+    /// The finalizers that the Service needs while it wants a load balancer. They are added together with
     /// [`ServiceView::FINALIZER`], before the first write to the cloud.
     pub needed: &'static [&'static str],
-    /// Those that the provider adds to any Service. A Service that is finished loses them, except those that it needs.
+    /// All finalizers that the provider adds to Services. They are removed from a finished Service, except the needed ones.
     pub all: &'static [&'static str],
 }
 
@@ -222,7 +222,7 @@ impl ProviderFinalizers {
             .collect()
     }
 
-    /// Whether the Service has (or may have) a load balancer that it does not want any more.
+    /// Whether the Service has (or may have) a load balancer that it no longer wants.
     #[must_use]
     pub fn needs_cleanup(&self, service: &ServiceView) -> bool {
         !service.wants_load_balancer() && !self.surplus(service).is_empty()
@@ -266,7 +266,7 @@ pub struct ServicePort {
     pub protocol: Protocol,
     /// `port`.
     pub port: u16,
-    /// `nodePort`; 0 if there is none.
+    /// `nodePort`; 0 if unset.
     pub node_port: u16,
     /// `targetPort`.
     pub target: PortTarget,
@@ -340,7 +340,7 @@ pub enum Policy {
 /// `sessionAffinity`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SessionAffinity {
-    /// None.
+    /// No affinity.
     #[default]
     None,
     /// By the client's address.

@@ -10,7 +10,7 @@ use super::{Field, InvalidField, IpFamily, ServiceView};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceRanges {
     ranges: BTreeSet<IpNet>,
-    /// Whether the Service names the networks. False: it serves all clients.
+    /// Whether the Service specifies the networks. If not, it serves all clients.
     pub given: bool,
 }
 
@@ -18,7 +18,7 @@ impl SourceRanges {
     /// The annotation that is used if the field is empty. Kubernetes defines it for all clouds.
     pub const ANNOTATION: &'static str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-    /// The networks that a Service names: in its field, else in the annotation, else all clients of its first IP family.
+    /// The networks that a Service specifies: in its field, else in the annotation, else all clients of its first IP family.
     /// Each network is reduced to its network address (`10.1.2.3/8` is `10.0.0.0/8`).
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl SourceRanges {
         let mut ranges = BTreeSet::new();
         for text in service.source_ranges.iter().flatten() {
             let range = text.trim().parse::<IpNet>().map_err(|_| {
-                let problem = format!("{text:?} is no CIDR; a valid one is 10.0.0.0/24");
+                let problem = format!("{text:?} is not a CIDR; a valid one is 10.0.0.0/24");
                 InvalidField::spec("loadBalancerSourceRanges", problem)
             });
             ranges.insert(range?.trunc());
@@ -41,7 +41,7 @@ impl SourceRanges {
                 let range = item.trim().parse::<IpNet>().map_err(|_| InvalidField {
                     field: Field::Annotation(Self::ANNOTATION.to_owned()),
                     message: format!(
-                        "annotation {}: {item:?} is no CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",
+                        "annotation {}: {item:?} is not a CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",
                         Self::ANNOTATION
                     ),
                 });
@@ -51,7 +51,7 @@ impl SourceRanges {
         Ok(Self { ranges, given: true })
     }
 
-    /// All clients of a family (IPv4 if it is not known), as if the Service named none.
+    /// All clients of a family (IPv4 if it is not known), as if the Service specified none.
     #[must_use]
     pub fn all(family: Option<IpFamily>) -> Self {
         let all = match family {
@@ -70,7 +70,7 @@ impl SourceRanges {
         self.ranges.iter().map(ToString::to_string).collect()
     }
 
-    /// Whether these CIDRs are the same networks, in whatever notation and order.
+    /// Whether these CIDRs are the same networks, in any notation and order.
     pub fn same<'a>(&self, others: impl IntoIterator<Item = &'a str>) -> bool {
         let others: Option<BTreeSet<IpNet>> = others
             .into_iter()
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_no_cidr_is_refused_by_name() {
+    fn an_entry_that_is_not_a_cidr_is_refused_by_name() {
         for (field, annotation, named) in [
             (
                 &["10.0.0.1"][..],

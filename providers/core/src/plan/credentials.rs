@@ -1,4 +1,4 @@
-//! Whether the credentials in use see the cloud in which the cluster is.
+//! The check that the credentials in use are those of the cluster's cloud.
 
 use std::sync::{
     Arc,
@@ -12,29 +12,29 @@ use crate::{
     load_balancer::{ClusterView, ReadOptions, ServiceNode},
 };
 
-/// How many nodes are asked about at once.
+/// The number of nodes that one call looks up.
 const BATCH: usize = 3;
 
 /// Checks that a node of the cluster is visible under the credentials in use: the usual [`PartCloud::verify_scope`].
 ///
 /// With another project's credentials every load balancer looks deleted, and so does every machine. One node of this
-/// cloud that exists proves that the credentials are right. A check asks about three ready nodes in one call, then, if
-/// none of them exists, about three others. The next check continues with the nodes that follow, so that nodes which
-/// are dead, or are not of this project, never stop a deletion for good. A cluster without nodes has nothing that could
-/// prove it, and nothing that a load balancer could serve.
+/// cloud that exists proves that the credentials are right. A check looks up three ready nodes in one call, then, if
+/// none of them exists, three others. The next check continues with the nodes that follow, so that nodes that are dead
+/// or of another project never stop a deletion permanently. A cluster without nodes needs no proof: a load balancer has
+/// nothing to serve there.
 ///
 /// [`PartCloud::verify_scope`]: super::PartCloud::verify_scope
 #[derive(Debug, Default)]
 pub struct CredentialsCheck {
-    /// How many checks found none of their nodes. Which nodes come first depends on it.
+    /// The number of checks that found none of their nodes. It decides which nodes are looked up first.
     failures: AtomicUsize,
 }
 
 impl CredentialsCheck {
-    /// Asks about nodes of the cluster until one is found.
+    /// Looks up nodes of the cluster until one is found.
     ///
     /// # Errors
-    /// If the cloud could not be asked.
+    /// If the lookup failed.
     pub async fn run(
         &self,
         cloud: &dyn Cloud,
@@ -46,7 +46,7 @@ impl CredentialsCheck {
         }
         let Some(instances) = cloud.instances() else {
             return Ok(ScopeCheck::Unverified(
-                "this cloud tells nothing about machines".to_owned(),
+                "the provider cannot look up machines".to_owned(),
             ));
         };
         let failures = self.failures.load(Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl CredentialsCheck {
                 let answers = existence(instances, views, read.freshness, read.priority).await;
                 if cloud.generation() != generation {
                     return Ok(ScopeCheck::Unverified(
-                        "the credentials changed meanwhile".to_owned(),
+                        "the credentials changed during the check".to_owned(),
                     ));
                 }
                 let mut answered = false;
@@ -80,7 +80,7 @@ impl CredentialsCheck {
                             answered = true;
                             missing.push(node.name.clone());
                         }
-                        // This node cannot be asked about, whatever the credentials are.
+                        // This node cannot be looked up, whatever the credentials are.
                         Ok(InstanceState::Unmanaged) => {}
                         Err(error) if error.kind() == ErrorKind::InvalidSpec => refused = Some(error),
                         Err(error) => {
@@ -94,7 +94,7 @@ impl CredentialsCheck {
                 }
             }
         }
-        // Checks that ran at the same time asked about the same nodes.
+        // Checks that ran at the same time looked up the same nodes.
         let next = failures.wrapping_add(1);
         let _ = self
             .failures
@@ -103,9 +103,9 @@ impl CredentialsCheck {
             return Err(error);
         }
         Ok(ScopeCheck::Unverified(match (missing.as_slice(), refused) {
-            ([], Some(error)) => format!("no node can be asked about: {}", error.report()),
+            ([], Some(error)) => format!("no node could be looked up: {}", error.report()),
             ([], None) => format!("no node has a provider ID of {}", cloud.name()),
-            (names, _) => format!("of the nodes {} none is in {}", names.join(", "), cloud.scope()),
+            (names, _) => format!("nodes {} do not exist in {}", names.join(", "), cloud.scope()),
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Which Service has which parts.
+//! The parts of each Service.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,7 +31,7 @@ pub(super) struct Entry<K> {
     claim: Claim,
     pub(super) joins: Vec<K>,
     pub(super) leaves: Vec<K>,
-    /// Those of `leaves` that may still have something of the Service.
+    /// The parts among `leaves` that may still have objects of the Service.
     pub(super) traces: Vec<K>,
 }
 
@@ -123,8 +123,8 @@ impl<M: PartModel> DiscoveredParts<M> {
         orphans.any(|orphan| orphan.deletable && &orphan.key == key)
     }
 
-    /// All keys with members, in an order in which few passes find that they have to wait: first the joined parts, in order,
-    /// then those that are left, in reverse.
+    /// All keys with members, in an order in which few passes have to wait: first the joined parts, in order, then the parts
+    /// that are left, in reverse.
     pub(super) fn keys(&self) -> Vec<M::Key> {
         let joins = self
             .services
@@ -240,11 +240,11 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
         let id = &self.view.id;
         let (earlier, membership) = if let Some(at) = self.joins.iter().position(|own| own == key) {
             let earlier = self.joins.get(..at).unwrap_or_default();
-            let silent = earlier
+            let pending = earlier
                 .iter()
                 .find(|earlier| memory.output(id, earlier).is_none());
-            let membership = silent.map_or(Membership::Active, |silent| {
-                Membership::Frozen(format!("it waits for {silent}"))
+            let membership = pending.map_or(Membership::Active, |pending| {
+                Membership::Frozen(format!("it waits for {pending}"))
             });
             (earlier, membership)
         } else {

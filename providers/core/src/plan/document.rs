@@ -3,7 +3,7 @@
 //! A provider describes the fields that it manages as a [`Value`], and [`Rules::edit`] compares them with the document that
 //! was read. If something differs, the answer is a copy of that document with the differences applied, to be written with
 //! one PUT, and a list of them for the step's reason. Fields that the provider does not mention keep their values, at every
-//! depth, so that settings made elsewhere survive a PUT that replaces the whole document.
+//! depth, so that settings by other clients survive a PUT that replaces the whole document.
 //!
 //! | Desired field | Meaning |
 //! |---|---|
@@ -27,12 +27,12 @@ use crate::{
     load_balancer::{Effect, StepDescription},
 };
 
-/// An object as the cloud shows it, or as it will be after a change. One that was read has the field `id`.
+/// An object as the cloud returns it, or as it will be after a change. One that was read has the field `id`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document(Value);
 
 impl Document {
-    /// The document that the body of a create leads to, before it has an id.
+    /// The document after a create with this body, before it has an id.
     #[must_use]
     pub fn planned(body: &Value) -> Self {
         Self(body.clone())
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let document = Self(Value::deserialize(deserializer)?);
         if document.id().is_empty() {
-            return Err(D::Error::custom("a document without an id"));
+            return Err(D::Error::custom("the document has no id"));
         }
         Ok(document)
     }
@@ -101,11 +101,11 @@ pub fn extend(object: &mut Value, fields: &Value) {
 pub struct Change<O> {
     /// The call.
     pub operation: O,
-    /// What it does.
+    /// The effect of the call.
     pub effect: Effect,
     /// The kind and the name of the object: `load balancer web`.
     pub title: String,
-    /// What is written; null for a deletion.
+    /// The body to write; null for a deletion.
     pub body: Value,
 }
 
@@ -130,7 +130,7 @@ pub struct Rules {
     shown: &'static [&'static str],
 }
 
-/// A document that differs from what was read.
+/// A document that differs from the one that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
     /// The document to write.
@@ -163,14 +163,14 @@ impl Rules {
         self
     }
 
-    /// Fields that the cloud shows in another form than it takes.
+    /// Fields that the cloud returns in another form than it accepts.
     #[must_use]
     pub fn shown(mut self, fields: &'static [&'static str]) -> Self {
         self.shown = fields;
         self
     }
 
-    /// The document without what the cloud does not accept: for a write that changes nothing of it.
+    /// The document without its read-only fields: for a write that changes nothing else.
     #[must_use]
     pub fn writable(&self, document: &Document) -> Value {
         let mut written = document.0.clone();
@@ -202,7 +202,7 @@ impl Rules {
         };
     }
 
-    /// The document to write in place of `observed` so that it is as `desired`; `None` if nothing differs.
+    /// The document to write in place of `observed` to apply `desired`; `None` if nothing differs.
     #[must_use]
     pub fn edit(&self, observed: &Document, desired: &Value) -> Option<Edit> {
         let mut changes = Vec::new();
@@ -329,7 +329,7 @@ impl Rules {
     }
 }
 
-/// Where a value is: for people with positions, for the rules without.
+/// The path of a value: with positions for people, without them for the rules.
 #[derive(Default)]
 struct Path {
     shown: String,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_folded_once_and_what_the_cloud_reports_stays() {
+    fn a_change_is_folded_once_and_reported_fields_stay() {
         #[derive(Clone, Copy, Debug, PartialEq)]
         struct Put;
         let change = |effect, body: Value| Change {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn each_difference_is_named_and_everything_else_stays() {
+    fn each_difference_is_named_and_other_fields_stay() {
         let edit = edit(|want| want["forwarding_rules"][0]["target_port"] = json!(30003));
         assert_eq!(edit.changes, ["forwarding_rules[1].target_port 30002 -> 30003"]);
         let mut expected = observed();

@@ -1,4 +1,4 @@
-//! The engine: which pass runs when, and what is shared between passes.
+//! The engine: it runs passes, one at a time for each part, and has the state that they share.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -48,7 +48,7 @@ pub struct Engine<M: PartModel, C: PartCloud<M>> {
     status: Mutex<BTreeMap<M::Key, Status>>,
 }
 
-/// A discovery that reads. Ends also if its future is dropped.
+/// A discovery that reads. It also ends if its future is dropped.
 struct Reading<'a, M: PartModel> {
     memory: &'a Mutex<Memory<M>>,
     number: u64,
@@ -105,7 +105,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         &self.cloud
     }
 
-    /// Which Service has which parts. Computed again only if the snapshot, the listings or a key has changed.
+    /// The parts of each Service. Computed again only if the snapshot, the listings or a key has changed.
     pub(super) async fn discovered(
         &self,
         snapshot: &Arc<ClusterSnapshot>,
@@ -136,22 +136,22 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         Ok(discovery)
     }
 
-    /// Drops what is kept of parts without members.
+    /// Drops the records of parts without members.
     fn forget_idle(&self, discovery: &DiscoveredParts<M>) {
         self.records.lock().retain(|key, record| {
             discovery.knows(key)
                 || Arc::strong_count(record) > 1
                 || !record.try_lock().is_ok_and(|record| record.is_idle())
         });
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         self.status.lock().retain(|key, status| {
             let keep = discovery.knows(key);
             if !keep {
-                gone.push((self.model.kind(key), status.share));
+                removed.push((self.model.kind(key), status.share));
             }
             keep
         });
-        for (kind, share) in gone {
+        for (kind, share) in removed {
             self.metrics
                 .share(self.model.provider(), kind, share, Share::default());
         }
@@ -159,7 +159,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
 
     fn parse(&self, part: &PartKey) -> Result<M::Key> {
         part.as_str().parse().map_err(|_| {
-            Error::new(ErrorKind::Unexpected, "there is no such part").with_context("part", part.as_str())
+            Error::new(ErrorKind::Unexpected, "unknown part").with_context("part", part.as_str())
         })
     }
 
@@ -291,14 +291,14 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             }
         }
         if let Some(only) = only {
-            // Of the Services that share a part with it, only that part was run: their plan is not complete.
+            // Services that share a part with it have no complete plan: only that part was run.
             plans.iter_mut().for_each(|plan| plan.keep_only(only));
         }
         Ok(plans)
     }
 }
 
-/// Adds a round to the plan: the steps of every round, everything else of the last one.
+/// Adds a round to the plan: its steps are appended, everything else is replaced.
 fn add(plan: &mut PartPlan, report: PartReport) {
     plan.steps
         .extend(report.steps.into_iter().map(|step| step.description));

@@ -1,4 +1,4 @@
-//! What the engine knows of a part, for the laws of the test kit.
+//! Inspection of a part, for the laws of the test kit.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     load_balancer::{PartKey, Request},
 };
 
-/// What the engine knows of a part.
+/// The engine's view of a part.
 pub struct PartInspection<M: PartModel> {
     /// Its members.
     pub members: Vec<Member<M>>,
@@ -28,7 +28,7 @@ pub struct PartInspection<M: PartModel> {
 }
 
 impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
-    /// What a pass would begin with. `None` if the part has no members, or if it waits.
+    /// The state in which a pass would begin. `None` if the part has no members, or if it waits.
     ///
     /// # Errors
     /// If a read fails.

@@ -1,6 +1,6 @@
 //! The keys of a provider's parts.
 
-/// Makes the enum of a provider's part keys: a line for each kind with its text. A text that ends with `/` or `:` is
+/// Defines the enum of a provider's part keys: a line for each kind with its text. A text that ends with `/` or `:` is
 /// followed by the ID or name that the variant holds; any other is the whole key. Keys are written by `Display` and read
 /// by `FromStr`, where the longest text that fits wins.
 ///

@@ -1,5 +1,5 @@
-//! What the engine keeps of Services between passes. All of it can be read again: after a restart it is empty, and the
-//! first pass over each part fills it without a write.
+//! The engine's state of Services between passes. It can be rebuilt by reading: after a restart it is empty, and the first
+//! pass over each part fills it without a write.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::model::{PartModel, PartOutput};
 use crate::load_balancer::{Effects, ServiceId, ServiceView};
 
-/// What is known of all Services.
+/// The state of all Services.
 pub(super) struct Memory<M: PartModel> {
     services: HashMap<ServiceId, ServiceMemory<M>>,
     /// Keys that a create replaced, until the listings show the new ones.
@@ -40,11 +40,11 @@ struct Alias<K> {
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 struct ServiceMemory<M: PartModel> {
-    /// When it was last in the snapshot of a discovery.
+    /// When the Service was last in the snapshot of a discovery.
     seen: Instant,
-    /// What its parts provide.
+    /// The output of its parts.
     output: BTreeMap<M::Key, PartOutput<M::Facts>>,
-    /// Those of `output` that are early: the part is still being built.
+    /// The parts whose `output` is early, since they are still being built.
     early: BTreeSet<M::Key>,
     /// The view of the Service that each part serves.
     served: BTreeMap<M::Key, Arc<ServiceView>>,
@@ -84,7 +84,7 @@ impl<M: PartModel> Default for Memory<M> {
     }
 }
 
-/// What changed with the output of a part.
+/// The changes of a part's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Changed {
     /// It now serves the current view of the Service.
@@ -227,7 +227,7 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// Sets the output of a part. `serves`: it does all that the Service asks. `later`: the parts that use its facts.
+    /// Sets the output of a part. `serves`: the part applies the whole spec. `later`: the parts that use its facts.
     pub(super) fn set_output(
         &mut self,
         view: &Arc<ServiceView>,

@@ -5,7 +5,7 @@
 //! | `ccm_plan_passes_total` | counter | `provider` `part` `result` | passes over a part: `done`, `parked`, `blocked`, `failed` |
 //! | `ccm_plan_steps_total` | counter | `provider` `part` `step` `result` | steps: `ok`, `error` |
 //! | `ccm_plan_step_duration_seconds` | histogram | `provider` `step` | from sending to done, the cloud's own work included |
-//! | `ccm_plan_repeats_total` | counter | `provider` `part` `reason` | reads that had to be repeated: `stale`, `unknown`, `held` (a member was frozen) |
+//! | `ccm_plan_repeats_total` | counter | `provider` `part` `reason` | reads that were repeated: `stale`, `unknown`, `frozen` (a member) |
 //! | `ccm_plan_parked` | gauge | `provider` `part` | parts that wait for the cloud |
 //! | `ccm_plan_failing` | gauge | `provider` `part` | parts whose last pass failed or was blocked |
 //! | `ccm_plan_differences` | gauge | `provider` `part` | differences that cannot be changed in place |
@@ -57,7 +57,7 @@ impl Default for Inner {
     }
 }
 
-/// What one part adds to the gauges.
+/// The contribution of one part to the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) parked: bool,
@@ -66,7 +66,7 @@ pub(super) struct Share {
 }
 
 impl PlanMetrics {
-    /// Makes the metrics and registers them.
+    /// Creates and registers the metrics.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -88,7 +88,7 @@ impl PlanMetrics {
         );
         registry.register(
             "ccm_plan_repeats",
-            "Looks at a part that had to be repeated within a pass: stale, unknown or held",
+            "Reads of a part that were repeated within a pass, by reason: stale, unknown or frozen",
             inner.repeats.clone(),
         );
         registry.register(
@@ -146,7 +146,7 @@ impl PlanMetrics {
             .inc();
     }
 
-    /// What one part adds to the gauges was `before` and is `now`.
+    /// Updates the gauges: the contribution of one part was `before` and is `now`.
     pub(super) fn share(&self, provider: &'static str, part: &'static str, before: Share, now: Share) {
         let labels = [("provider", provider), ("part", part)];
         let change = |family: &Family<Labels<2>, Gauge>, before: usize, now: usize| {

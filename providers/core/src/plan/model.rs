@@ -1,4 +1,4 @@
-//! What a provider writes: a pure model of its load balancers, and the calls that carry it out.
+//! The traits that a provider implements: a pure model of its load balancers, and the cloud calls.
 
 use std::{
     fmt::{self, Debug, Display},
@@ -25,13 +25,13 @@ use crate::{
 /// [`PartCloud::send`]. An id that is not known yet is [`Fact::Later`], so that the same model plans,
 /// prints and folds a create before anything exists.
 pub trait PartModel: Send + Sync + Sized + 'static {
-    /// Which part. `Display` and `FromStr` are each other's inverse.
+    /// The key of a part. `Display` and `FromStr` are inverse to each other.
     type Key: Clone + Debug + Display + FromStr + Hash + Ord + Send + Sync + 'static;
     /// Names, ids and ownership tags from the cloud's listings: enough to map Services to parts.
     type Directory: Send + Sync + 'static;
-    /// What `desired` needs that is neither in Services nor in nodes: versions, subnets, networks, secrets.
+    /// Inputs of `desired` besides Services and nodes: versions, subnets, networks, secrets.
     type Inputs: Send + Sync + 'static;
-    /// What later parts of the same Service need of a part.
+    /// The facts of a part that later parts of the same Service need.
     type Facts: Clone + Debug + PartialEq + Send + Sync + 'static;
     /// The desired state of a part.
     type Desired: Debug + Send + Sync + 'static;
@@ -45,7 +45,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The provider's name, as a metric label.
     fn provider(&self) -> &'static str;
 
-    /// Which controller is responsible for this Service. By default this one, unless the Service has a class.
+    /// The controller that is responsible for this Service. By default this one, unless the Service has a class.
     fn claims(&self, service: &ServiceView) -> Claim {
         match service.class {
             None => Claim::Ours,
@@ -66,8 +66,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The kind of a part, as a metric label: `lb`, `sg`.
     fn kind(&self, key: &Self::Key) -> &'static str;
 
-    /// The parts of a Service. Lenient: an invalid Service still has parts, so that it can be deleted. Without any part,
-    /// nothing in the cloud is for the Service, and it is finished.
+    /// The parts of a Service. Lenient: an invalid Service still has parts, so that it can be deleted. A Service without parts
+    /// has nothing in the cloud and is finished.
     fn parts(
         &self,
         service: &ServiceView,
@@ -76,11 +76,11 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     ) -> Parts<Self::Key>;
 
     /// Objects of this cluster whose Service is not in the snapshot.
-    fn orphans(&self, _world: &ClusterSnapshot, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
+    fn orphans(&self, _snapshot: &ClusterSnapshot, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
         Vec::new()
     }
 
-    /// Validates the members, each alone and all together (two that want the same port). A member that is refused is
+    /// Validates the members, each alone and all together (two with the same port). A member that is refused is
     /// [`Membership::Frozen`] in the rest of the pass. Members that leave are never refused.
     fn check(
         &self,
@@ -94,7 +94,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
 
     /// The desired state of the part. Without a member that stays, everything of ours is deleted.
     ///
-    /// A member that is [`Membership::Frozen`] keeps what it has, except its nodes ([`Member::follows_nodes`]).
+    /// A member that is [`Membership::Frozen`] keeps its objects, except its nodes ([`Member::follows_nodes`]).
     fn desired(
         &self,
         key: &Self::Key,
@@ -103,8 +103,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         inputs: &Self::Inputs,
     ) -> Self::Desired;
 
-    /// Something that was known (an id in an annotation, an address in a status) and that the cloud does not show. The
-    /// engine continues only if a node of ours is visible under the same credentials ([`PartCloud::verify_scope`]).
+    /// A known object (an id in an annotation, an address in a status) that the cloud does not return. The engine continues
+    /// only if a node of ours is visible under the same credentials ([`PartCloud::verify_scope`]).
     fn missing(
         &self,
         _key: &Self::Key,
@@ -114,8 +114,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         None
     }
 
-    /// The cloud is still at work on the part (somebody else's change, or ours before a restart): the first wait, and the
-    /// reason. Called only after a read. Nothing is sent until [`PartCloud::is_pending`] returns false. The waits grow to a
+    /// The first wait and its reason, if the cloud has not finished a change of the part (by another client, or ours before a
+    /// restart). Called only after a read. Nothing is sent until [`PartCloud::is_pending`] returns false. The waits grow to a
     /// minute; after five minutes the members get an event.
     fn pending(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<(Duration, String)> {
         None
@@ -127,8 +127,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Why the part does not serve its members although no step is due: the cloud reports it as broken. The pass fails with
-    /// this error and is retried with backoff, so that a repair is noticed.
+    /// The error of a part that does not serve its members although no step is due: the cloud reports it as broken. The pass
+    /// fails with this error and is retried with backoff, so that a repair is noticed.
     fn degraded(
         &self,
         _key: &Self::Key,
@@ -138,12 +138,12 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         None
     }
 
-    /// The steps from the observed to the desired state, in order; none if nothing differs. What cannot be changed in place
-    /// is blocked. Never deletes a load balancer or an address to change a field of it.
+    /// The steps from the observed to the desired state, in order; none if nothing differs. Differences that cannot be changed
+    /// in place are blocked. Never deletes a load balancer or an address to change a field of it.
     fn plan(&self, desired: &Self::Desired, observed: &Self::Observed) -> Plan<Self::Change>;
 
     /// Applies `change` to `observed`, once: when the cloud carried it out or accepted it. Without a reply: as far as the
-    /// result can be foretold, ids being [`Fact::Later`].
+    /// result can be predicted, with ids as [`Fact::Later`].
     fn fold(
         &self,
         key: &Self::Key,
@@ -157,7 +157,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         None
     }
 
-    /// What this part provides: facts for later parts, and effects on the Service object. `None`: the part does not serve
+    /// The output of this part: facts for later parts, and effects on the Service object. `None`: the part does not serve
     /// this member. Called also for members that have left (annotations to remove); then the facts are ignored.
     fn facts(
         &self,
@@ -167,7 +167,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     ) -> Option<PartOutput<Self::Facts>>;
 
     /// The facts of a part whose create the cloud accepted, so that later parts run while it is being built. `None`: they are
-    /// not known before it is done. Must be what [`facts`](Self::facts) has in the end. If the create fails the engine
+    /// not known before it is done. Must be equal to the later [`facts`](Self::facts). If the create fails the engine
     /// withdraws them.
     fn early_facts(
         &self,
@@ -182,14 +182,14 @@ pub trait PartModel: Send + Sync + Sized + 'static {
 /// The cloud calls of a provider. All decisions are in the [`PartModel`].
 #[async_trait]
 pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
-    /// What is kept of a change that the cloud accepted: its operation's id or URL. Hundreds may be kept at once.
+    /// The operation's id or URL of a change that the cloud accepted. Hundreds may be stored at once.
     type Ticket: Send + Sync + 'static;
 
     /// Reads the shared listings.
     async fn directory(&self, read: ReadOptions) -> Result<Arc<M::Directory>>;
 
-    /// Reads what [`PartModel::desired`] needs. If a read for one member fails, only that member is frozen
-    /// ([`GatheredInputs::refused`]); an error is for what the whole part needs.
+    /// Reads the inputs of [`PartModel::desired`]. If a read for one member fails, only that member is frozen
+    /// ([`GatheredInputs::refused`]); an error concerns the whole part.
     async fn inputs(
         &self,
         key: &M::Key,
@@ -202,16 +202,16 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     /// leftovers.
     async fn observe(&self, key: &M::Key, members: &[Member<M>], read: ReadOptions) -> Result<M::Observed>;
 
-    /// Sends one change. Ids come from `observed`. Invalidates what it changes in caches, also if it fails.
+    /// Sends one change. Ids come from `observed`. Invalidates caches of the changed objects, even if it fails.
     ///
     /// # Errors
-    /// The engine decides by the error what follows:
+    /// The engine's reaction depends on the error:
     ///
     /// | Error | Meaning | The engine |
     /// |---|---|---|
     /// | [`Outcome::Unknown`](crate::Outcome::Unknown) | the change may have been carried out | reads again, at most three times |
-    /// | `Conflict` with a wait (`Retry::After`, `Retry::Fixed`) | busy: the cloud is at work on the part | parks the part, at least for the wait |
-    /// | `Conflict` that is never retried (`Retry::Never`) | stale: the part is not as it was read | reads again, at most three times |
+    /// | `Conflict` with a wait (`Retry::After`, `Retry::Fixed`) | busy: the cloud has not finished a change of the part | parks the part, at least for the wait |
+    /// | `Conflict` that is never retried (`Retry::Never`) | stale: the part changed since it was read | reads again, at most three times |
     /// | `NotFound`, `AlreadyExists`, any other `Conflict` | stale, and reported as a failed step | the same |
     /// | any other | the change failed | freezes the step's Service if that is permanent, otherwise fails the pass |
     async fn send(
@@ -226,14 +226,14 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     /// the part's key now. The default is that of a cloud that accepts no changes, since it carries them out at once.
     ///
     /// # Errors
-    /// If the cloud could not be asked (retried until the deadline), or if the change failed. Busy and stale as with
+    /// If the poll failed (retried until the deadline), or if the change failed. Busy and stale as with
     /// [`send`](Self::send).
     async fn poll(&self, _key: &M::Key, _ticket: &Self::Ticket, _priority: Priority) -> Result<Option<Wait>> {
         Ok(None)
     }
 
-    /// Whether the cloud is still at work on a part that was [`PartModel::pending`] when it was observed. Reads only this
-    /// state. The default makes the engine read the part again.
+    /// Whether a part that was [`PartModel::pending`] when it was observed still is. Reads only this
+    /// state. With the default, the engine reads the part again.
     ///
     /// # Errors
     /// If the read fails.
@@ -241,7 +241,7 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Whether the credentials see the cloud in which this cluster runs; see [`CredentialsCheck`](super::CredentialsCheck).
+    /// Verifies that the credentials are for the cluster's cloud; see [`CredentialsCheck`](super::CredentialsCheck).
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck>;
 }
 
@@ -256,9 +256,9 @@ pub trait Change: Clone + Debug + PartialEq + Send + Sync + 'static {
 /// A planned [`Change`] with its description. `Display` is the description's sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<C> {
-    /// What [`PartCloud::send`] carries out.
+    /// The change that [`PartCloud::send`] carries out.
     pub change: C,
-    /// What is reported, logged and counted.
+    /// The description for reports, logs and metrics.
     pub description: StepDescription,
 }
 
@@ -296,7 +296,7 @@ impl<C> Display for Step<C> {
 /// The parts of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts<K> {
-    /// What the Service names now, in the order of creation.
+    /// The parts that the Service names now, in the order of creation.
     pub named: Vec<K>,
     /// The parts that have its ownership tag, in the same order. May contain the same keys.
     pub tagged: Vec<K>,
@@ -321,12 +321,12 @@ impl<K> From<K> for Parts<K> {
     }
 }
 
-/// Something in the cloud whose Service does not exist; see [`OrphanPart`](crate::load_balancer::OrphanPart).
+/// An object in the cloud whose Service does not exist; see [`OrphanPart`](crate::load_balancer::OrphanPart).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphan<K> {
-    /// The part in which it is.
+    /// Its part.
     pub key: K,
-    /// What it is, for people.
+    /// Its description, for people.
     pub what: String,
     /// Whether a pass with permission may delete the part.
     pub deletable: bool,
@@ -336,14 +336,14 @@ pub struct Orphan<K> {
 pub struct Member<M: PartModel> {
     /// The Service.
     pub service: Arc<ServiceView>,
-    /// Whether it uses the part as it asks, keeps what it has, or leaves.
+    /// Whether it uses the part as its spec asks, keeps its objects, or leaves.
     pub membership: Membership,
     /// The facts of its earlier parts, in order. A member that leaves may have none.
     pub facts: Vec<(M::Key, M::Facts)>,
 }
 
 impl<M: PartModel> Member<M> {
-    /// The members that get what they ask for.
+    /// The members whose specs are applied.
     pub fn active(members: &[Self]) -> impl Iterator<Item = &Self> {
         members
             .iter()
@@ -355,7 +355,7 @@ impl<M: PartModel> Member<M> {
         members.iter().filter(|member| !member.leaves())
     }
 
-    /// Whether everything of it is deleted.
+    /// Whether all its objects are deleted.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.membership == Membership::Leaving
@@ -392,19 +392,19 @@ impl<M: PartModel> Debug for Member<M> {
 /// The relation of a Service to a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// It gets what it asks for.
+    /// Its spec is applied.
     Active,
-    /// It keeps what it has, for this reason; nothing is created. Follows the nodes if
-    /// [`Member::follows_nodes`] says so.
+    /// It keeps its objects, for this reason; nothing is created. Its objects follow the nodes if
+    /// [`Member::follows_nodes`] is true.
     Frozen(String),
-    /// Everything of it is deleted.
+    /// All its objects are deleted.
     Leaving,
 }
 
 /// Inputs, and the members without them.
 #[derive(Clone, Debug)]
 pub struct GatheredInputs<I> {
-    /// What was read.
+    /// The inputs.
     pub inputs: I,
     /// Members whose inputs could not be read.
     pub refused: Vec<(ServiceId, Error)>,
@@ -422,14 +422,14 @@ impl<I> From<I> for GatheredInputs<I> {
 /// The result of [`PartModel::check`].
 #[derive(Clone, Debug, Default)]
 pub struct CheckResult {
-    /// Members that ask for something invalid.
+    /// Members with an invalid spec.
     pub refused: Vec<(ServiceId, Error)>,
     /// Events for members.
     pub events: Vec<ServiceEvent>,
 }
 
 impl CheckResult {
-    /// Refuses a member that asks for something invalid.
+    /// Refuses a member with an invalid spec.
     pub fn refuse(&mut self, service: &ServiceId, text: impl Into<String>) {
         let error = Error::new(ErrorKind::InvalidSpec, text);
         self.refused.push((service.clone(), error));
@@ -439,9 +439,9 @@ impl CheckResult {
 /// The steps from the observed to the desired state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<C> {
-    /// In order.
+    /// The steps, in order.
     pub steps: Vec<Step<C>>,
-    /// Differences that stay.
+    /// Differences that are left unchanged.
     pub blocked: Vec<Blocked>,
 }
 
@@ -474,24 +474,24 @@ impl<C> Default for Plan<C> {
 pub enum Outcome<R, T> {
     /// The cloud carried it out.
     Done(R),
-    /// The cloud accepted it and is at work. Until it has finished, only changes are sent that do not need the part to be
-    /// idle ([`StepDescription::needs_idle`]).
+    /// The cloud accepted it and has not finished. Until then, only changes are sent that do not need the part to be idle
+    /// ([`StepDescription::needs_idle`]).
     Accepted {
         /// The reply, which is folded in at once.
         reply: R,
-        /// What [`PartCloud::poll`] needs.
+        /// The ticket for [`PartCloud::poll`].
         ticket: T,
         /// When to poll, and when to give up.
         wait: Wait,
     },
 }
 
-/// What an error means for a change that was not carried out because of the state of the part.
+/// The reason why a change was not carried out because of the state of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteConflict {
-    /// The cloud is at work on the part: try again after this long.
+    /// The cloud has not finished a change of the part: try again after this long.
     Busy(Duration),
-    /// The part is not as it was read: read it again.
+    /// The part changed since it was read: read it again.
     Stale,
 }
 
@@ -517,7 +517,7 @@ impl WriteConflict {
 /// How to wait for the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Ask again after this long. Grows as the provider likes.
+    /// Poll again after this long. The provider may increase it.
     pub poll: Duration,
     /// Give up this long after the step was sent.
     pub deadline: Duration,
@@ -531,30 +531,30 @@ impl Wait {
     }
 }
 
-/// What a part provides.
+/// The output of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartOutput<F> {
-    /// For later parts.
+    /// Facts for later parts.
     pub facts: F,
-    /// On the Service object.
+    /// Effects on the Service object.
     pub effects: Effects,
 }
 
-/// Whether an object that is not visible is deleted.
+/// Whether an object that is not visible was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeCheck {
-    /// A node of the cluster is visible under the credentials in use (or it has no nodes): what is not visible is deleted.
+    /// A node of the cluster is visible under the credentials in use (or it has no nodes): an invisible object was deleted.
     Verified,
-    /// The credentials may be wrong; the text says what was found.
+    /// The credentials may be wrong, for this reason.
     Unverified(String),
 }
 
-/// Something that may be known only after another step: an id, an address.
+/// A value that may be known only after another step: an id, an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Fact<T> {
     /// Known.
     Known(T),
-    /// Known later; describes it: `the address of load balancer web`.
+    /// Known later, with a description: `the address of load balancer web`.
     Later(Arc<str>),
 }
 
@@ -567,7 +567,7 @@ impl<T> Fact<T> {
         }
     }
 
-    /// The value, or an error that says what is missing: for [`PartCloud::send`], where everything must be known.
+    /// The value, or an error with its description: for [`PartCloud::send`], where everything must be known.
     ///
     /// # Errors
     /// If it is not known.
@@ -596,7 +596,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fixed_wait_for_a_busy_part_is_kept_and_a_shorter_one_of_a_header_is_raised() {
+    fn a_fixed_wait_for_a_busy_part_is_used_and_a_shorter_one_of_a_header_is_raised() {
         const SECOND: Duration = Duration::from_secs(1);
         let conflict = |retry| WriteConflict::of(&Error::new(ErrorKind::Conflict, "busy").with_retry(retry));
         let busy = |wait| Some(WriteConflict::Busy(wait));

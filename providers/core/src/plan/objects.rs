@@ -2,8 +2,8 @@
 //!
 //! A provider lists its [kinds](Kind) of objects once, each with a [`Schema`]: attributes with a [`Policy`], sets of entries
 //! (targets, rules, tags), the parent, and the labels of the calls. A part is then a list of [`Object`]s, as observed and as
-//! desired, and everything else is derived here: the difference, its order, reasons and sentences ([`Desired::diff`]), what
-//! becomes of the observed objects ([`Objects::fold`]), and the call to send ([`send`]). A provider implements at most create,
+//! desired, and everything else is derived here: the difference, its order, reasons and sentences ([`Desired::diff`]), the
+//! effect on the observed objects ([`Objects::fold`]), and the call to send ([`send`]). A provider implements at most create,
 //! update, delete, add and remove ([`ObjectCalls`]).
 //!
 //! # Identity
@@ -17,11 +17,11 @@
 //!
 //! 1. Sets with [`SetOrder::Around`] get their missing entries: ownership tags come first.
 //! 2. Objects that must be [replaced](Policy::Replace) under the same key are deleted.
-//! 3. By kind, what is missing is created and filled, and what differs is updated.
-//! 4. By kind in reverse, what is not desired any more is deleted.
+//! 3. By kind, missing objects are created and filled, and objects that differ are updated.
+//! 4. By kind in reverse, objects that are no longer desired are deleted.
 //! 5. Sets with [`SetOrder::Around`] lose their surplus entries: ownership tags go last.
 //!
-//! An object whose key depends on what cannot be changed (a hash in the name) is replaced without a gap: the new one is
+//! An object whose key depends on immutable attributes (a hash in the name) is replaced without a gap: the new one is
 //! created and filled, references point to it, then the old one is deleted.
 
 mod diff;
@@ -48,10 +48,10 @@ use crate::{
 
 /// The kinds of objects of a cloud, usually an enum. A kind is greater than those that its objects need.
 pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
-    /// What the sets of these objects hold.
+    /// An entry of the sets of these objects.
     type Entry: Entry;
 
-    /// What objects of this kind are like.
+    /// The schema of objects of this kind.
     fn schema(self) -> &'static Schema<Self>;
 
     /// An object in sentences: `listener tcp/80 of load balancer web`.
@@ -65,19 +65,19 @@ pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
 
 /// An entry of a set: a target, a rule, a tag. `Display` is for sentences.
 pub trait Entry: Clone + Debug + Display + PartialEq + Send + Sync + 'static {
-    /// What distinguishes it from the other entries of its set.
+    /// The key of an entry, unique in its set.
     type Key: Ord;
 
-    /// What distinguishes it from the other entries of its set.
+    /// The key of the entry.
     fn key(&self) -> Self::Key;
 
-    /// Whether this observed entry is as the desired one with the same key. If not, the desired one is added over it.
+    /// Whether this observed entry equals the desired one with the same key. If not, the desired one is added over it.
     fn is_as(&self, _desired: &Self) -> bool {
         true
     }
 }
 
-/// What objects of a kind are like.
+/// The schema of a kind of objects.
 #[derive(Debug)]
 pub struct Schema<K: Kind> {
     /// The kind in sentences: `security group`.
@@ -120,11 +120,11 @@ impl<K: Kind> Schema<K> {
 pub struct Attribute {
     /// Its name in [`Attributes`].
     pub name: &'static str,
-    /// What a change of it takes.
+    /// How it is changed.
     pub policy: Policy,
-    /// What it means if the cloud does not report the attribute, or if it is unset again.
+    /// Its value if the cloud does not report it, or if it is unset again.
     pub default: Scalar,
-    /// Whether the call that creates the object does not take it: a new object has the default, and is updated at once.
+    /// Whether the call that creates the object does not accept it: a new object has the default, and is updated at once.
     pub after_create: bool,
 }
 
@@ -140,7 +140,7 @@ impl Attribute {
         }
     }
 
-    /// The attribute, which the call that creates the object does not take.
+    /// The attribute, which the call that creates the object does not accept.
     #[must_use]
     pub const fn after_create(mut self) -> Self {
         self.after_create = true;
@@ -158,7 +158,7 @@ impl Attribute {
 /// A constant value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
-    /// Nothing.
+    /// No value.
     Null,
     /// A flag.
     Bool(bool),
@@ -182,12 +182,12 @@ impl From<Scalar> for Value {
     }
 }
 
-/// What a change of an attribute takes.
+/// How an attribute is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The call with this metric label. Attributes with the same label are changed together.
     Update(&'static str),
-    /// The object is deleted and created again, since its key can exist only once.
+    /// The object is deleted and created again, since its key is unique.
     Replace,
     /// It is used for new objects only; a difference is accepted.
     CreateOnly,
@@ -204,18 +204,18 @@ pub struct Set<K: Kind> {
     pub add: &'static str,
     /// The metric label of removing.
     pub remove: &'static str,
-    /// How many entries one call takes. One: an entry is created and deleted like an object. `usize::MAX`: one call takes
-    /// all of them, and they are refused together.
+    /// The most entries of one call. One: an entry is created and deleted like an object. `usize::MAX`: one call has all of
+    /// them, and they are refused together.
     pub batch: usize,
-    /// Whether the call that creates the object takes the entries.
+    /// Whether the call that creates the object includes the entries.
     pub created_with_object: bool,
-    /// Whether the call that creates the object's parent and, with it, the object takes the entries.
+    /// Whether the call that creates the object's parent and, with it, the object includes the entries.
     pub created_with_parent: bool,
-    /// When entries come and go.
+    /// When entries are added and removed.
     pub order: SetOrder,
-    /// What the cloud itself puts into a new object.
+    /// The entries that the cloud itself adds to a new object.
     pub initial: fn() -> Vec<K::Entry>,
-    /// Whether an entry that is not desired may be removed; others belong to somebody else.
+    /// Whether an entry that is not desired may be removed; other entries belong to other clients.
     pub is_removable: fn(&K::Entry) -> bool,
 }
 
@@ -237,7 +237,7 @@ impl<K: Kind> Set<K> {
     }
 }
 
-/// When the entries of a set come and go.
+/// When the entries of a set are added and removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetOrder {
     /// Missing entries are added before surplus ones are removed, so that traffic is not interrupted.
@@ -245,7 +245,7 @@ pub enum SetOrder {
     /// Surplus entries are removed before missing ones are added, so that a full set can be exchanged.
     RemoveFirst,
     /// Missing entries are added before everything else and surplus ones removed after it, so that a process that is killed
-    /// in between finds the rest by them.
+    /// in between finds the remaining objects by them.
     Around,
 }
 
@@ -257,21 +257,21 @@ pub type Attributes = BTreeMap<&'static str, Value>;
 pub struct Object<K: Kind> {
     /// Its kind.
     pub kind: K,
-    /// What distinguishes it from the others of its kind in the part.
+    /// Its key, unique among the objects of its kind in the part.
     pub key: String,
     /// The key of its parent.
     pub parent: Option<String>,
     /// Its id in the cloud; empty while it is not known.
     pub id: String,
-    /// Its attributes. A desired object lists those that are managed; `null` stands for the default.
+    /// Its attributes. A desired object lists those that are managed; `null` means the default.
     pub attributes: Attributes,
     /// Its sets by name. A desired object lists those that are managed.
     pub sets: BTreeMap<&'static str, Arc<[K::Entry]>>,
-    /// Who else it belongs to, for messages; `None` if it may be changed and deleted. Observed objects only.
+    /// Its other owner, for messages; `None` if it may be changed and deleted. Observed objects only.
     pub foreign: Option<String>,
-    /// For which Service it is; `None` if for several. Of an observed object: for which Service it is deleted.
+    /// The Service that it is for; `None` if several. Of an observed object: the Service for which it is deleted.
     pub service: Option<ServiceId>,
-    /// Whether it stays away if it does not exist. Desired objects only.
+    /// Whether it is not created if it does not exist. Desired objects only.
     pub if_present: bool,
 }
 
@@ -311,14 +311,14 @@ impl<K: Kind> Object<K> {
         self.sets.get(name).map(|entries| &**entries).unwrap_or_default()
     }
 
-    /// The entry of a set that is meant by `entry`: the same one, else one with the same key.
+    /// The entry of a set that corresponds to `entry`: an equal one, else one with the same key.
     fn entry(&self, set: &str, entry: &K::Entry) -> Option<&K::Entry> {
         let entries = self.set(set);
         let same = entries.iter().find(|known| *known == entry);
         same.or_else(|| entries.iter().find(|known| known.key() == entry.key()))
     }
 
-    /// An attribute that is a text; empty if there is none.
+    /// An attribute that is a text; empty if it is missing.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.attributes
@@ -382,7 +382,7 @@ impl<K: Kind> Object<K> {
         Step::new(self.change(action)).for_service(self.service.as_ref())
     }
 
-    /// The object as a new one is observed, as far as that is known before it exists.
+    /// The object as it is observed after its creation, as far as that is known before.
     fn created(&self, with_parent: bool) -> Self {
         let mut new = self.clone();
         (new.service, new.if_present) = (None, false);
@@ -416,10 +416,10 @@ impl<K: Kind> Indexed for Object<K> {
     }
 }
 
-/// The objects of a part as they are.
+/// The observed objects of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objects<K: Kind> {
-    /// All of them.
+    /// All objects.
     pub all: Vec<Object<K>>,
     /// Entries that the cloud refused since the part was read.
     pub refused: Vec<Refused<K>>,
@@ -454,7 +454,7 @@ pub struct Refused<K: Kind> {
     pub set: &'static str,
     /// The entry.
     pub entry: K::Entry,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -467,11 +467,11 @@ pub struct Change<K: Kind> {
     pub key: String,
     /// The key of its parent.
     pub parent: Option<String>,
-    /// What is done.
+    /// The action.
     pub action: Action<K>,
 }
 
-/// What a change does.
+/// The action of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<K: Kind> {
     /// Creates the object and, by the same call, these below it.
@@ -494,12 +494,12 @@ impl<K: Kind> PartialEq for Set<K> {
     }
 }
 
-/// What the cloud answered to a change.
+/// The cloud's reply to a change.
 #[derive(Clone, Debug)]
 pub struct Reply<K: Kind> {
-    /// What it says of objects: ids, addresses. Laid over the objects with the same keys.
+    /// Objects in the reply, with ids and addresses. Merged into the objects with the same keys.
     pub objects: Vec<Object<K>>,
-    /// The added entries as they are read, if they are not as they were sent.
+    /// The added entries as they are read, if they differ from those that were sent.
     pub entries: Vec<K::Entry>,
     /// Entries that were refused, with the reason.
     pub refused: Vec<(K::Entry, String)>,
@@ -516,7 +516,7 @@ impl<K: Kind> Default for Reply<K> {
 }
 
 impl<K: Kind> Reply<K> {
-    /// What the cloud says of one object.
+    /// A reply with one object.
     #[must_use]
     pub fn object(object: Object<K>) -> Self {
         Self {
@@ -536,7 +536,7 @@ impl<K: Kind> Objects<K> {
     /// The id of the object with this key.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if it is not known: the part is not as it was observed and must be read again.
+    /// [`ErrorKind::Conflict`] if it is not known: the part changed since it was observed and must be read again.
     pub fn id(&self, kind: K, key: &str) -> Result<&str> {
         let object = self.get(kind, key).filter(|object| !object.id.is_empty());
         object.map(|object| object.id.as_str()).ok_or_else(|| {
@@ -618,15 +618,15 @@ impl<K: Kind> Objects<K> {
             !refused.any(|(refused, _)| refused.key() == entry.key())
         };
         let added = add.iter().filter(is_done).chain(&reply.entries);
-        // Of several with one key the last one counts.
+        // The last one of several with the same key counts.
         let added: BTreeMap<_, _> = added.map(|entry| (entry.key(), entry)).collect();
         let removed = remove.iter().filter(is_done);
         let removed: Vec<_> = removed
             .filter_map(|entry| object.entry(set.name, entry))
             .collect();
         let is_removed = |entry: &K::Entry| removed.contains(&entry);
-        let stays = |entry: &&K::Entry| !added.contains_key(&entry.key()) && !is_removed(entry);
-        let have = object.set(set.name).iter().filter(stays);
+        let is_kept = |entry: &&K::Entry| !added.contains_key(&entry.key()) && !is_removed(entry);
+        let have = object.set(set.name).iter().filter(is_kept);
         let now = have.chain(added.values().copied()).cloned().collect();
         object.sets.insert(set.name, now);
     }
@@ -716,7 +716,7 @@ impl<K: Kind> Set<K> {
     }
 }
 
-/// Items for people: of thousands, only the first ones are shown.
+/// Items for people, only the first ones if there are many.
 pub(super) fn list(items: &[impl Display]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<_> = items.iter().take(SHOWN).map(ToString::to_string).collect();

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// How often a pass reads the part again because it was not as it was read.
+/// How often a pass reads the part again because it changed since it was read.
 const READS: u32 = 3;
 /// How often a pass plans again after all steps are done. Usually the second plan has no steps.
 const ROUNDS: u32 = 4;
@@ -35,13 +35,13 @@ const ROUNDS: u32 = 4;
 /// Our own changes since then are known, and after a write with an unknown result no earlier answer is used.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// Waits for somebody else's change grow by this share of the time that it takes, up to the longest wait.
+/// Waits for a change by another client grow by this share of the time that it takes, up to the longest wait.
 const BUSY_SHARE: f64 = 0.15;
 const LONGEST_BUSY_WAIT: Duration = Duration::from_secs(60);
-/// Somebody else's change that takes this long is reported.
+/// A change by another client that takes this long is reported.
 const LONG_BUSY: Duration = Duration::from_secs(300);
 
-/// The parts as the steps of a dry run leave them.
+/// The parts after the steps of a dry run.
 pub(super) type DryRun<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
 
 /// A running pass.
@@ -57,7 +57,7 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) record: OwnedMutexGuard<PartRecord<M, C::Ticket>>,
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
     pub(super) members: Vec<Member<M>>,
-    /// Members that are frozen since a check, an input or a step failed, and why.
+    /// Members that are frozen since a check, an input or a step failed, with the error.
     pub(super) frozen: BTreeMap<ServiceId, Error>,
     pub(super) ended: BTreeMap<ServiceId, MemberState>,
     pub(super) steps: Vec<StepReport>,
@@ -70,9 +70,9 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
 
 /// The result of reading and planning a part.
 pub(super) enum PartRead<M: PartModel> {
-    /// It is planned.
+    /// The part is planned.
     Ready(PlannedPart<M>),
-    /// Not now.
+    /// The part has to wait.
     Wait(PartState),
 }
 
@@ -92,7 +92,7 @@ pub(super) enum Applied {
     All,
     /// The part has to wait.
     Wait(PartState),
-    /// The part is not as it was read, for this reason.
+    /// The part changed since it was read, as this error shows.
     ReadAgain(Error),
     /// A step for one Service failed permanently; the Service is frozen.
     MemberFrozen,
@@ -197,8 +197,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// Plans again if the cloud accepted a create: what the reply contains (ids, addresses) may make steps possible that do not
-    /// need the part to be idle.
+    /// Plans again if the cloud accepted a create: the ids and addresses in the reply may make steps possible that do not need
+    /// the part to be idle.
     async fn apply_early_steps(
         &mut self,
         inputs: &M::Inputs,
@@ -337,11 +337,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 .verify_scope(&self.request.snapshot.cluster, uncached)
                 .await?
             {
-                // The next pass must not use what was read with these credentials.
+                // The next pass must not use answers that were read with these credentials.
                 self.record.needs_read = true;
                 return Ok(Err(PartState::Blocked(format!(
-                    "{what} is not there any more, but {why}: these may be the wrong credentials, so nothing is \
-                     changed"
+                    "{what} no longer exists, but {why}; these may be the wrong credentials, so nothing is changed"
                 ))));
             }
         }
@@ -362,7 +361,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         Ok(Ok((observed, fresh)))
     }
 
-    /// Parks the part until the cloud has finished somebody else's change.
+    /// Parks the part until the cloud has finished a change by another client.
     pub(super) fn wait_for(&mut self, mut pending: Pending<M>) -> PartState {
         let state = self.busy(pending.first, pending.why.clone());
         if let PartState::Parked { until, .. } = &state {
@@ -372,7 +371,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         state
     }
 
-    /// Parks the part although no change of ours is under way. The waits grow with the time.
+    /// Parks the part although no change of ours is in progress. The waits grow with the time.
     pub(super) fn busy(&mut self, first: Duration, why: String) -> PartState {
         let now = Instant::now();
         self.record.needs_read = true;
@@ -393,10 +392,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let text = self.record.busy_event.get_or_insert_with(|| {
             let minutes = age.as_secs() / 60;
             let text = format!(
-                "{why}, for {minutes} minutes now; it is left unchanged until the cloud has finished, and somebody has to \
-                 look after it if that never happens"
+                "{why} for {minutes} minutes; it is left unchanged until the cloud has finished; if that never happens, \
+                 repair it by hand"
             );
-            warn!(part = %self.key, "Somebody else's change takes long: {text}");
+            warn!(part = %self.key, reason = text, "A change by another client takes long");
             text
         });
         let events = self.members.iter().map(|member| ServiceEvent {
@@ -432,7 +431,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let first = steps.first().map(ToString::to_string).unwrap_or_default();
         Error::new(
             ErrorKind::Unexpected,
-            "there is always one more step to do; this is a bug",
+            "every plan has another step; this is a bug",
         )
         .with_context("part", self.key.to_string())
         .with_context("step", first)
@@ -471,7 +470,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// No step is due: records what the part provides, and which parts can run now.
+    /// No step is due: records the output of the part, and the parts that can run now.
     fn conclude(&mut self, observed: &M::Observed) {
         let mut memory = self.memory.lock();
         let Some(discovery) = &self.discovery else { return };
@@ -489,7 +488,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     let earlier = leaves.iter().take_while(|key| **key != self.key);
                     self.next.extend(earlier.last().cloned());
                     if leaves.iter().all(|key| memory.has_left(id, key)) {
-                        // What it could not join while it was a member here, it may join now.
+                        // It may now join parts that it could not join while it was a member here.
                         self.next.extend(joins);
                     }
                 }
@@ -510,7 +509,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 frozen_or(&self.frozen, member, MemberState::Served)
             } else {
                 memory.withdraw_output(id, &self.key);
-                let why = "it could not be set up".to_owned();
+                let why = "the part could not be set up".to_owned();
                 frozen_or(&self.frozen, member, MemberState::Frozen(why))
             };
             self.ended.insert(id.clone(), state);
@@ -569,7 +568,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 }
 
-/// Whether a Service still asks for what it asked for in this view.
+/// Whether the current Service still asks for the same as in this view.
 fn asks_now(request: &Request, view: &ServiceView) -> bool {
     let services = &request.snapshot.services;
     let mut now = services.iter().filter(|service| service.id == view.id);

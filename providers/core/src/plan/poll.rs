@@ -45,7 +45,7 @@ const FIRST: (Duration, Duration) = (Duration::from_millis(500), INTERVAL);
 const NARROW: f64 = 0.1;
 /// The start of a range moves forward by this share with each change: the next one may be faster.
 const SOONER: f64 = 0.95;
-/// Just after the end of a range, since no two changes take exactly as long.
+/// A poll comes just after the end of a range, since the durations of changes vary.
 const LATER: f64 = 1.04;
 /// Changes by others that were not polled for this long are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(300);
@@ -55,7 +55,7 @@ fn latest(last: Duration) -> Duration {
     last + last.mul_f64(GROWTH) + INTERVAL
 }
 
-/// The poll intervals of all changes under way. `K`: the keys of the parts.
+/// The poll intervals of all changes in progress. `K`: the keys of the parts.
 #[derive(Debug)]
 pub struct PollIntervals<K> {
     timing: fn(Effect) -> PollTiming,
@@ -83,7 +83,7 @@ impl Range {
         middle.into_iter().chain([end]).find(|time| *time > after)
     }
 
-    /// What is known after another change, which took a time of this range.
+    /// The range after another change whose duration was in `other`.
     fn and(self, other: Self) -> Self {
         if other.not_yet >= self.ended || other.ended <= self.not_yet {
             return other;
@@ -110,7 +110,7 @@ struct Pending {
 }
 
 impl<K: Clone + Eq + Hash> PollIntervals<K> {
-    /// No change is under way. `timing`: of each kind of change.
+    /// Intervals without a change in progress. `timing`: the timing of each kind of change.
     #[must_use]
     pub fn new(timing: fn(Effect) -> PollTiming) -> Self {
         Self {
@@ -171,7 +171,7 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
         self.pending.remove(id);
     }
 
-    /// The poll that began at `polled` found the change still under way. Returns the time to the next poll.
+    /// The poll that began at `polled` found the change still in progress. Returns the time to the next poll.
     pub fn not_ended(&mut self, key: &K, polled: Instant) -> Duration {
         let Some(waiting) = self.waits.get_mut(key) else {
             return (self.timing)(Effect::Change).interval;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_slow_creation_does_not_make_the_next_one_late() {
+    async fn one_slow_creation_does_not_delay_the_next_one() {
         let mut intervals = intervals();
         polls(&mut intervals, Effect::Create, Duration::from_secs(24)).await;
         let takes = Duration::from_secs(7);

@@ -1,4 +1,4 @@
-//! What is kept of a part between calls.
+//! The state of a part between calls.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,21 +10,21 @@ use super::{
 };
 use crate::load_balancer::{ServiceId, StepDescription};
 
-/// What is kept of a part between calls. Locked while a pass is at work: one writer per part.
+/// The state of a part between calls. Locked while a pass runs: one writer per part.
 ///
 /// `T` is the provider's ticket.
 pub(super) struct PartRecord<M: PartModel, T> {
     /// The result of a write is not known, or it failed: the next read must not come from a cache.
     pub(super) needs_read: bool,
-    /// The step that the cloud is at work on.
+    /// The step that the cloud accepted and has not finished.
     pub(super) waiting: Option<Waiting<M, T>>,
-    /// Since when the part is busy with somebody else's change.
+    /// When the part became busy with a change by another client.
     pub(super) busy_since: Option<Instant>,
-    /// The event if it is busy for long. Its text holds the time that has passed, so it is written once.
+    /// The event if it is busy for long. It is written once, since its text contains the elapsed time.
     pub(super) busy_event: Option<String>,
-    /// Somebody else's change that the part waits for.
+    /// The change by another client that the part waits for.
     pub(super) pending: Option<Pending<M>>,
-    /// The pass so far, from its first call to the one that ends well.
+    /// The pass so far, from its first call to the one that succeeds.
     pub(super) progress: Progress,
 }
 
@@ -44,10 +44,10 @@ pub(super) struct Waiting<M: PartModel, T> {
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
 }
 
-/// Somebody else's change that the cloud was at work on when the part was read.
+/// A change by another client that the cloud had not finished when the part was read.
 pub(super) struct Pending<M: PartModel> {
     pub(super) observed: M::Observed,
-    /// What the part waits for, and the first wait.
+    /// The reason of the wait, and the first wait.
     pub(super) why: String,
     pub(super) first: Duration,
     pub(super) until: Instant,
@@ -56,7 +56,7 @@ pub(super) struct Pending<M: PartModel> {
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
 }
 
-/// What a pass did, over all its calls.
+/// The steps of a pass, over all its calls.
 #[derive(Default)]
 pub(super) struct Progress {
     pub(super) steps: usize,

@@ -11,15 +11,15 @@ use super::{
     record::Waiting,
 };
 use crate::{
-    Error, ErrorKind, Outcome as Fate, Result,
+    Error, ErrorKind, Outcome as WriteOutcome, Result,
     load_balancer::{Effect, PartState, StepDescription, StepReport},
 };
 
-/// What a pass begins with.
+/// The state in which a pass begins.
 pub(super) enum PassStart<O> {
     /// The part has to be read.
     Read,
-    /// The step that the part was parked for is done, and the part is like this. The flag says whether it was read in this
+    /// The step that the part was parked for is done, and this is the observed state. The flag is true if it was read in this
     /// pass.
     Known(O, bool),
     /// The part stays parked.
@@ -53,7 +53,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 // Until the reply is folded in.
                 waiting.observed = None;
             }
-            // If this future is dropped while the step is under way, the next pass reads the part.
+            // If this future is dropped while the step is in progress, the next pass reads the part.
             self.record.needs_read = true;
             let sent = Instant::now();
             let span = info_span!("step", step = description.label);
@@ -99,7 +99,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                     });
                 }
                 (Some(_), Some(_)) => {
-                    let text = "a change that needs no idle part has a ticket; this is a bug";
+                    let text = "a change that does not need an idle part returned a ticket; this is a bug";
                     let error =
                         Error::new(ErrorKind::Unexpected, text).with_context("step", step.to_string());
                     self.ended_badly(description, sent, &error);
@@ -146,7 +146,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         let until = match polled {
             Ok(None) => {
                 self.done(&waiting.description, waiting.since);
-                // What was sent meanwhile and failed is found by a read.
+                // A read shows whether a step that was sent meanwhile failed.
                 let Some(observed) = waiting.observed else {
                     return Ok(PassStart::Read);
                 };
@@ -164,7 +164,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                     self.count_repeat("stale");
                     return Ok(PassStart::Read);
                 }
-                None if may_pass(error.kind()) && asked < waiting.deadline => {
+                None if is_temporary(error.kind()) && asked < waiting.deadline => {
                     waiting.until = asked;
                     self.record.waiting = Some(waiting);
                     return Err(error);
@@ -173,7 +173,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             },
         };
         if asked >= waiting.deadline {
-            let error = Error::new(ErrorKind::Timeout, "the cloud has not finished in time");
+            let error = Error::new(ErrorKind::Timeout, "the cloud did not finish in time");
             return Err(self.ticket_failed(&waiting, error));
         }
         waiting.until = until;
@@ -190,7 +190,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         error
     }
 
-    /// Polls whether the cloud has finished somebody else's change. `None`: there is none, or it has.
+    /// Polls whether the cloud has finished a change by another client. `None`: it has, or no such change is known.
     async fn resume_pending(&mut self) -> Result<Option<PartState>> {
         let Some(pending) = self.record.pending.take() else {
             return Ok(None);
@@ -212,7 +212,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             Ok(true) => Ok(Some(self.wait_for(pending))),
             Ok(false) => Ok(None),
             Err(error) => {
-                if may_pass(error.kind()) {
+                if is_temporary(error.kind()) {
                     self.record.pending = Some(pending);
                 }
                 Err(error)
@@ -228,13 +228,13 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             }
             Some(WriteConflict::Stale) => {
                 self.count_repeat("stale");
-                let text = "somebody else changes it as fast as it is read";
+                let text = "another client changes it after every read";
                 let error = Error::new(ErrorKind::Conflict, text).with_source(error);
                 return Ok(Applied::ReadAgain(error));
             }
             None => {}
         }
-        let unknown = error.outcome() == Fate::Unknown;
+        let unknown = error.outcome() == WriteOutcome::Unknown;
         self.ended_badly(&step.description, sent, &error);
         if unknown {
             // It may have been carried out: the next read shows it.
@@ -243,14 +243,14 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             return Ok(Applied::ReadAgain(error));
         }
         match error.kind() {
-            // Somebody was faster, or what was read is out of date.
+            // Another client was faster, or the read is out of date.
             ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => {
                 self.count_repeat("stale");
                 Ok(Applied::ReadAgain(error))
             }
             kind if is_permanent(kind) && self.members.len() > 1 => match &step.description.service {
                 Some(service) if !self.frozen.contains_key(service) => {
-                    self.count_repeat("held");
+                    self.count_repeat("frozen");
                     self.freeze(service, &error);
                     if self.frozen.contains_key(service) {
                         Ok(Applied::MemberFrozen)
@@ -342,7 +342,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     pub(super) fn key_in_use(&mut self) -> PartState {
         self.busy(
             Duration::from_secs(1),
-            "another pass runs under its new key".to_owned(),
+            "another pass runs under the part's new key".to_owned(),
         )
     }
 }
@@ -352,7 +352,7 @@ impl<M: PartModel, T> Waiting<M, T> {
         PartState::Parked {
             until: self.until,
             since: self.since,
-            why: format!("the cloud is at work: {}", self.description.sentence),
+            why: format!("the cloud has not finished: {}", self.description.sentence),
         }
     }
 }
@@ -365,15 +365,15 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A poll that failed so may succeed the next time.
-fn may_pass(kind: ErrorKind) -> bool {
+/// Whether a poll that failed with such an error may succeed the next time.
+fn is_temporary(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited | ErrorKind::Unauthenticated
     )
 }
 
-/// Sending the step again does not help; the other members need not wait for it.
+/// Whether it is useless to send the step again. The other members do not wait for it.
 fn is_permanent(kind: ErrorKind) -> bool {
     matches!(
         kind,

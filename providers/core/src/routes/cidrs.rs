@@ -4,7 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-/// The networks that all Pods of the cluster have their addresses from: one, or one of each family.
+/// The networks of the addresses of all Pods in the cluster: one, or one of each family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterCidrs(Vec<IpNet>);
 
@@ -12,7 +12,7 @@ impl ClusterCidrs {
     /// Reads the flag's value.
     ///
     /// # Errors
-    /// What is wrong with it, in words that follow the flag's name.
+    /// The value is invalid. The text follows the flag's name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() {
@@ -22,7 +22,7 @@ impl ClusterCidrs {
         for item in text.split(',').map(str::trim) {
             let network: IpNet = item
                 .parse()
-                .map_err(|_| format!("{item:?} is no network; write it as 10.244.0.0/16"))?;
+                .map_err(|_| format!("{item:?} is not a network; write it as 10.244.0.0/16"))?;
             networks.push(network.trunc());
         }
         if networks.len() > 2 {
@@ -41,13 +41,13 @@ impl ClusterCidrs {
         Ok(Self(networks))
     }
 
-    /// Whether all of this network is inside.
+    /// Whether one of the networks contains this network.
     #[must_use]
     pub fn contain(&self, network: &IpNet) -> bool {
         self.0.iter().any(|cidr| cidr.contains(network))
     }
 
-    /// Whether there is one of this network's family.
+    /// Whether one of the networks has this network's family.
     #[must_use]
     pub fn has_family_of(&self, network: &IpNet) -> bool {
         self.0.iter().any(|cidr| is_v4(cidr) == is_v4(network))
@@ -83,21 +83,21 @@ mod tests {
         ] {
             assert_eq!(ClusterCidrs::parse(text).unwrap().to_string(), shown, "{text}");
         }
-        for (text, wrong) in [
+        for (text, expected) in [
             ("", "is empty"),
-            ("10.244.0.0", "\"10.244.0.0\" is no network"),
-            ("10.0.0.0/8,", "\"\" is no network"),
+            ("10.244.0.0", "\"10.244.0.0\" is not a network"),
+            ("10.0.0.0/8,", "\"\" is not a network"),
             ("10.0.0.0/8,11.0.0.0/8", "same family"),
             ("fd00::/48,fd01::/48", "same family"),
             ("10.0.0.0/8,fd00::/48,11.0.0.0/8", "has 3 networks"),
         ] {
             let error = ClusterCidrs::parse(text).unwrap_err();
-            assert!(error.contains(wrong), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[test]
-    fn what_is_inside_is_all_inside() {
+    fn networks_are_inside_only_as_a_whole() {
         for (cidr, inside, outside) in [
             (
                 "10.244.0.0/16",

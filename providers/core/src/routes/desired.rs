@@ -1,4 +1,4 @@
-//! What routes there should be, by the nodes alone.
+//! The desired routes, computed from the nodes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,56 +10,56 @@ use ipnet::IpNet;
 use super::{ClusterCidrs, DesiredRoute, NextHop, RouteNode};
 use crate::{Error, Result};
 
-/// What there should be. Oldest node first.
+/// The desired routes. Oldest node first.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
-    /// The routes, no destination twice.
-    pub wanted: Vec<DesiredRoute>,
-    /// What each node has a right to. A node that is not in it has no routes due.
-    pub due: Vec<Due>,
-    /// Destinations whose routes are left as they are.
-    pub kept: HashSet<IpNet>,
-    /// Whether any node has a podCIDR at all. Without, nothing is deleted.
+    /// The routes. No destination occurs twice.
+    pub routes: Vec<DesiredRoute>,
+    /// The podCIDRs of the nodes. Nodes that are not in the list need no routes.
+    pub pod_cidrs: Vec<PodCidr>,
+    /// Destinations whose routes are left unchanged.
+    pub protected: HashSet<IpNet>,
+    /// Whether any node has a podCIDR. Otherwise, no route is deleted.
     pub any_pod_cidr: bool,
-    /// A podCIDR of a family that has no cluster CIDR, if there is one. It is left alone.
+    /// A podCIDR of a family that has no cluster CIDR, if any. Its routes are left unchanged.
     pub foreign_family: Option<IpNet>,
 }
 
 /// One podCIDR of one node.
 #[derive(Clone, Debug)]
-pub struct Due {
+pub struct PodCidr {
     /// The node.
     pub node: Arc<RouteNode>,
     /// Its podCIDR.
     pub destination: IpNet,
-    /// What comes of it.
-    pub want: Want,
+    /// Whether it gets a route.
+    pub decision: RouteDecision,
 }
 
-/// What comes of a podCIDR.
+/// Whether a podCIDR gets a route.
 #[derive(Clone, Debug)]
-pub enum Want {
-    /// The wanted route of this place.
+pub enum RouteDecision {
+    /// The route at this index of [`Desired::routes`].
     Route(usize),
-    /// None, and why.
-    Obstacle(Obstacle),
+    /// No route, for this reason.
+    Skip(SkipReason),
 }
 
 /// Why a podCIDR gets no route.
 #[derive(Clone, Debug)]
-pub enum Obstacle {
+pub enum SkipReason {
     /// The node is new and has no addresses yet.
-    Waiting,
-    /// It has nothing that a route could lead to.
+    Uninitialized,
+    /// The node has no next hop.
     NoNextHop(Error),
     /// This older node has the same podCIDR.
-    Taken(Arc<RouteNode>),
-    /// It is outside the cluster's CIDRs. (If a route is there, it is fine.)
-    Outside(NextHop),
+    Duplicate(Arc<RouteNode>),
+    /// The podCIDR is outside the cluster's CIDRs. An existing route via this next hop is accepted.
+    OutsideClusterCidr(NextHop),
 }
 
 impl Desired {
-    /// From the nodes. `owns`: whether a provider ID is this cloud's; `next_hop`: see
+    /// Computes the desired routes. `owns`: whether a provider ID belongs to this cloud; `next_hop`: see
     /// [`Routes::next_hop`](super::Routes::next_hop).
     pub fn of(
         nodes: impl IntoIterator<Item = Arc<RouteNode>>,
@@ -83,53 +83,55 @@ impl Desired {
                     continue;
                 }
                 if node.view.provider_id.as_deref().is_some_and(|id| !owns(id)) {
-                    desired.kept.insert(*destination);
+                    desired.protected.insert(*destination);
                     continue;
                 }
                 if !cidrs.has_family_of(destination) {
                     desired.foreign_family.get_or_insert(*destination);
                     continue;
                 }
-                let want = desired.want(&node, *destination, cidrs, &mut claims, &next_hop);
-                desired.due.push(Due {
+                let decision = desired.decide(&node, *destination, cidrs, &mut claims, &next_hop);
+                desired.pod_cidrs.push(PodCidr {
                     node: Arc::clone(&node),
                     destination: *destination,
-                    want,
+                    decision,
                 });
             }
         }
         desired
     }
 
-    fn want(
+    fn decide(
         &mut self,
         node: &Arc<RouteNode>,
         destination: IpNet,
         cidrs: &ClusterCidrs,
         claims: &mut HashMap<IpNet, Arc<RouteNode>>,
         next_hop: impl Fn(&RouteNode, IpNet) -> Result<NextHop>,
-    ) -> Want {
+    ) -> RouteDecision {
         if let Some(owner) = claims.get(&destination) {
-            return Want::Obstacle(Obstacle::Taken(Arc::clone(owner)));
+            return RouteDecision::Skip(SkipReason::Duplicate(Arc::clone(owner)));
         }
         claims.insert(destination, Arc::clone(node));
         match next_hop(node, destination) {
             Err(_) if node.uninitialized => {
-                self.kept.insert(destination);
-                Want::Obstacle(Obstacle::Waiting)
+                self.protected.insert(destination);
+                RouteDecision::Skip(SkipReason::Uninitialized)
             }
             Err(error) => {
-                self.kept.insert(destination);
-                Want::Obstacle(Obstacle::NoNextHop(error))
+                self.protected.insert(destination);
+                RouteDecision::Skip(SkipReason::NoNextHop(error))
             }
-            Ok(next_hop) if !cidrs.contain(&destination) => Want::Obstacle(Obstacle::Outside(next_hop)),
+            Ok(next_hop) if !cidrs.contain(&destination) => {
+                RouteDecision::Skip(SkipReason::OutsideClusterCidr(next_hop))
+            }
             Ok(next_hop) => {
-                self.wanted.push(DesiredRoute {
+                self.routes.push(DesiredRoute {
                     destination,
                     next_hop,
                     node: Arc::clone(node),
                 });
-                Want::Route(self.wanted.len() - 1)
+                RouteDecision::Route(self.routes.len() - 1)
             }
         }
     }

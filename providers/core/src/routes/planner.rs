@@ -1,119 +1,123 @@
-//! The difference between what there should be and what there is.
+//! The difference between desired and observed routes.
 
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    Changes, CloudRoute, ClusterCidrs, Desired, DesiredRoute, NextHop, Observed, Obstacle, RouteLimit,
-    RouteNode, Routes, Want,
+    Changes, CloudRoute, ClusterCidrs, Desired, DesiredRoute, NextHop, Observed, RouteDecision, RouteLimit,
+    RouteNode, Routes, SkipReason,
 };
 use crate::{Cloud, Error, ErrorKind, Priority, Result};
 
-/// What there is to do, and what is as it should be.
+/// The changes of routes, and the state of the desired ones.
 #[derive(Clone, Debug, Default)]
 pub struct RoutePlan {
-    /// What there is to do.
+    /// The changes.
     pub changes: Changes,
-    /// For each wanted route, by its place: whether nothing is to do for it.
-    pub done: Vec<bool>,
-    /// For each thing that is due, by its place: whether its route is there although it would not be made.
-    pub there: Vec<bool>,
-    /// Routes inside the cluster's CIDRs that stay although nobody wants them, because no node has a podCIDR.
-    pub held: Vec<CloudRoute>,
-    /// Routes outside the cluster's CIDRs, which are nobody's business here.
+    /// For each desired route, in the same order: whether it needs no change.
+    pub complete: Vec<bool>,
+    /// For each podCIDR of [`Desired::pod_cidrs`]: whether its route exists although it would not be created.
+    pub exists: Vec<bool>,
+    /// Undesired routes inside the cluster's CIDRs that are not deleted because no node has a podCIDR.
+    pub blocked: Vec<CloudRoute>,
+    /// The number of routes outside the cluster's CIDRs. They are left unchanged.
     pub foreign: usize,
-    /// What there is no room for, if somebody looked ahead.
-    pub beyond: Option<Beyond>,
+    /// The desired routes that exceed the cloud's limit. Only [`preview`] sets this.
+    pub over_limit: Option<OverLimit>,
 }
 
-/// Wanted routes for which there is no room.
+/// Desired routes that exceed a limit.
 #[derive(Clone, Debug)]
-pub struct Beyond {
-    /// What bounds them.
+pub struct OverLimit {
+    /// The limit.
     pub limit: RouteLimit,
     /// The routes. They are not among the changes.
     pub routes: Vec<DesiredRoute>,
 }
 
 impl RoutePlan {
-    /// Keeps to a limit, `stay` of which is taken: the first routes come.
-    fn bound(&mut self, limit: RouteLimit, stay: usize) {
-        let room = limit.routes.saturating_sub(stay);
-        if room < self.changes.create.len() {
-            let routes = self.changes.create.split_off(room);
-            self.beyond = Some(Beyond { limit, routes });
+    /// Drops the last routes to create if they exceed the limit. `used`: how many routes remain in the table.
+    fn apply_limit(&mut self, limit: RouteLimit, used: usize) {
+        let free = limit.routes.saturating_sub(used);
+        if free < self.changes.create.len() {
+            let routes = self.changes.create.split_off(free);
+            self.over_limit = Some(OverLimit { limit, routes });
         }
     }
 }
 
-/// The difference, in an order that is safe: see the [module](super).
+/// Computes the changes, in a safe order: see the [module](super).
 #[must_use]
 pub fn plan(desired: &Desired, observed: &Observed, cidrs: &ClusterCidrs) -> RoutePlan {
     let mut plan = RoutePlan::default();
-    let wanted: HashSet<_> = desired
-        .wanted
+    let desired_keys: HashSet<_> = desired
+        .routes
         .iter()
         .map(|route| (route.destination, &route.next_hop))
         .collect();
-    let mut there: HashSet<(_, &NextHop)> = HashSet::new();
+    let mut existing: HashSet<(_, &NextHop)> = HashSet::new();
     for route in &observed.routes {
         let destination = route.destination.trunc();
         let key = (destination, &route.next_hop);
         if !route.blackhole {
-            there.insert(key);
+            existing.insert(key);
         }
         if !cidrs.contain(&destination) {
             plan.foreign += 1;
-        } else if desired.kept.contains(&destination) || (!route.blackhole && wanted.contains(&key)) {
+        } else if desired.protected.contains(&destination)
+            || (!route.blackhole && desired_keys.contains(&key))
+        {
         } else if desired.any_pod_cidr {
             plan.changes.delete.push(route.clone());
         } else {
-            plan.held.push(route.clone());
+            plan.blocked.push(route.clone());
         }
     }
     let unfinished: HashSet<_> = observed.unfinished.iter().copied().collect();
-    for (i, route) in desired.wanted.iter().enumerate() {
-        let is_there = there.contains(&(route.destination, &route.next_hop));
-        plan.done.push(is_there && !unfinished.contains(&i));
-        if !is_there {
+    for (i, route) in desired.routes.iter().enumerate() {
+        let exists = existing.contains(&(route.destination, &route.next_hop));
+        plan.complete.push(exists && !unfinished.contains(&i));
+        if !exists {
             plan.changes.create.push(route.clone());
         } else if unfinished.contains(&i) {
             plan.changes.finish.push(route.clone());
         }
     }
-    plan.there = desired
-        .due
+    plan.exists = desired
+        .pod_cidrs
         .iter()
-        .map(|due| match &due.want {
-            Want::Obstacle(Obstacle::Outside(next_hop)) => there.contains(&(due.destination, next_hop)),
-            Want::Obstacle(_) | Want::Route(_) => false,
+        .map(|pod_cidr| match &pod_cidr.decision {
+            RouteDecision::Skip(SkipReason::OutsideClusterCidr(next_hop)) => {
+                existing.contains(&(pod_cidr.destination, next_hop))
+            }
+            RouteDecision::Skip(_) | RouteDecision::Route(_) => false,
         })
         .collect();
     plan
 }
 
-/// What would be done, by reads alone, as far as there is room for it.
+/// Computes the plan without writing, within the cloud's limit of routes.
 ///
 /// # Errors
-/// If the cloud has no routes, or they cannot be read.
-pub async fn imagine(
+/// The cloud does not support routes, or they could not be read.
+pub async fn preview(
     cloud: &dyn Cloud,
     routes: &dyn Routes,
     nodes: impl IntoIterator<Item = Arc<RouteNode>> + Send,
     cidrs: &ClusterCidrs,
     priority: Priority,
 ) -> Result<(Desired, RoutePlan)> {
-    if let Some(why) = routes.missing(priority).await? {
+    if let Some(why) = routes.unsupported_reason(priority).await? {
         return Err(Error::new(ErrorKind::Unsupported, why));
     }
     let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
     let desired = Desired::of(nodes, cidrs, |id| cloud.owns(id), next_hop);
-    let observed = routes.observe(&desired.wanted, priority).await?;
+    let observed = routes.observe(&desired.routes, priority).await?;
     let mut plan = plan(&desired, &observed, cidrs);
     if !plan.changes.create.is_empty()
         && let Some(limit) = routes.limit(priority).await?
     {
-        let stay = observed.routes.len().saturating_sub(plan.changes.delete.len());
-        plan.bound(limit, stay);
+        let used = observed.routes.len().saturating_sub(plan.changes.delete.len());
+        plan.apply_limit(limit, used);
     }
     Ok((desired, plan))
 }

@@ -1,14 +1,13 @@
-//! Load balancers in memory, on the plan engine, for tests of what stands above it.
+//! Load balancers in memory, on the plan engine, for tests of its callers.
 //!
-//! Two kinds of parts, as a real cloud has them: a balancer for each Service (`lb/new:<name>`, then `lb/#<id>`), and the
-//! `hosts`, one part for all Services: which Services each node lets in. Reads and writes are recorded, writes can be made
-//! to fail, to wait and to hang.
+//! It has two kinds of parts: a balancer for each Service (`lb/new:<name>`, then `lb/#<id>`), and `hosts`, one part for all
+//! Services with the Services of each node. Reads and writes are recorded. A test can let writes fail, wait and hang.
 //!
 //! | Annotation | |
 //! |---|---|
-//! | [`COLOUR`] | `plaid` is refused, `pink` is taken for grey with a note |
+//! | [`COLOUR`] | `plaid` is refused, `pink` is ignored with an event |
 //! | [`WOOD`] | cannot be changed |
-//! | [`ID`] | written by us |
+//! | [`ID`] | written by the provider |
 
 mod model;
 mod region;
@@ -34,11 +33,11 @@ use region::State;
 
 /// A colour.
 pub const COLOUR: &str = "fake/colour";
-/// What a balancer is made of.
+/// The material of a balancer, which cannot be changed.
 pub const WOOD: &str = "fake/wood";
-/// Written by us: the balancer's id.
+/// The balancer's id, written by the provider.
 pub const ID: &str = "fake/load-balancer-id";
-/// Whether it stands inside or outside: each needs a finalizer of its own.
+/// Whether the balancer is inside or outside: each has its own finalizer.
 pub const PLACE: &str = "fake/place";
 /// The finalizer of a Service whose [`PLACE`] is `inside`.
 pub const FINALIZER_INSIDE: &str = "fake.example.com/inside";
@@ -64,7 +63,7 @@ pub struct Balancer {
     pub owner: String,
     /// The ownership tag of the cluster that created it.
     pub tag: Option<String>,
-    /// What it is made of.
+    /// Its material.
     pub wood: String,
     /// `TCP/80->30080`.
     pub ports: BTreeSet<String>,
@@ -89,7 +88,7 @@ impl Default for FakeBalancers {
 }
 
 impl FakeBalancers {
-    /// An engine that remembers nothing.
+    /// An engine without state.
     #[must_use]
     pub fn engine(&self, metrics: PlanMetrics) -> Arc<dyn LoadBalancers> {
         Arc::new(Engine::new(Model, Arc::new(self.clone()), metrics))
@@ -109,45 +108,44 @@ impl FakeBalancers {
             .find(|balancer| balancer.owner == service)
     }
 
-    /// Which Services each node lets in.
+    /// The Services of each node.
     #[must_use]
     pub fn hosts(&self) -> BTreeMap<String, BTreeSet<String>> {
         self.state.lock().hosts.clone()
     }
 
-    /// Changes balancers as somebody else would.
+    /// Changes balancers as another client would.
     pub fn edit(&self, edit: impl FnOnce(&mut BTreeMap<u64, Balancer>)) {
         let mut state = self.state.lock();
         edit(&mut state.balancers);
     }
 
-    /// Makes the next `times` writes whose sentence begins like this fail.
+    /// Lets the next `times` writes fail whose sentence has this prefix.
     pub fn fail(&self, begin: &'static str, error: &Error, times: usize) {
         let faults = std::iter::repeat_n((begin, error.clone()), times);
         self.state.lock().faults.extend(faults);
     }
 
-    /// Makes every read fail until it is called with `None`.
+    /// Lets every read fail until it is called with `None`.
     pub fn break_down(&self, error: Option<Error>) {
         self.state.lock().broken = error;
     }
 
-    /// Makes the cloud be at work on every write until it was asked so often; on those that it is at work on already, no more
-    /// often than that.
+    /// Sets the number of polls until a write is done, and limits those of writes in progress to it.
     pub fn set_polls(&self, polls: u32) {
         let mut state = self.state.lock();
         state.polls = polls;
-        for left in state.under_way.values_mut() {
+        for left in state.in_progress.values_mut() {
             *left = polls.min(*left);
         }
     }
 
-    /// Holds every write back until [`FakeBalancers::open`].
+    /// Delays every write until [`FakeBalancers::open`].
     pub fn hold(&self) {
         self.open.send_replace(false);
     }
 
-    /// Lets writes that are held back go on.
+    /// Lets delayed writes continue.
     pub fn open(&self) {
         self.open.send_replace(true);
     }
@@ -158,7 +156,7 @@ impl FakeBalancers {
         self.state.lock().writes.clone()
     }
 
-    /// The passes that looked at a part, by its key: how often, and with which questions.
+    /// All reads of parts.
     #[must_use]
     pub fn reads(&self) -> Vec<Read> {
         self.state.lock().reads.clone()

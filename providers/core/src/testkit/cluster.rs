@@ -1,4 +1,4 @@
-//! A cluster without an API server: Services, nodes, and what the service controller does with them.
+//! A cluster without an API server: Services, nodes, and the work of the service controller.
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
@@ -26,9 +26,9 @@ pub fn advance_to(until: Instant) -> BoxFuture<'static, ()> {
     })
 }
 
-/// Discovery and passes over all parts that a test may take. A sound provider needs fewer than ten.
+/// The most rounds of discovery and passes over all parts. A correct provider needs fewer than ten.
 const ROUNDS: usize = 60;
-/// Waits of one pass for the cloud. A load balancer with ten ports needs fewer than a hundred.
+/// The most waits of one pass for the cloud. A load balancer with ten ports needs fewer than a hundred.
 const WAITS: usize = 200;
 /// Failed passes after which further steps no longer count as progress.
 const FAILURES: usize = 10;
@@ -159,10 +159,10 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Runs every part until no pass changes anything, and writes the results into the Services.
+    /// Runs every part until no pass has changes, and writes the results into the Services.
     ///
     /// # Errors
-    /// If the cloud's listings cannot be read, or if passes never stop changing things.
+    /// If the cloud's listings cannot be read, or if every round of passes has changes.
     pub async fn settle(&mut self) -> Result<()> {
         let mut failures = 0;
         for _ in 0..ROUNDS {
@@ -185,14 +185,14 @@ impl TestCluster {
         }
         Err(Error::new(
             ErrorKind::Unexpected,
-            format!("the passes never stop changing things: {:#?}", self.reports),
+            format!("every round of passes has changes: {:#?}", self.reports),
         ))
     }
 
     /// [`TestCluster::settle`], repeated while a pass fails.
     ///
     /// # Errors
-    /// As of [`TestCluster::settle`].
+    /// As [`TestCluster::settle`].
     pub async fn settle_despite_failures(&mut self) -> Result<()> {
         for _ in 0..ATTEMPTS {
             self.settle().await?;
@@ -204,7 +204,7 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Writes annotations, status and finalizers of finished Services. Whether anything changed.
+    /// Writes annotations, status and finalizers of finished Services. Returns whether anything changed.
     fn write_results(&mut self) -> bool {
         let mut changed = false;
         let mut deleted = Vec::new();
@@ -234,7 +234,7 @@ impl TestCluster {
         changed
     }
 
-    /// Everything that the last reports complain about: failures, blocked parts and fields, refused Services.
+    /// All problems in the last reports: failures, blocked parts and fields, refused Services.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let mut all = Vec::new();

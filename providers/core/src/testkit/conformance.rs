@@ -1,8 +1,8 @@
-//! One suite for every provider: what the framework relies on, asked from the outside.
+//! One conformance suite for every provider: the behavior that the framework relies on.
 //!
 //! A provider's tests implement [`Subject`] over its simulator, its emulator or the real cloud and call
 //! [`instances`]; [`RouteSubject`] and [`routes()`], if it has routes; [`BalancerSubject`] and [`balancers()`], if it has
-//! load balancers. Scenarios run one after another; all that fail are reported together.
+//! load balancers. Scenarios run one after another; all failures are reported together.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
@@ -12,36 +12,36 @@ use crate::{
     Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, NodeView, Power, Priority,
 };
 
-/// What can go wrong while a test prepares the cloud.
+/// An error while a test prepares the cloud.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// A cloud under test, and how a test changes what is in it.
+/// A cloud under test, and how a test changes its machines.
 #[async_trait]
 pub trait Subject: Send + Sync {
-    /// The provider under test. The same one every time, so that its caches count.
+    /// The provider under test. Always the same one, so that its caches are tested, too.
     fn cloud(&self) -> Arc<dyn Cloud>;
 
-    /// Makes a running machine with at least one address. Returns when the cloud's own API shows all of it.
+    /// Creates a running machine with at least one address. Returns when the cloud's own API shows both.
     async fn create(&self, name: &str) -> Result<(), BoxError>;
 
-    /// Deletes the machine. Returns when the cloud's own API shows it no more.
+    /// Deletes the machine. Returns when the cloud's own API no longer shows it.
     async fn delete(&self, name: &str) -> Result<(), BoxError>;
 
     /// Switches the machine off. Returns when the cloud's own API shows it.
     async fn shut_down(&self, name: &str) -> Result<(), BoxError>;
 
-    /// A provider ID of the right form of a machine that never was.
+    /// A well-formed provider ID of a machine that never existed.
     fn absent_provider_id(&self) -> String;
 
-    /// A provider ID with this cloud's scheme that cannot be one.
+    /// A malformed provider ID with this cloud's scheme.
     fn malformed_provider_id(&self) -> String;
 
-    /// How many requests the cloud has seen, where they are counted.
+    /// The number of requests to the cloud so far, if they are counted.
     fn requests(&self) -> Option<usize> {
         None
     }
 
-    /// How many machines the larger scenarios make; few where a machine takes seconds.
+    /// How many machines the larger scenarios create; few if a machine takes seconds.
     fn crowd(&self) -> usize {
         20
     }
@@ -67,11 +67,11 @@ pub use balancers::{
 };
 pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 
-/// Runs every scenario of the instances part.
+/// Runs every scenario of instances.
 ///
 /// # Panics
 ///
-/// If a scenario fails; the message lists all that did.
+/// A scenario fails; the message lists all failed ones.
 pub async fn instances(subject: &dyn Subject) {
     let mut failed = Vec::new();
     let mut passed = 0;
@@ -84,21 +84,21 @@ pub async fn instances(subject: &dyn Subject) {
         )+};
     }
     run!(
-        answers_nothing_to_nothing,
-        finds_a_machine_by_name_and_then_by_the_id_it_gave,
+        no_queries_have_no_answers,
+        finds_a_machine_by_name_and_then_by_its_id,
         existence_gives_the_same_id,
         an_unknown_name_is_unresolved,
         an_unknown_id_is_absent,
         a_foreign_id_is_never_absent,
-        a_malformed_id_fails_alone,
+        a_malformed_id_does_not_affect_others,
         keeps_order_and_count_with_repeated_queries,
         names_are_literal,
-        a_machine_made_after_a_miss_is_found,
+        a_machine_created_after_a_miss_is_found,
         a_deleted_machine_is_absent_to_a_fresh_read,
         a_deleted_machine_becomes_unresolved_by_name,
         a_stopped_machine_is_off,
-        a_crowd_costs_less_than_one_request_each,
-        survives_callers_that_go_away,
+        many_machines_cost_less_than_one_request_each,
+        an_abandoned_call_does_not_affect_others,
     );
     assert!(
         failed.is_empty(),
@@ -153,7 +153,7 @@ fn present(state: InstanceState) -> Result<Instance, BoxError> {
     }
 }
 
-async fn answers_nothing_to_nothing(subject: &dyn Subject) -> Checked {
+async fn no_queries_have_no_answers(subject: &dyn Subject) -> Checked {
     ensure!(
         describe(subject, &[], Freshness::now()).await?.is_empty(),
         "answers without a query"
@@ -161,7 +161,7 @@ async fn answers_nothing_to_nothing(subject: &dyn Subject) -> Checked {
     Ok(())
 }
 
-async fn finds_a_machine_by_name_and_then_by_the_id_it_gave(subject: &dyn Subject) -> Checked {
+async fn finds_a_machine_by_name_and_then_by_its_id(subject: &dyn Subject) -> Checked {
     subject.create("conf-one").await?;
     let first = present(by_name(subject, "conf-one").await?)?;
     ensure!(
@@ -171,7 +171,7 @@ async fn finds_a_machine_by_name_and_then_by_the_id_it_gave(subject: &dyn Subjec
     );
     ensure!(!first.addresses.is_empty(), "no address");
     ensure!(first.power == Power::On, "power is {:?}", first.power);
-    // The name of the node no longer matters once the id is there.
+    // The node's name does not matter if the node has a provider ID.
     let second = ask(
         subject,
         query("other-name", Some(&first.provider_id), Need::Metadata),
@@ -186,16 +186,16 @@ async fn finds_a_machine_by_name_and_then_by_the_id_it_gave(subject: &dyn Subjec
 
 async fn existence_gives_the_same_id(subject: &dyn Subject) -> Checked {
     subject.create("conf-exists").await?;
-    let whole = present(by_name(subject, "conf-exists").await?)?;
-    for id in [None, Some(whole.provider_id.as_str())] {
-        let brief = present(ask(subject, query("conf-exists", id, Need::Existence)).await??)?;
+    let metadata = present(by_name(subject, "conf-exists").await?)?;
+    for id in [None, Some(metadata.provider_id.as_str())] {
+        let existence = present(ask(subject, query("conf-exists", id, Need::Existence)).await??)?;
         ensure!(
-            brief.provider_id == whole.provider_id,
+            existence.provider_id == metadata.provider_id,
             "{} is not {}",
-            brief.provider_id,
-            whole.provider_id
+            existence.provider_id,
+            metadata.provider_id
         );
-        ensure!(brief.power == whole.power, "power differs");
+        ensure!(existence.power == metadata.power, "power differs");
     }
     subject.delete("conf-exists").await
 }
@@ -226,7 +226,7 @@ async fn a_foreign_id_is_never_absent(subject: &dyn Subject) -> Checked {
     }
 }
 
-async fn a_malformed_id_fails_alone(subject: &dyn Subject) -> Checked {
+async fn a_malformed_id_does_not_affect_others(subject: &dyn Subject) -> Checked {
     subject.create("conf-good").await?;
     let malformed = subject.malformed_provider_id();
     let queries = [
@@ -303,7 +303,7 @@ async fn names_are_literal(subject: &dyn Subject) -> Checked {
     subject.delete("conf-xzy").await
 }
 
-async fn a_machine_made_after_a_miss_is_found(subject: &dyn Subject) -> Checked {
+async fn a_machine_created_after_a_miss_is_found(subject: &dyn Subject) -> Checked {
     let hour = Freshness::AtMost(Duration::from_secs(3600));
     let queries = [query("conf-late", None, Need::Metadata)];
     let before = describe(subject, &queries, hour).await?;
@@ -312,7 +312,7 @@ async fn a_machine_made_after_a_miss_is_found(subject: &dyn Subject) -> Checked 
         "{before:?}"
     );
     subject.create("conf-late").await?;
-    // However old an answer may be: a cache may say Present, never that something is missing.
+    // Cached answers prove only that a machine exists, whatever the freshness.
     let after = describe(subject, &queries, hour).await?;
     ensure!(
         matches!(after.as_slice(), [Ok(InstanceState::Present(_))]),
@@ -352,7 +352,7 @@ async fn a_stopped_machine_is_off(subject: &dyn Subject) -> Checked {
     subject.delete("conf-off").await
 }
 
-async fn a_crowd_costs_less_than_one_request_each(subject: &dyn Subject) -> Checked {
+async fn many_machines_cost_less_than_one_request_each(subject: &dyn Subject) -> Checked {
     let names: Vec<_> = (0..subject.crowd()).map(|i| format!("conf-crowd-{i}")).collect();
     for name in &names {
         subject.create(name).await?;
@@ -381,10 +381,10 @@ async fn a_crowd_costs_less_than_one_request_each(subject: &dyn Subject) -> Chec
     Ok(())
 }
 
-async fn survives_callers_that_go_away(subject: &dyn Subject) -> Checked {
+async fn an_abandoned_call_does_not_affect_others(subject: &dyn Subject) -> Checked {
     subject.create("conf-stay").await?;
     let queries = [query("conf-stay", None, Need::Metadata)];
-    // Dropped before the cloud can have answered.
+    // Dropped before the cloud can answer.
     let abandoned = describe(subject, &queries, Freshness::now());
     let _ = tokio::time::timeout(Duration::ZERO, abandoned).await;
     present(by_name(subject, "conf-stay").await?)?;

@@ -1,4 +1,4 @@
-//! A cloud in memory that records what it was asked.
+//! A cloud in memory that records its calls.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,24 +16,24 @@ use crate::{
     Result, Routes, load_balancer::LoadBalancers, plan::PlanMetrics,
 };
 
-/// One call of [`Instances::describe`] as the fake saw it.
+/// One recorded call of [`Instances::describe`].
 #[derive(Clone, Debug)]
 pub struct DescribeCall {
-    /// The names of the nodes asked about, in order.
+    /// The names of the queried nodes, in order.
     pub nodes: Vec<String>,
-    /// Whether any query asked for metadata.
+    /// Whether any query needs metadata.
     pub metadata: bool,
-    /// How old the answer could be.
+    /// How old the answer may be.
     pub freshness: Freshness,
     /// The priority.
     pub priority: Priority,
-    /// When it came.
+    /// When it was called.
     pub at: Instant,
 }
 
-/// A cloud in memory: machines by name, answers that can be made to fail, a log of the calls.
+/// A cloud in memory: machines by name, injected failures, and a log of the calls.
 ///
-/// Clones share their state, so that a test keeps one and hands the other to the code under test.
+/// Clones share their state: a test keeps one and passes the other to the code under test.
 #[derive(Clone)]
 pub struct FakeCloud {
     state: Arc<Mutex<State>>,
@@ -47,10 +47,10 @@ struct State {
     machines: BTreeMap<String, Instance>,
     faults: BTreeMap<String, VecDeque<Error>>,
     broken: Option<Error>,
-    /// The user of the credentials, and how often they changed.
+    /// The scope of the credentials, and how often they changed.
     scope: Option<String>,
     generation: u64,
-    /// Nothing is found, as with the credentials of another project.
+    /// No machine is visible, as with the credentials of another project.
     blind: bool,
     calls: Vec<DescribeCall>,
 }
@@ -70,7 +70,7 @@ impl FakeCloud {
     /// The scheme of its provider IDs and its name.
     pub const NAME: &'static str = "fake";
 
-    /// The same cloud with these load balancers, as a process sees it that has just started.
+    /// The same cloud with these load balancers, with empty caches, as after a restart.
     #[must_use]
     pub fn with_balancers(&self, balancers: &FakeBalancers, metrics: PlanMetrics) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl FakeCloud {
         self.state.lock().machines.insert(name.to_owned(), instance);
     }
 
-    /// Takes the machine called `name` away.
+    /// Removes the machine called `name`.
     pub fn remove(&self, name: &str) {
         self.state.lock().machines.remove(name);
     }
@@ -123,17 +123,17 @@ impl FakeCloud {
         state.generation += 1;
     }
 
-    /// Whether the credentials in use see none of the machines, as those of another project.
+    /// Sets whether all machines are invisible, as with the credentials of another project.
     pub fn set_blind(&self, blind: bool) {
         self.state.lock().blind = blind;
     }
 
-    /// Holds every call back until [`FakeCloud::open`].
+    /// Blocks every call until [`FakeCloud::open`].
     pub fn hold(&self) {
         self.open.send_replace(false);
     }
 
-    /// Lets calls that are held back go on.
+    /// Unblocks the blocked calls.
     pub fn open(&self) {
         self.open.send_replace(true);
     }
@@ -235,7 +235,7 @@ impl State {
             Some((scheme, _)) if scheme != FakeCloud::NAME => Ok(InstanceState::Unmanaged),
             _ => Err(Error::new(
                 ErrorKind::InvalidSpec,
-                "the provider ID has not the form fake://<name>",
+                "the provider ID does not have the form fake://<name>",
             )
             .with_context("provider_id", id.clone())),
         }

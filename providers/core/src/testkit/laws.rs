@@ -1,26 +1,26 @@
-//! The laws that every provider's model of its load balancers must keep, as property tests.
+//! Laws of load balancer models, as property tests for every provider.
 //!
 //! | Law | Says |
 //! |---|---|
-//! | [`converges`] | from any state of the cloud the engine comes to rest; then a Service for which nothing is blocked or refused has what it would have alone in a new cloud, and one that has left has nothing; no load balancer or address was deleted under a member that stays |
-//! | [`effective`] | every setting of a Service changes what it has |
-//! | [`quiet`] | what has come to rest stays at rest: a restart writes nothing, plans nothing and says the same about every Service |
-//! | [`restartable`] | killed or cut off at any write (before it is sent, after it is carried out, after the reply), the next process ends where an undisturbed one would: nothing twice, nothing left over |
-//! | [`reclaimable`] | killed at any write, or failed by the cloud, while parts are being built: deleting the Services then leaves nothing that a deletion of what works does not leave |
-//! | [`polite`] | what is not ours is after every single write as it was |
-//! | [`foretold`] | a plan that is only imagined names exactly the steps that are then carried out |
+//! | [`converges`] | from any state of the cloud the engine reaches a state without steps; then a Service without blocked differences or errors has the same objects as alone in a new cloud, and one that has left has none; no load balancer or address was deleted while members stay |
+//! | [`effective`] | every setting of a Service changes its objects |
+//! | [`quiet`] | a settled state is stable: after a restart, nothing is written or planned, and the results for all Services are the same |
+//! | [`restartable`] | killed or cut off at any write (before it is sent, after it is carried out, after the reply), the next process reaches the same state as without the failure: without duplicates and leftovers |
+//! | [`reclaimable`] | killed at any write, or failed by the cloud, while parts are being built: deleting the Services then leaves no more objects than without the failure |
+//! | [`polite`] | no write changes foreign objects |
+//! | [`predictable`] | a dry run plans exactly the steps that are then carried out |
 //!
 //! The laws run the real [`Engine`] against a cloud in memory, which applies changes with the model's own
-//! [`fold`](PartModel::fold). So they check the model and the engine, not the provider's calls: those meet a simulator
-//! and a real cloud elsewhere.
+//! [`fold`](PartModel::fold). So they check the model and the engine, not the provider's calls, which other tests check
+//! with a simulator and a real cloud.
 //!
-//! A provider implements [`Lawful`]: what such a cloud holds, what other people may do to it, and which ports, annotations
-//! and fields of Services vary. Everything else is generated: clusters that build and are killed meanwhile, edits by
-//! others, then clusters that must cope with that.
+//! A provider implements [`Lawful`]: the contents of such a cloud, the edits by other clients, and the ports, annotations
+//! and fields of Services that vary. The rest is generated: clusters that build and are killed meanwhile, edits by other
+//! clients, then clusters that must reconcile the result.
 //!
 //! ```text
 //!   Case { ground, built, edits } -> truth -> Engine<Model, MemoryCloud> --fold--> truth'
-//!          worlds, weather                      ^ killed, restarted      picture
+//!          worlds, behavior                      ^ killed, restarted      picture
 //! ```
 //!
 //! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
@@ -42,35 +42,35 @@ use crate::{
 };
 
 mod cases;
+mod checks;
 mod cloud;
 mod clusters;
 mod drive;
-mod judge;
 pub mod objects;
 
 pub use cases::{Case, Edit, cases, pick, remove};
+pub use checks::{built, check, converges, effective, polite, predictable, quiet, reclaimable, restartable};
 pub use cloud::{Fault, Ids, MemoryCloud};
 pub use clusters::{Clusters, SERVICES, Setting, other_cluster_tag, ownership_tag, service_id};
-pub use judge::{built, check, converges, effective, foretold, polite, quiet, reclaimable, restartable};
 
 /// The engine under test.
 pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
 
 /// A model for which the laws can be checked.
 pub trait Lawful: PartModel + Clone {
-    /// Everything that a cloud of this kind holds, as far as the model can see it.
+    /// The contents of a cloud of this kind, as far as they are visible to the model.
     type Truth: Clone + Debug + Send + Sync + 'static;
 
-    /// What is in the cloud before a cluster builds anything.
+    /// The contents of the cloud before a cluster creates objects.
     fn ground(&self) -> Self::Truth;
 
-    /// What varies between clusters.
+    /// The variations between clusters.
     fn clusters(&self) -> Clusters;
 
-    /// What other clients of the cloud may do to it.
+    /// The edits that other clients of the cloud may do.
     fn edits(&self) -> Vec<Edit<Self::Truth>>;
 
-    /// What observing a part finds, for this cluster.
+    /// The observed state of a part, for this cluster.
     fn view(
         &self,
         truth: &Self::Truth,
@@ -79,42 +79,42 @@ pub trait Lawful: PartModel + Clone {
         cluster: &ClusterView,
     ) -> Self::Observed;
 
-    /// Puts back what [`view`](Self::view) of this part found, after a step was folded into it. Where the cloud lets
-    /// two things have one name, so must this.
+    /// Stores the [`view`](Self::view) of this part after a step was folded into it. If names are not unique in the cloud, they
+    /// are not unique here either.
     fn store(&self, truth: &mut Self::Truth, key: &Self::Key, after: Self::Observed);
 
-    /// What the listings show.
+    /// The listings.
     fn directory(&self, truth: &Self::Truth) -> Self::Directory;
 
-    /// What the model's inputs are.
+    /// The model's inputs.
     fn inputs(&self, truth: &Self::Truth, members: &[Member<Self>], cluster: &ClusterView) -> Self::Inputs;
 
-    /// What the cloud answers to a step.
+    /// The cloud's reply to a step.
     fn reply(&self, change: &Self::Change, observed: &Self::Observed, ids: &Ids) -> Self::Reply;
 
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
     fn fail(&self, _truth: &mut Self::Truth, _key: &Self::Key) {}
 
-    /// Repairs, as people would, what is in that state and may not be deleted, since it was not created by a cluster or others
-    /// use it: it cannot be changed before.
+    /// Repairs, as people would, objects in that state that may not be deleted, since no cluster created them or others use
+    /// them. Before that they cannot be changed.
     fn repair(&self, _truth: &mut Self::Truth) {}
 
-    /// Everything in the cloud. Written without the model's plan.
+    /// The contents of the cloud as text lines. Written without the model's plan.
     fn picture(&self, truth: &Self::Truth) -> Vec<Line>;
 
-    /// What stands for a Service of the cluster with this name in [`Owner::Services`]. Usually the name of its load balancer.
+    /// The name of a Service of the cluster in [`Owner::Services`]. Usually the name of its load balancer.
     fn owner(&self, service: &ServiceId, _cluster: &str) -> String {
         default_name(service)
     }
 
-    /// Whether the change deletes a load balancer or an address, other than to apply what a member asks for.
+    /// Whether the change deletes a load balancer or an address, other than to apply the spec of a member.
     fn destroys(&self, change: &Self::Change) -> bool;
 }
 
 /// A line of the picture of a cloud: an object, an attribute or an entry.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// The text, without what differs from run to run, such as ids.
+    /// The text, without parts that differ from run to run, such as ids.
     pub text: String,
     /// The owner.
     pub owner: Owner,
@@ -123,7 +123,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line that the owners have and no others of this kind.
+    /// A line of the owners, which have no others of this kind.
     pub fn exact(text: impl Into<String>, owner: &Owner) -> Self {
         Self {
             text: text.into(),
@@ -141,12 +141,12 @@ impl Line {
     }
 }
 
-/// The owner of something in the cloud.
+/// The owner of an object in the cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Somebody else. It may not be changed.
+    /// Another client. The object may not be changed.
     Foreign,
-    /// The cluster, whatever its Services ask for; or it is left unchanged once it is created.
+    /// The cluster, independent of its Services; or the object is left unchanged once it is created.
     Cluster,
     /// [These](Lawful::owner) Services.
     Services(Vec<String>),
@@ -167,7 +167,7 @@ impl Owner {
         }
     }
 
-    /// The owner, or somebody else if the object is foreign.
+    /// The owner, or another client if the object is foreign.
     #[must_use]
     pub fn foreign_if(self, is_foreign: bool) -> Self {
         if is_foreign { Self::Foreign } else { self }
@@ -178,7 +178,7 @@ impl Owner {
     }
 }
 
-/// What a Service has in the cloud.
+/// The objects of a Service in the cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Served {
     exact: BTreeSet<String>,
@@ -201,14 +201,14 @@ impl Served {
     }
 }
 
-/// Everything in the cloud, sorted.
+/// The contents of the cloud, sorted.
 pub fn shape<L: Lawful>(model: &L, truth: &L::Truth) -> Vec<String> {
     let mut shape: Vec<_> = model.picture(truth).into_iter().map(|line| line.text).collect();
     shape.sort();
     shape
 }
 
-/// What is not ours, sorted.
+/// The foreign objects, sorted.
 pub(crate) fn foreign<L: Lawful>(model: &L, truth: &L::Truth) -> Vec<String> {
     let lines = model.picture(truth).into_iter();
     let foreign = lines.filter(|line| line.owner == Owner::Foreign);
@@ -217,22 +217,22 @@ pub(crate) fn foreign<L: Lawful>(model: &L, truth: &L::Truth) -> Vec<String> {
     foreign
 }
 
-/// How the cloud answers when nothing is wrong.
+/// The replies of a cloud without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
-    /// How often a step has to be polled before it is done; 0: done at once.
+pub struct CloudBehavior {
+    /// The number of polls before a step is done; 0: done at once.
     pub polls: u8,
-    /// Every so many writes one is refused because something else is at work; 0: none.
+    /// One in this many writes is refused because the object is busy; 0: none.
     pub busy_every: u8,
-    /// Every so many writes one is refused because it is not as it was; 0: none.
+    /// One in this many writes is refused because the object has changed; 0: none.
     pub stale_every: u8,
 }
 
-/// Any [`Weather`].
-pub fn weather() -> impl Strategy<Value = Weather> {
-    (0..3_u8, 0..5_u8, 0..6_u8).prop_map(|(polls, busy, stale)| Weather {
+/// Any [`CloudBehavior`].
+pub fn behavior() -> impl Strategy<Value = CloudBehavior> {
+    (0..3_u8, 0..5_u8, 0..6_u8).prop_map(|(polls, busy, stale)| CloudBehavior {
         polls,
-        // Every single write refused would be a cloud that never does anything.
+        // If every write were refused, nothing would ever change.
         busy_every: if busy == 1 { 0 } else { busy },
         stale_every: if stale < 4 { 0 } else { stale },
     })
@@ -241,9 +241,9 @@ pub fn weather() -> impl Strategy<Value = Weather> {
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which one.
+    /// The name of the law.
     pub law: &'static str,
-    /// By what.
+    /// The violation.
     pub how: String,
 }
 
@@ -253,7 +253,7 @@ impl std::fmt::Display for Broken {
     }
 }
 
-/// What [`examine`] found: the law and, unless none could be generated, the smallest case that breaks it.
+/// The result of [`examine`]: the law and, unless none could be generated, the smallest case that breaks it.
 pub type Found<T> = (Broken, Option<Case<T>>);
 
 /// Checks all laws on `count` generated cases.
@@ -292,7 +292,7 @@ pub fn examine<L: Lawful>(model: &L, count: u32) -> Result<(), Found<L::Truth>> 
 /// Checks all laws on `count` generated cases.
 ///
 /// # Panics
-/// If a law is broken; the message holds the smallest case found.
+/// If a law is broken; the message contains the smallest case found.
 pub fn laws<L: Lawful>(model: &L, count: u32) {
     if let Err((broken, case)) = examine(model, count) {
         panic!("{broken}\n{case:#?}");

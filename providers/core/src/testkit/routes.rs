@@ -11,12 +11,12 @@ use crate::{
     routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteLimit, RouteNode, Routes},
 };
 
-/// What was asked of it.
+/// A call of the route table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteCall {
     /// A read of the table.
     Observe,
-    /// So many deletions, creations and completions.
+    /// A write, with the numbers of routes to delete, create and finish.
     Apply(usize, usize, usize),
 }
 
@@ -29,21 +29,21 @@ struct State {
     table: Vec<CloudRoute>,
     limit: Option<usize>,
     refused: HashSet<NextHop>,
-    /// What lacks something beside it.
+    /// The destinations whose related settings are missing.
     unfinished: HashSet<IpNet>,
     broken: Option<Error>,
-    missing: Option<String>,
+    unsupported: Option<String>,
     calls: Vec<RouteCall>,
 }
 
 impl FakeRoutes {
-    /// The table, in the order in which routes came.
+    /// The table, in the order of creation.
     #[must_use]
     pub fn table(&self) -> Vec<CloudRoute> {
         self.0.lock().table.clone()
     }
 
-    /// Adds a route, as somebody else would.
+    /// Adds a route, as another client of the cloud would.
     pub fn insert(&self, destination: IpNet, next_hop: &str) {
         self.0
             .lock()
@@ -51,7 +51,7 @@ impl FakeRoutes {
             .push(route(destination, &NextHop::new(next_hop)));
     }
 
-    /// Takes all routes to this destination away, as somebody else would.
+    /// Removes all routes to this destination, as another client of the cloud would.
     pub fn remove(&self, destination: IpNet) {
         self.0
             .lock()
@@ -59,12 +59,12 @@ impl FakeRoutes {
             .retain(|route| route.destination != destination);
     }
 
-    /// How many routes fit.
+    /// Sets the most routes that the table accepts.
     pub fn set_limit(&self, limit: Option<usize>) {
         self.0.lock().limit = limit;
     }
 
-    /// Routes to this next hop are refused, or not any more.
+    /// Sets whether routes via this next hop are refused.
     pub fn refuse(&self, next_hop: &str, refused: bool) {
         let next_hop = NextHop::new(next_hop);
         let mut state = self.0.lock();
@@ -75,8 +75,8 @@ impl FakeRoutes {
         }
     }
 
-    /// The route to this destination lacks something beside it.
-    pub fn unfinish(&self, destination: IpNet) {
+    /// Removes the related settings of the route to this destination.
+    pub fn set_unfinished(&self, destination: IpNet) {
         self.0.lock().unfinished.insert(destination);
     }
 
@@ -85,9 +85,9 @@ impl FakeRoutes {
         self.0.lock().broken = error;
     }
 
-    /// There are no routes in this cloud, for this reason.
-    pub fn set_missing(&self, why: Option<&str>) {
-        self.0.lock().missing = why.map(str::to_owned);
+    /// Sets the reason why the cloud does not support routes.
+    pub fn set_unsupported(&self, reason: Option<&str>) {
+        self.0.lock().unsupported = reason.map(str::to_owned);
     }
 
     /// The calls so far.
@@ -108,9 +108,9 @@ fn route(destination: IpNet, next_hop: &NextHop) -> CloudRoute {
 
 #[async_trait]
 impl Routes for FakeRoutes {
-    async fn missing(&self, _: Priority) -> Result<Option<String>> {
+    async fn unsupported_reason(&self, _: Priority) -> Result<Option<String>> {
         let state = self.0.lock();
-        state.broken.clone().map_or(Ok(state.missing.clone()), Err)
+        state.broken.clone().map_or(Ok(state.unsupported.clone()), Err)
     }
 
     fn next_hop(&self, node: &RouteNode, destination: IpNet) -> Result<NextHop> {
@@ -119,21 +119,27 @@ impl Routes for FakeRoutes {
             let fits = ip.is_ipv4() == matches!(destination, IpNet::V4(_));
             (address.kind == AddressType::InternalIP && fits).then_some(ip)
         });
-        address
-            .map(|ip| NextHop::new(ip.to_string()))
-            .ok_or_else(|| Error::new(ErrorKind::InvalidSpec, "the node has no address for it"))
+        address.map(|ip| NextHop::new(ip.to_string())).ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidSpec,
+                "the node has no address of this IP family",
+            )
+        })
     }
 
-    async fn observe(&self, wanted: &[DesiredRoute], _: Priority) -> Result<Observed> {
+    async fn observe(&self, desired: &[DesiredRoute], _: Priority) -> Result<Observed> {
         let mut state = self.0.lock();
         state.calls.push(RouteCall::Observe);
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
-        let lacks = |route: &DesiredRoute| state.unfinished.contains(&route.destination);
-        let places = wanted.iter().enumerate().filter(|(_, route)| lacks(route));
+        let is_unfinished = |route: &DesiredRoute| state.unfinished.contains(&route.destination);
+        let unfinished = desired
+            .iter()
+            .enumerate()
+            .filter(|(_, route)| is_unfinished(route));
         Ok(Observed {
-            unfinished: places.map(|(i, _)| i).collect(),
+            unfinished: unfinished.map(|(i, _)| i).collect(),
             routes: state.table.clone(),
         })
     }
@@ -155,9 +161,9 @@ impl Routes for FakeRoutes {
         ));
         let broken = state.broken.clone().map_or(Ok(()), Err);
         let mut applied = Applied::default();
-        for gone in &changes.delete {
+        for deleted in &changes.delete {
             if broken.is_ok() {
-                state.table.retain(|route| route.handle != gone.handle);
+                state.table.retain(|route| route.handle != deleted.handle);
             }
             applied.deleted.push(broken.clone());
         }

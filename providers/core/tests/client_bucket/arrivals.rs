@@ -1,4 +1,4 @@
-//! Whatever comes, whenever it comes, and however it ends.
+//! Property tests with random arrivals and results of calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{quota, send};
 
-/// One caller: when it comes after the one before, what it is, how long its request takes, and what becomes of it.
+/// One caller: the time since the one before, its priority, the duration of its request, and its result.
 #[derive(Clone, Debug)]
 struct Caller {
     after_ms: u64,
@@ -53,7 +53,7 @@ struct Log {
     sent: Vec<Instant>,
     in_flight: u32,
     most_in_flight: u32,
-    /// When each user came, and was served or left.
+    /// When each user arrived, and was served or left.
     users: Vec<(Instant, Instant)>,
     /// When each background request was sent.
     background: Vec<Instant>,
@@ -112,7 +112,7 @@ proptest! {
                 sleep(Duration::from_millis(caller.after_ms)).await;
                 tasks.push(tokio::spawn(call(bucket.clone(), caller, Arc::clone(&log))));
             }
-            timeout(Duration::from_secs(100_000), join_all(tasks)).await.expect("everybody is served");
+            timeout(Duration::from_secs(100_000), join_all(tasks)).await.expect("every caller is served");
             sleep(Duration::from_secs(1_000)).await;
             (Arc::into_inner(log).map(Mutex::into_inner), bucket.state())
         });
@@ -128,7 +128,7 @@ proptest! {
                 prop_assert!((j - i + 1) as f64 <= allowed + 1e-3, "{} in {:?}", j - i + 1, *to - *from);
             }
         }
-        // Nothing leaks: it ends as it began.
+        // Nothing leaks: the final state is the initial one.
         prop_assert_eq!((state.in_flight, state.waiting_user, state.waiting_background), (0, 0, 0));
         prop_assert_eq!(state.tokens, f64::from(burst));
     }

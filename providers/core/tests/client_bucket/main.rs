@@ -82,7 +82,7 @@ async fn background_leaves_a_reserve_for_users() {
     for _ in 0..2 {
         drop(send(&bucket, Priority::User).await);
     }
-    assert_eq!(began.elapsed(), Duration::ZERO, "users find the reserve");
+    assert_eq!(began.elapsed(), Duration::ZERO, "the reserve is left to users");
 
     join_all(waiting).await;
     assert!(
@@ -95,15 +95,15 @@ async fn background_leaves_a_reserve_for_users() {
 #[tokio::test(start_paused = true)]
 async fn background_leaves_slots_for_users() {
     let bucket = Bucket::new(quota(1000.0, 1000, 8));
-    let mut held = Vec::new();
+    let mut permits = Vec::new();
     while let Some(permit) = send(&bucket, Priority::Background).now_or_never() {
-        held.push(permit);
+        permits.push(permit);
     }
-    assert_eq!(held.len(), 6);
+    assert_eq!(permits.len(), 6);
     while let Some(permit) = send(&bucket, Priority::User).now_or_never() {
-        held.push(permit);
+        permits.push(permit);
     }
-    assert_eq!(held.len(), 8);
+    assert_eq!(permits.len(), 8);
 
     // A free slot goes to a user who came later, and background goes when a fifth of the slots is free again.
     let served = Arc::default();
@@ -111,10 +111,10 @@ async fn background_leaves_slots_for_users() {
     settle().await;
     let user = queue(&bucket, Priority::User, 2, &served);
     settle().await;
-    held.truncate(7);
+    permits.truncate(7);
     user.await.unwrap();
     assert_eq!(*served.lock(), [2]);
-    held.truncate(5);
+    permits.truncate(5);
     background.await.unwrap();
 }
 
@@ -157,7 +157,7 @@ async fn users_overtake_background_and_each_priority_keeps_its_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_does_not_take_the_token_that_others_wait_for() {
+async fn a_new_call_does_not_take_the_token_that_others_wait_for() {
     for (first, newcomer) in [
         (Priority::User, Priority::User),
         (Priority::User, Priority::Background),
@@ -167,7 +167,7 @@ async fn a_newcomer_does_not_take_the_token_that_others_wait_for() {
         drop(send(&bucket, Priority::User).await);
         let mut first = Box::pin(send(&bucket, first));
         assert!((&mut first).now_or_never().is_none());
-        // Past the moment when the next token is there, before any timer was looked at.
+        // After the next token is available and before any timer has fired.
         let mut late = Box::pin(async {
             let late = bucket.acquire(newcomer);
             let mut advanced = Box::pin(advance(Duration::from_secs(1)));
@@ -203,7 +203,7 @@ async fn background_makes_progress_beside_steady_users() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_pauses_everybody_and_ends_with_a_single_request() {
+async fn retry_after_pauses_all_calls_and_ends_with_a_single_request() {
     let bucket = Bucket::new(quota(10.0, 50, 8));
     send(&bucket, Priority::User)
         .await
@@ -270,7 +270,7 @@ async fn accepted_requests_restore_the_rate_slowly() {
     assert_eq!(
         bucket.state().rate,
         10.0,
-        "it was sent before the throttle and tells nothing"
+        "it was sent before the throttle and has no information"
     );
 
     let began = Instant::now();
@@ -319,7 +319,7 @@ async fn a_remaining_quota_is_spread_until_its_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_quota_is_in_force_at_once_and_keeps_what_was_learnt() {
+async fn a_new_quota_applies_at_once_and_keeps_the_learned_rate() {
     let bucket = Bucket::new(quota(0.01, 1, 1));
     drop(send(&bucket, Priority::User).await);
     let served = Arc::default();
@@ -327,7 +327,7 @@ async fn another_quota_is_in_force_at_once_and_keeps_what_was_learnt() {
         .map(|n| queue(&bucket, Priority::User, n, &served))
         .collect();
     settle().await;
-    // Those who wait would do so for minutes.
+    // With the old quota, the calls would wait for minutes.
     bucket.set_quota(quota(10.0, 5, 2));
     let began = Instant::now();
     join_all(waiting).await;
@@ -359,7 +359,7 @@ async fn another_quota_is_in_force_at_once_and_keeps_what_was_learnt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_holds_nobody_up() {
+async fn a_call_that_leaves_the_queue_delays_no_other() {
     let bucket = Bucket::new(quota(1.0, 1, 1));
     drop(send(&bucket, Priority::User).await);
     let served = Arc::default();
@@ -384,7 +384,7 @@ async fn who_leaves_the_queue_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unused_permit_gives_its_token_back() {
+async fn an_unused_permit_returns_its_token() {
     let bucket = Bucket::new(quota(0.01, 2, 2));
     drop(bucket.acquire(Priority::User).await);
     assert!(bucket.state().tokens > 1.999);
@@ -394,15 +394,15 @@ async fn an_unused_permit_gives_its_token_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_takes_goes_to_the_next() {
+async fn a_grant_that_is_not_taken_goes_to_the_next_call() {
     let bucket = Bucket::new(quota(0.001, 1, 1));
-    let held = bucket.acquire(Priority::User).await;
+    let permit = bucket.acquire(Priority::User).await;
     let mut first = Box::pin(bucket.acquire(Priority::User));
     assert!((&mut first).now_or_never().is_none());
     let mut second = Box::pin(send(&bucket, Priority::Background));
     assert!((&mut second).now_or_never().is_none());
-    drop(held);
-    // The permit lies in the channel of the first now; it leaves without looking.
+    drop(permit);
+    // The permit is in the channel of the first call, which leaves without reading it.
     drop(first);
     assert!((&mut second).now_or_never().is_some());
 }
@@ -429,7 +429,7 @@ async fn thousands_of_waiters_on_many_threads_are_all_served() {
     });
     timeout(Duration::from_secs(60), join_all(tasks))
         .await
-        .expect("nobody is forgotten");
+        .expect("every call is served");
     assert!(most.load(Ordering::SeqCst) <= 5);
     assert_eq!(bucket.state().in_flight, 0);
 }

@@ -1,5 +1,5 @@
-//! Properties of every diff of objects: it converges, a process that is killed after any step goes on where it was, what is
-//! foreign stays, references hold at every moment, and one bad entry holds up no other.
+//! Properties of every diff of objects: it converges, a process continues after a kill at any step, foreign objects are kept,
+//! references are valid at every moment, and one invalid entry blocks no other.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -235,7 +235,7 @@ fn sorted(objects: &Objects<Kind>) -> Vec<String> {
     all
 }
 
-/// Carries out a plan; every state on the way.
+/// Carries out a plan; returns every intermediate state.
 fn states(desired: &Desired<Kind>, from: &Objects<Kind>) -> Vec<Objects<Kind>> {
     let mut states = vec![from.clone()];
     for step in desired.diff(from).steps {
@@ -375,7 +375,7 @@ fn pool(targets: impl IntoIterator<Item = u8>) -> Object<Kind> {
     }
 }
 
-/// Sends a whole plan, as the engine does. How often it had to plan.
+/// Sends a whole plan, as the engine does. Returns the number of plans.
 async fn run(cloud: &Cloud, desired: &Desired<Kind>, observed: &mut Objects<Kind>) -> Result<usize> {
     for round in 0..5 {
         let steps = desired.diff(observed).steps;
@@ -387,7 +387,7 @@ async fn run(cloud: &Cloud, desired: &Desired<Kind>, observed: &mut Objects<Kind
             observed.fold(&step.change, Some(&reply));
         }
     }
-    panic!("there is always one more step")
+    panic!("every plan has another step")
 }
 
 fn desired(objects: Vec<Object<Kind>>) -> Desired<Kind> {
@@ -418,7 +418,7 @@ async fn a_refused_entry_is_found_and_blocked_and_the_others_are_added() {
     assert_eq!(plan.blocked.len(), 1);
     assert_eq!(plan.blocked[0].field, "target 5 of pool p");
     assert!(
-        plan.blocked[0].have.contains("target 5 is not valid"),
+        plan.blocked[0].observed.contains("target 5 is not valid"),
         "{:?}",
         plan.blocked
     );
@@ -442,26 +442,28 @@ async fn entries_that_are_refused_for_one_reason_are_one_difference() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_there_already_is_added_and_one_that_is_gone_is_removed() {
-    let there = Cloud {
+async fn adding_a_present_entry_and_removing_an_absent_one_succeed() {
+    let present = Cloud {
         bad: vec![1],
         kind: ErrorKind::AlreadyExists,
         calls: Mutex::default(),
     };
     let mut observed: Objects<_> = [pool([])].into_iter().collect();
-    run(&there, &desired(vec![pool([1, 2])]), &mut observed)
+    run(&present, &desired(vec![pool([1, 2])]), &mut observed)
         .await
         .unwrap();
     assert_eq!(
         (observed.all[0].set("target").len(), observed.refused.len()),
         (2, 0)
     );
-    let gone = Cloud {
+    let absent = Cloud {
         bad: vec![1],
         kind: ErrorKind::NotFound,
         calls: Mutex::default(),
     };
-    run(&gone, &desired(vec![pool([])]), &mut observed).await.unwrap();
+    run(&absent, &desired(vec![pool([])]), &mut observed)
+        .await
+        .unwrap();
     assert_eq!(
         (observed.all[0].set("target").len(), observed.refused.len()),
         (0, 0)
@@ -484,7 +486,7 @@ async fn an_error_that_no_entry_causes_is_returned_at_once() {
 }
 
 #[tokio::test]
-async fn answers_are_laid_over_what_was_created_and_an_unknown_id_means_reading_again() {
+async fn answers_are_merged_into_created_objects_and_an_unknown_id_needs_another_read() {
     let cloud = Cloud {
         bad: Vec::new(),
         kind: ErrorKind::Unexpected,
@@ -518,7 +520,7 @@ async fn answers_are_laid_over_what_was_created_and_an_unknown_id_means_reading_
 }
 
 #[test]
-fn a_replaced_object_is_created_filled_and_pointed_to_before_the_old_one_goes() {
+fn a_new_object_is_created_filled_and_referenced_before_the_replaced_one_is_deleted() {
     let with = |name: &str| {
         let pool = Object::new(Kind::Pool, name).entries("target", [Entry(1, true), Entry(200, true)]);
         let listener = Object::new(Kind::Listener, "80").with("pool", name);
@@ -539,7 +541,7 @@ fn a_replaced_object_is_created_filled_and_pointed_to_before_the_old_one_goes() 
     }
     .diff(&observed)
     .steps;
-    let said: Vec<_> = steps
+    let described: Vec<_> = steps
         .iter()
         .map(|step| (step.to_string(), step.description.reason.as_str()))
         .collect();
@@ -550,7 +552,7 @@ fn a_replaced_object_is_created_filled_and_pointed_to_before_the_old_one_goes() 
         ("delete pool old", "not needed"),
     ];
     assert_eq!(
-        said,
+        described,
         expected.map(|(sentence, reason)| (sentence.to_owned(), reason))
     );
     let labels: Vec<_> = steps.iter().map(|step| step.description.label).collect();

@@ -11,7 +11,7 @@ use ccm_core::{
         conformance::{
             self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
         },
-        laws::{Fault, LawEngine, MemoryCloud, Weather, shape},
+        laws::{CloudBehavior, Fault, LawEngine, MemoryCloud, shape},
     },
 };
 use futures_util::future::BoxFuture;
@@ -42,9 +42,9 @@ impl Toys {
 }
 
 fn empty(toy: &Toy) -> Arc<MemoryCloud<Toy>> {
-    let slow = Weather {
+    let slow = CloudBehavior {
         polls: 1,
-        ..Weather::default()
+        ..CloudBehavior::default()
     };
     Arc::new(MemoryCloud::new(toy.clone(), Truth::default(), slow))
 }
@@ -172,8 +172,8 @@ async fn the_suite_accepts_the_toy() {
 
 #[tokio::test]
 #[should_panic(expected = "edits_of_our_objects_are_reverted")]
-async fn the_suite_refuses_a_forgotten_difference() {
-    conformance::balancer_scenarios(&Toys::new(Some(Flaw::ForgetsAlgorithm))).await;
+async fn the_suite_refuses_an_ignored_difference() {
+    conformance::balancer_scenarios(&Toys::new(Some(Flaw::IgnoresAlgorithm))).await;
 }
 
 #[tokio::test]

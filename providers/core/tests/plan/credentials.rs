@@ -1,4 +1,4 @@
-//! Which nodes prove that the credentials are right.
+//! The nodes that prove that the credentials are right.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ async fn first(cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<Sco
     run(&CredentialsCheck::default(), cloud, cluster).await
 }
 
-/// The names that each call asked about.
+/// The names in each call.
 fn asked(cloud: &FakeCloud) -> Vec<Vec<String>> {
     cloud.calls().into_iter().map(|call| call.nodes).collect()
 }
@@ -82,7 +82,7 @@ async fn nodes_that_do_not_exist_or_are_of_another_cloud_are_no_proof() {
 }
 
 #[tokio::test]
-async fn not_knowing_is_an_error() {
+async fn a_failed_lookup_is_an_error() {
     let cloud = FakeCloud::default();
     cloud.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
     assert!(first(&cloud, &cluster(&["fake://a"])).await.is_err());
@@ -99,7 +99,7 @@ const SEVEN: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn ready_nodes_are_asked_about_first() {
+async fn ready_nodes_are_looked_up_first() {
     let cloud = FakeCloud::default();
     cloud.insert("n4", Instance::default());
     // Three dead nodes are the first in the alphabet.
@@ -109,7 +109,7 @@ async fn ready_nodes_are_asked_about_first() {
 }
 
 #[tokio::test]
-async fn nodes_that_are_not_ready_are_asked_about_when_no_ready_one_exists() {
+async fn nodes_that_are_not_ready_are_looked_up_if_no_ready_one_exists() {
     let cloud = FakeCloud::default();
     cloud.insert("n1", Instance::default());
     let cluster = cluster_with_ready(&SEVEN, |index| index > 2);
@@ -127,16 +127,16 @@ async fn the_next_check_continues_with_other_nodes_until_one_exists() {
             let mut checks = 1;
             while run(&check, &cloud, &cluster).await.unwrap() != ScopeCheck::Verified {
                 checks += 1;
-                assert!(checks <= 3, "n{last} is never asked about: {:?}", asked(&cloud));
+                assert!(checks <= 3, "n{last} is never looked up: {:?}", asked(&cloud));
             }
-            // What was found once is found at once.
+            // A node that was found is looked up first.
             assert_eq!(run(&check, &cloud, &cluster).await.unwrap(), ScopeCheck::Verified);
         }
     }
 }
 
 #[tokio::test]
-async fn a_check_that_fails_does_not_keep_the_next_one_from_other_nodes() {
+async fn after_a_failed_check_the_next_one_looks_up_other_nodes() {
     let (cloud, check) = (FakeCloud::default(), CredentialsCheck::default());
     cloud.insert("n3", Instance::default());
     for name in ["n0", "n1", "n2"] {
@@ -148,7 +148,7 @@ async fn a_check_that_fails_does_not_keep_the_next_one_from_other_nodes() {
 }
 
 #[tokio::test]
-async fn nodes_that_cannot_be_asked_about_are_skipped() {
+async fn nodes_that_cannot_be_looked_up_are_skipped() {
     let cloud = FakeCloud::default();
     for name in ["n0", "n1", "n2", "n3"] {
         cloud.fail(name, &Error::new(ErrorKind::InvalidSpec, "another region"), 9);

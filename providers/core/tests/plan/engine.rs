@@ -1,4 +1,4 @@
-//! What the engine does beside the laws: parks, looks again, holds back, refuses, renames, reports.
+//! The engine apart from the laws: parking, repeated reads, frozen members, refusals, new keys, reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use ccm_core::{
         StepDescription, Watcher,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
-    testkit::laws::{MemoryCloud, Weather},
+    testkit::laws::{CloudBehavior, MemoryCloud},
 };
 use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -69,10 +69,14 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     tokio::time::advance(Duration::from_secs(2)).await;
     let early = stage.run(renamed.as_str()).await;
     assert_eq!(parked(&early), (Duration::from_secs(3), Duration::from_secs(2)));
-    assert_eq!(stage.cloud.script.lock().polled, 0, "it was too early to ask");
+    assert_eq!(
+        stage.cloud.script.lock().polled,
+        0,
+        "the time of the poll has not come"
+    );
 
     tokio::time::advance(Duration::from_secs(3)).await;
-    // The old name is still understood.
+    // The old name is still valid.
     assert_eq!(
         parked(&stage.run("balancer/new:balancer_n_s0").await).0,
         WAIT.poll
@@ -88,7 +92,7 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     );
     assert_eq!(done.pass_steps, 1);
     assert!(done.members[0].touched && !done.members[0].finished);
-    assert!(done.next.is_empty(), "nothing is new to it: {done:?}");
+    assert!(done.next.is_empty(), "its facts have not changed: {done:?}");
     assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 
     let firewall = stage.run("firewall").await;
@@ -100,7 +104,7 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     assert!(member.effects.annotations[WAS].is_some());
 }
 
-/// A balancer that the cloud is at work on, and its key.
+/// A balancer that the cloud is creating, and its key.
 async fn being_built() -> (Stage, String) {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     stage.answer("create balancer", Answer::Wait(WAIT));
@@ -128,7 +132,7 @@ async fn later_parts_run_while_a_part_is_built_and_the_service_is_finished_with_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_fails_is_reported_and_what_later_parts_have_stays_but_nothing_is_added() {
+async fn a_create_that_fails_is_reported_and_later_parts_keep_their_objects_but_create_none() {
     let (mut stage, balancer) = being_built().await;
     stage.run("firewall").await;
     tokio::time::advance(WAIT.poll).await;
@@ -152,7 +156,7 @@ async fn a_create_that_fails_is_reported_and_what_later_parts_have_stays_but_not
         "{member:?}"
     );
     assert_eq!(stage.cloud.memory.truth().firewall.len(), 1);
-    // Read, it turns out to be there.
+    // A read shows that it exists.
     let next = stage.run(&balancer).await;
     assert!(next.next.contains(&PartKey::new("firewall")), "{next:?}");
     assert_eq!(
@@ -161,7 +165,7 @@ async fn a_create_that_fails_is_reported_and_what_later_parts_have_stays_but_not
     );
 }
 
-/// A balancer with a listener to create, which the cloud takes its time for, and one to update.
+/// A balancer with a listener to create, which the cloud accepts and does not finish, and one to update.
 fn busy_balancer() -> Stage {
     let mut balancer = own_balancer(0);
     let grey = Listener {
@@ -180,7 +184,7 @@ fn busy_balancer() -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_needs_no_idle_part_is_sent_while_the_cloud_is_at_work() {
+async fn a_step_that_needs_no_idle_part_is_sent_before_the_cloud_has_finished() {
     let stage = busy_balancer();
     let report = stage.run("balancer/#10").await;
     assert_eq!(parked(&report).0, WAIT.poll);
@@ -196,12 +200,12 @@ async fn a_step_that_needs_no_idle_part_is_sent_while_the_cloud_is_at_work() {
     assert_eq!(sentences(&done), ["create listener 80 on balancer balancer_n_s0"]);
     assert!(
         stage.cloud.script.lock().observed.is_empty(),
-        "all of it is known"
+        "the state is known"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_fails_while_the_cloud_is_at_work_is_planned_again_from_a_read() {
+async fn a_step_that_fails_before_the_cloud_has_finished_is_planned_again_from_a_read() {
     let stage = busy_balancer();
     let quota = Error::new(ErrorKind::QuotaExceeded, "no more update");
     stage.answer("update", Answer::Fail(quota));
@@ -222,7 +226,7 @@ async fn a_step_that_fails_while_the_cloud_is_at_work_is_planned_again_from_a_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_what_the_cloud_accepted_fails_nothing_more_is_sent_before_a_read() {
+async fn after_an_accepted_change_fails_nothing_is_sent_before_a_read() {
     let stage = busy_balancer();
     stage.answer("update", Answer::Busy(Duration::from_secs(1)));
     stage.run("balancer/#10").await;
@@ -244,7 +248,7 @@ async fn if_what_the_cloud_accepted_fails_nothing_more_is_sent_before_a_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_done_in_time_fails_and_is_looked_at_anew() {
+async fn a_step_that_is_not_done_in_time_fails_and_the_part_is_read_again() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     stage.answer("create balancer", Answer::Wait(WAIT));
     stage.cloud.script.lock().polls = vec![Ok(false)];
@@ -256,12 +260,12 @@ async fn what_is_not_done_in_time_fails_and_is_looked_at_anew() {
     let next = stage.run("balancer/new:balancer_n_s0").await;
     assert!(matches!(next.state, PartState::Done));
     let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
-    assert!(fresh, "what was seen before the failure does not count");
+    assert!(fresh, "a read before the failure does not count");
     assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pass_that_was_dropped_while_it_wrote_makes_the_next_one_look_for_itself() {
+async fn after_a_pass_that_was_dropped_during_a_write_the_next_one_reads_the_part() {
     let truth = Truth {
         balancers: vec![own_balancer(0)],
         ..Truth::default()
@@ -277,20 +281,20 @@ async fn a_pass_that_was_dropped_while_it_wrote_makes_the_next_one_look_for_itse
 }
 
 #[tokio::test]
-async fn nothing_is_created_on_what_a_cache_says_and_nothing_else_is_read_twice() {
+async fn a_create_needs_an_uncached_read_and_other_steps_need_no_second_one() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     stage.run("balancer/new:balancer_n_s0").await;
     let observed = std::mem::take(&mut stage.cloud.script.lock().observed);
     let fresh: Vec<_> = observed.iter().map(|(_, fresh)| *fresh).collect();
     assert_eq!(fresh, [false, true]);
-    // Nothing to create: one look, from the cache if there is one.
+    // Nothing to create: one read, from the cache if possible.
     stage.run("balancer/new:balancer_n_s0").await;
     assert_eq!(stage.cloud.script.lock().observed.len(), 1);
     assert!(!stage.cloud.script.lock().observed[0].1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_is_no_failure_and_says_since_when() {
+async fn busy_is_not_a_failure_and_has_the_time_of_its_begin() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..2 {
         stage.answer("create balancer", Answer::Busy(Duration::from_secs(7)));
@@ -308,7 +312,7 @@ async fn busy_is_no_failure_and_says_since_when() {
 }
 
 #[tokio::test]
-async fn stale_is_looked_at_again_three_times() {
+async fn a_stale_part_is_read_again_three_times() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..3 {
         stage.answer("create balancer", Answer::Stale);
@@ -326,7 +330,7 @@ async fn stale_is_looked_at_again_three_times() {
 }
 
 #[tokio::test]
-async fn bad_inputs_hold_back_one_member_alone() {
+async fn failed_inputs_freeze_only_one_member() {
     let mut balancer = own_balancer(0);
     balancer.tags.insert(tag(&id(1)));
     let truth = Truth {
@@ -340,7 +344,7 @@ async fn bad_inputs_hold_back_one_member_alone() {
     ];
     let stage = stage(truth, services);
     let error = Error::new(ErrorKind::InvalidSpec, "no such secret");
-    stage.cloud.script.lock().held.insert("s1".to_owned(), error);
+    stage.cloud.script.lock().refused.insert("s1".to_owned(), error);
     let report = stage.run("balancer/#10").await;
     assert!(matches!(report.state, PartState::Done));
     assert_eq!(
@@ -348,13 +352,13 @@ async fn bad_inputs_hold_back_one_member_alone() {
         ["create listener 80 on balancer balancer_n_s0"]
     );
     assert!(matches!(report.members[0].state, MemberState::Served));
-    for held in &report.members[1..] {
-        assert!(matches!(held.state, MemberState::Refused(_)) && !held.finished);
+    for member in &report.members[1..] {
+        assert!(matches!(member.state, MemberState::Refused(_)) && !member.finished);
     }
 }
 
 #[tokio::test]
-async fn a_step_that_fails_for_good_holds_back_its_service_alone() {
+async fn a_step_that_fails_permanently_freezes_only_its_service() {
     let truth = Truth {
         balancers: vec![own_balancer(0)],
         ..Truth::default()
@@ -380,9 +384,9 @@ async fn a_step_that_fails_for_good_holds_back_its_service_alone() {
 
 #[tokio::test]
 async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverified() {
-    let mut gone = service(0, &[80], &[(BALANCER, "10"), (WAS, "10")]);
-    gone.deleting = true;
-    let stage = stage(Truth::default(), vec![gone]);
+    let mut leaving = service(0, &[80], &[(BALANCER, "10"), (WAS, "10")]);
+    leaving.deleting = true;
+    let stage = stage(Truth::default(), vec![leaving]);
     stage
         .cloud
         .memory
@@ -405,7 +409,7 @@ async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverifi
 }
 
 #[tokio::test]
-async fn who_moves_joins_the_new_part_before_leaving_the_old_one() {
+async fn a_service_that_moves_joins_the_new_part_before_it_leaves_the_old_one() {
     let truth = Truth {
         balancers: vec![own_balancer(0), own_balancer(1)],
         ..Truth::default()
@@ -438,7 +442,7 @@ async fn who_moves_joins_the_new_part_before_leaving_the_old_one() {
 }
 
 #[tokio::test]
-async fn what_is_left_is_read_when_it_is_its_turn_and_not_before() {
+async fn a_part_that_is_left_is_read_in_its_turn_and_not_before() {
     let truth = Truth {
         balancers: vec![own_balancer(0)],
         ..Truth::default()
@@ -447,9 +451,9 @@ async fn what_is_left_is_read_when_it_is_its_turn_and_not_before() {
     for part in ["balancer/#10", "firewall"] {
         stage.run(part).await;
     }
-    let mut gone = service(0, &[80], &[]);
-    gone.deleting = true;
-    stage.world = Arc::new(world(vec![gone], nodes([("n0", true)])));
+    let mut leaving = service(0, &[80], &[]);
+    leaving.deleting = true;
+    stage.world = Arc::new(world(vec![leaving], nodes([("n0", true)])));
     stage.cloud.script.lock().observed.clear();
     let early = stage.run("balancer/#10").await;
     assert!(matches!(early.state, PartState::Done), "{early:?}");
@@ -468,7 +472,7 @@ async fn what_is_left_is_read_when_it_is_its_turn_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else() {
+async fn a_blocked_difference_does_not_block_other_steps() {
     let truth = Truth {
         balancers: vec![own_balancer(0)],
         ..Truth::default()
@@ -478,7 +482,7 @@ async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else(
     assert_eq!(report.blocked[0].field, "flavor");
     assert_eq!(
         report.blocked[0].to_string(),
-        "the flavor is pine and can not be made oak without making it anew"
+        "cannot change flavor in place: observed pine, desired oak"
     );
     assert_eq!(
         sentences(&report),
@@ -498,7 +502,7 @@ impl Watcher for Announcements {
 }
 
 #[tokio::test]
-async fn whoever_watches_is_told_once_and_only_if_something_is_due() {
+async fn the_watcher_is_called_once_and_only_if_steps_are_due() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     let listener = Arc::new(Announcements::default());
     let request = Request {
@@ -514,7 +518,7 @@ async fn whoever_watches_is_told_once_and_only_if_something_is_due() {
 }
 
 #[tokio::test]
-async fn a_service_of_another_class_is_left_alone_whatever_is_on_it() {
+async fn a_service_of_another_class_is_left_unchanged() {
     let mut other = service(0, &[80], &[]);
     other.class = Some("acme".into());
     other.deleting = true;
@@ -523,9 +527,9 @@ async fn a_service_of_another_class_is_left_alone_whatever_is_on_it() {
         ..Truth::default()
     };
     let stage = stage(truth, vec![other]);
-    let survey = stage.engine.discover(&stage.request()).await.unwrap();
-    assert!(survey.services[0].joins.is_empty() && survey.services[0].leaves.is_empty());
-    assert!(survey.parts.is_empty() && survey.orphans.is_empty());
+    let discovery = stage.engine.discover(&stage.request()).await.unwrap();
+    assert!(discovery.services[0].joins.is_empty() && discovery.services[0].leaves.is_empty());
+    assert!(discovery.parts.is_empty() && discovery.orphans.is_empty());
     stage.run("balancer/#10").await;
     assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 }
@@ -537,11 +541,11 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
         ..Truth::default()
     };
     let stage = stage(truth, vec![service(1, &[80], &[])]);
-    let survey = stage.engine.discover(&stage.request()).await.unwrap();
-    let orphan = &survey.orphans[0];
+    let discovery = stage.engine.discover(&stage.request()).await.unwrap();
+    let orphan = &discovery.orphans[0];
     assert!(
-        orphan.deletable && !survey.parts.contains(&orphan.part),
-        "{survey:?}"
+        orphan.deletable && !discovery.parts.contains(&orphan.part),
+        "{discovery:?}"
     );
     assert!(sentences(&stage.run("balancer/#10").await).is_empty());
     let plans = stage.engine.plan(&stage.request(), None).await.unwrap();
@@ -551,7 +555,7 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
         delete_orphan: true,
         ..stage.request()
     };
-    // The permission is for orphans alone.
+    // The permission is only for orphans.
     stage
         .engine
         .run(&PartKey::new("balancer/new:balancer_n_s1"), &permitted)
@@ -585,7 +589,7 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
         ]
     );
     assert!(stage.cloud.memory.truth().balancers.is_empty());
-    // The rules are everybody's; of the other Service nothing is said.
+    // The rules are for all Services; the other Service is not in the plan.
     let of_whom = plans.iter().flat_map(|plan| &plan.members);
     let of_whom: BTreeSet<_> = of_whom.map(|member| &member.service).collect();
     assert_eq!(of_whom, [&id(1)].into());
@@ -597,7 +601,7 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_plan_of_one_service_keeps_the_troubles_of_others_to_itself() {
+async fn a_plan_of_one_service_has_no_problems_of_other_services() {
     let truth = Truth {
         balancers: vec![own_balancer(0)],
         ..Truth::default()
@@ -631,7 +635,7 @@ async fn steps_and_passes_are_counted() {
     let cloud = Arc::new(MemoryCloud::new(
         Toy::default(),
         Truth::default(),
-        Weather::default(),
+        CloudBehavior::default(),
     ));
     let engine = Engine::new(Toy::default(), cloud, metrics);
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
@@ -650,11 +654,11 @@ async fn steps_and_passes_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_something_else_while_a_step_is_waited_for_is_not_finished() {
+async fn a_service_that_changes_while_a_part_is_parked_is_not_finished() {
     let mut stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     stage.run("balancer/new:balancer_n_s0").await;
     assert!(stage.run("firewall").await.members[0].finished);
-    // A second node, with which the cloud takes its time.
+    // The cloud accepts the rule of a second node and does not finish it.
     stage.world = Arc::new(world(
         vec![service(0, &[80], &[])],
         nodes([("n0", true), ("n1", true)]),
@@ -673,6 +677,6 @@ async fn who_asks_for_something_else_while_a_step_is_waited_for_is_not_finished(
     let member = &early.members[0];
     assert!(
         !member.finished,
-        "its finalizer would go before what was made for it: {member:?}"
+        "its finalizer would be removed before its objects: {member:?}"
     );
 }

@@ -1,11 +1,11 @@
-//! The toy keeps the laws, and a toy with one flaw breaks the law that the flaw is about.
+//! The toy obeys the laws, and a toy with a flaw breaks the law that the flaw is about.
 
 use std::{collections::BTreeMap, pin::Pin};
 
 use ccm_core::{
     plan::Fact,
     testkit::laws::{
-        Broken, Case, built, cases, check, converges, foretold, laws, polite, quiet, restartable,
+        Broken, Case, built, cases, check, converges, laws, polite, predictable, quiet, restartable,
     },
 };
 use proptest::{
@@ -19,13 +19,13 @@ use crate::{
 };
 
 #[test]
-fn a_sound_model_keeps_all_laws() {
+fn a_correct_model_obeys_all_laws() {
     laws(&Toy::default(), 150);
 }
 
 type Verdict<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
 
-/// There is a case in which a toy with this flaw breaks the law, and a sound one does not.
+/// Finds a case in which a toy with this flaw breaks the law, and a correct one does not.
 fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let flawed = Toy { flaw: Some(flaw) };
@@ -34,21 +34,21 @@ fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) 
     let strategy = cases(&Toy::default());
     let cases = (0..1000).map(|_| {
         let case = strategy.new_tree(&mut runner).unwrap().current();
-        // A sound toy builds: the flaw shall show in the law.
+        // A correct toy builds, so that only the law finds the flaw.
         runtime.block_on(built(&Toy::default(), &case)).unwrap()
     });
     let mut broken = cases.filter(|case| runtime.block_on(law(&flawed, case)).is_err());
-    let case = broken.next().expect("the flaw goes unseen");
+    let case = broken.next().expect("the law does not find the flaw");
     runtime.block_on(law(&Toy::default(), &case)).unwrap();
 }
 
-/// A Service left a load balancer whose other Service does not exist: it is an orphan then, for the process that saw it leave,
-/// too.
+/// A Service left a load balancer whose other Service does not exist. The load balancer is an orphan then, even for the process
+/// that observed it.
 #[test]
 fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
-    let mut gone = service(1, &[82], &[]);
-    gone.service_type = ccm_core::load_balancer::ServiceType::ClusterIp;
-    gone.finalizers.clear();
+    let mut leaving = service(1, &[82], &[]);
+    leaving.service_type = ccm_core::load_balancer::ServiceType::ClusterIp;
+    leaving.finalizers.clear();
     let balancer = |index: usize, tags: &[&str]| Balancer {
         id: Fact::Known(10 + index as u64),
         name: balancer_name(&id(index)),
@@ -64,41 +64,43 @@ fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
         ],
         ..Truth::default()
     };
-    let case = Case::of(truth, vec![world(vec![gone], nodes([]))]);
+    let case = Case::of(truth, vec![world(vec![leaving], nodes([]))]);
     check(&Toy::default(), &case).unwrap();
 }
 
 #[test]
-fn a_difference_that_is_forgotten_breaks_convergence() {
-    breaks(Flaw::ForgetsAlgorithm, |toy, case| Box::pin(converges(toy, case)));
+fn an_ignored_difference_breaks_converges() {
+    breaks(Flaw::IgnoresAlgorithm, |toy, case| Box::pin(converges(toy, case)));
 }
 
 #[test]
-fn a_step_that_is_always_due_breaks_convergence() {
+fn a_step_that_is_always_due_breaks_converges() {
     breaks(Flaw::UpdatesAlways, |toy, case| Box::pin(converges(toy, case)));
 }
 
 #[test]
-fn making_something_anew_breaks_convergence() {
+fn recreating_an_object_breaks_converges() {
     breaks(Flaw::Recreates, |toy, case| Box::pin(converges(toy, case)));
 }
 
 #[test]
-fn saying_something_else_every_time_breaks_quiet() {
-    breaks(Flaw::Chatty, |toy, case| Box::pin(quiet(toy, case)));
+fn effects_that_always_differ_break_quiet() {
+    breaks(Flaw::ChangesEffects, |toy, case| Box::pin(quiet(toy, case)));
 }
 
 #[test]
-fn what_can_not_be_found_again_breaks_restartability() {
+fn an_object_that_cannot_be_found_again_breaks_restartable() {
     breaks(Flaw::TagsLater, |toy, case| Box::pin(restartable(toy, case)));
 }
 
 #[test]
-fn touching_what_is_not_ours_breaks_politeness() {
-    breaks(Flaw::Rude, |toy, case| Box::pin(polite(toy, case)));
+fn a_change_of_a_foreign_object_breaks_polite() {
+    breaks(Flaw::RemovesForeignTags, |toy, case| Box::pin(polite(toy, case)));
 }
 
 #[test]
-fn a_plan_that_does_not_see_to_the_end_breaks_foretelling() {
-    breaks(Flaw::Vague, |toy, case| Box::pin(foretold(toy, case)));
+fn an_incomplete_dry_run_breaks_predictable() {
+    breaks(Flaw::HidesLaterFacts, |toy, case| {
+        Box::pin(predictable(toy, case))
+    });
 }

@@ -1,4 +1,4 @@
-//! Passes of different Services at the same time, on listings and worlds of different age.
+//! Passes of different Services at the same time, on listings and snapshots of different age.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ fn finished(report: &PartReport, name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_that_has_its_id_is_known_to_a_pass_with_an_older_listing() {
+async fn the_new_key_of_a_part_is_known_to_a_pass_with_an_older_listing() {
     let stage = Arc::new(stage(Truth::default(), vec![service(0, &[80], &[])]));
     stage.answer("create balancer", Answer::Wait(WAIT));
     stage.cloud.script.lock().polls = vec![Ok(true)];
     let late = Arc::new(Notify::new());
     stage.cloud.script.lock().slow_directory = Some(Arc::clone(&late));
     let other = Arc::clone(&stage);
-    let survey = tokio::spawn(async move { other.engine.discover(&other.request()).await });
+    let discovery = tokio::spawn(async move { other.engine.discover(&other.request()).await });
     tokio::task::yield_now().await;
 
-    let made = stage.run("balancer/new:balancer_n_s0").await.renamed.unwrap();
+    let created = stage.run("balancer/new:balancer_n_s0").await.renamed.unwrap();
     stage.engine.discover(&stage.request()).await.unwrap();
     late.notify_one();
-    let old = survey.await.unwrap().unwrap();
-    assert_eq!(old.services[0].joins, [made, PartKey::new("firewall")]);
-    // Gone without us, it is made anew: the name that it had means nothing for newer listings.
+    let old = discovery.await.unwrap().unwrap();
+    assert_eq!(old.services[0].joins, [created, PartKey::new("firewall")]);
+    // After a deletion by another client it is recreated: for newer listings its old name has no meaning.
     stage.cloud.memory.edit(|truth| truth.balancers.clear());
     let new = stage.engine.discover(&stage.request()).await.unwrap();
     assert_eq!(
@@ -41,7 +41,7 @@ async fn a_part_that_has_its_id_is_known_to_a_pass_with_an_older_listing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_of_a_service_outlives_a_pass_that_began_before_it_came() {
+async fn the_state_of_a_service_outlives_a_pass_that_began_before_it_was_created() {
     let services = vec![service(0, &[80], &[]), service(1, &[81], &[])];
     let stage = stage(Truth::default(), services);
     let before = Request {

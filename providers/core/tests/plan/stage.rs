@@ -1,4 +1,4 @@
-//! A toy cloud that answers as it is told, and an engine on it.
+//! A toy cloud with scripted answers, and an engine on it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use ccm_core::{
         ClusterSnapshot, ClusterView, LoadBalancers, PartKey, PartReport, ReadOptions, Request, ServiceView,
     },
     plan::{Change as _, Engine, GatheredInputs, Member, Outcome, PartCloud, PlanMetrics, ScopeCheck, Wait},
-    testkit::laws::{MemoryCloud, Weather},
+    testkit::laws::{CloudBehavior, MemoryCloud},
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -18,7 +18,7 @@ use crate::{
     toy_cases::{Truth, nodes, world},
 };
 
-/// A cloud that answers as it is told, and otherwise as a cloud in memory.
+/// A cloud with scripted answers, and otherwise those of a cloud in memory.
 pub struct Scripted {
     pub memory: MemoryCloud<Toy>,
     pub script: Mutex<Script>,
@@ -26,15 +26,14 @@ pub struct Scripted {
 
 #[derive(Default)]
 pub struct Script {
-    /// Answers to the next writes whose sentence begins like this. What is answered so is carried out if it is
-    /// `Accepted`.
+    /// Answers to the next writes whose sentence has this prefix. A write is carried out if the answer is `Accepted`.
     pub sends: Vec<(&'static str, Answer)>,
     pub polls: Vec<Result<bool>>,
     /// Whether an observation had to be fresh.
     pub observed: Vec<(String, bool)>,
     pub polled: usize,
-    pub held: BTreeMap<String, Error>,
-    /// The next directory is read and handed out only when this is told.
+    pub refused: BTreeMap<String, Error>,
+    /// The next directory is read, and returned only after this notification.
     pub slow_directory: Option<Arc<Notify>>,
 }
 
@@ -43,7 +42,7 @@ pub enum Answer {
     Busy(Duration),
     Stale,
     Fail(Error),
-    /// Carried out, and no answer ever comes.
+    /// The write is carried out and never answered.
     Hang,
 }
 
@@ -52,7 +51,7 @@ fn conflict(retry: Retry) -> Error {
 }
 
 impl Scripted {
-    /// The cloud in memory carries everything out at once.
+    /// The cloud in memory carries all changes out at once.
     async fn done(
         &self,
         key: &Key,
@@ -62,7 +61,7 @@ impl Scripted {
     ) -> Result<Reply> {
         match self.memory.send(key, change, seen, priority).await? {
             Outcome::Done(reply) => Ok(reply),
-            Outcome::Accepted { .. } => unreachable!("its weather has no polls"),
+            Outcome::Accepted { .. } => unreachable!("its behavior has no polls"),
         }
     }
 }
@@ -74,8 +73,8 @@ impl PartCloud<Toy> for Scripted {
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let read = self.memory.directory(read).await;
         let slow = self.script.lock().slow_directory.take();
-        if let Some(told) = slow {
-            told.notified().await;
+        if let Some(notify) = slow {
+            notify.notified().await;
         }
         read
     }
@@ -88,9 +87,9 @@ impl PartCloud<Toy> for Scripted {
         read: ReadOptions,
     ) -> Result<GatheredInputs<()>> {
         let mut gathered = self.memory.inputs(key, members, cluster, read).await?;
-        let held = &self.script.lock().held;
+        let refused = &self.script.lock().refused;
         for member in members {
-            if let Some(error) = held.get(&*member.service.id.name) {
+            if let Some(error) = refused.get(&*member.service.id.name) {
                 gathered.refused.push((member.service.id.clone(), error.clone()));
             }
         }
@@ -159,7 +158,7 @@ pub struct Stage {
 
 pub fn stage(truth: Truth, services: Vec<ServiceView>) -> Stage {
     let cloud = Arc::new(Scripted {
-        memory: MemoryCloud::new(Toy::default(), truth, Weather::default()),
+        memory: MemoryCloud::new(Toy::default(), truth, CloudBehavior::default()),
         script: Mutex::default(),
     });
     Stage {

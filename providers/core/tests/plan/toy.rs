@@ -1,6 +1,6 @@
-//! A toy cloud: everything that makes load balancers hard, and nothing else.
+//! A toy cloud with the difficulties of load balancers.
 //!
-//! A load balancer has a name that is not unique, an id and an address that the cloud gives, a flavor that cannot be changed,
+//! A load balancer has a name that is not unique, an id and an address that the cloud assigns, a flavor that cannot be changed,
 //! tags, and listeners by port, each with an owner, an algorithm and nodes. Services share a load balancer by its id. The
 //! firewall, which all share, has one rule for each Service and node, which needs the load balancer's address.
 
@@ -22,13 +22,13 @@ use ccm_core::{
 
 pub use crate::toy_step::{Action, ToyChange, ToyStep, step};
 
-/// The balancer that is meant, by id.
+/// The id of the Service's balancer.
 pub const BALANCER: &str = "toy/balancer";
 pub const ALGORITHM: &str = "toy/algorithm";
 pub const FLAVOR: &str = "toy/flavor";
-/// The tag that an observed balancer has if another cluster made it. The cloud does not hold it.
+/// The tag of an observed balancer that another cluster created. The cloud does not store it.
 pub const FOREIGN: &str = "foreign";
-/// Written by us: the id that the balancer had.
+/// The id that the balancer had, written by the provider.
 pub const WAS: &str = "toy/was";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ impl FromStr for Key {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The tag of the Service; anything else is somebody else's.
+    /// The tag of the Service; any other value is another client's.
     pub owner: String,
     pub algorithm: String,
     pub nodes: BTreeSet<String>,
@@ -82,7 +82,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    pub fn is_made_by_a_cluster(&self) -> bool {
+    pub fn is_created_by_a_cluster(&self) -> bool {
         self.name.starts_with("balancer_")
     }
 
@@ -110,22 +110,22 @@ pub struct DesiredListener {
 pub enum Desired {
     Balancer {
         tags: OwnershipTag,
-        /// Under which name it may be made, and by whom it is asked for.
+        /// The name with which it may be created.
         name: Option<String>,
         flavor: Option<String>,
         joined: BTreeMap<String, ServiceId>,
-        kept: BTreeSet<String>,
-        /// Of the kept ones those whose listeners follow the nodes.
+        frozen: BTreeSet<String>,
+        /// The frozen ones whose listeners follow the nodes.
         following: BTreeSet<String>,
         leaving: BTreeSet<String>,
         listeners: BTreeMap<u16, DesiredListener>,
-        /// `None`: there are none, so listeners keep theirs.
+        /// `None`: the cluster has none, so listeners keep theirs.
         nodes: Option<BTreeSet<String>>,
     },
     Firewall {
         rules: Firewall,
         services: BTreeMap<String, ServiceId>,
-        kept: BTreeSet<String>,
+        frozen: BTreeSet<String>,
         leaving: BTreeSet<String>,
     },
 }
@@ -136,30 +136,30 @@ pub struct Reply {
     pub address: String,
 }
 
-/// What the listings show: ids and tags by name.
+/// The listings: ids and tags by name.
 pub struct Directory {
     pub balancers: Vec<(u64, String, BTreeSet<String>)>,
     pub pinned: BTreeSet<String>,
     pub tags: OwnershipTag,
 }
 
-/// What a toy does wrong.
+/// A flaw of a toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Never looks at algorithms.
-    ForgetsAlgorithm,
-    /// Updates whatever the algorithm is.
+    /// Ignores algorithms.
+    IgnoresAlgorithm,
+    /// Updates listeners without a difference.
     UpdatesAlways,
-    /// Makes a balancer anew if its flavor is wrong.
+    /// Recreates a balancer if its flavor differs.
     Recreates,
-    /// Says something else every time.
-    Chatty,
-    /// Tags a balancer only after it was made, and finds balancers by their tags.
+    /// Reports other effects every time.
+    ChangesEffects,
+    /// Tags a balancer only after its creation, and finds balancers by their tags.
     TagsLater,
-    /// Wipes foreign tags when it writes its own.
-    Rude,
-    /// Tells later parts nothing that is not known yet.
-    Vague,
+    /// Removes foreign tags when it writes its own.
+    RemovesForeignTags,
+    /// Provides no facts that are known later.
+    HidesLaterFacts,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -280,7 +280,7 @@ impl PartModel for Toy {
                 .iter()
                 .find(|port| taken.contains_key(&port.port));
             let problem = if let Some(port) = clash {
-                Some(format!("port {} is wanted by another Service", port.port))
+                Some(format!("port {} is used by another Service", port.port))
             } else if algorithm(&member.service) == "plaid" {
                 Some("plaid is no algorithm".to_owned())
             } else {
@@ -297,14 +297,14 @@ impl PartModel for Toy {
     }
 
     fn desired(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, (): &()) -> Desired {
-        let membership = |wanted: fn(&Membership) -> bool| {
+        let membership = |filter: fn(&Membership) -> bool| {
             members
                 .iter()
-                .filter(move |member| wanted(&member.membership))
+                .filter(move |member| filter(&member.membership))
                 .map(|member| tag(&member.service.id))
                 .collect::<BTreeSet<_>>()
         };
-        let kept = membership(|membership| matches!(membership, Membership::Frozen(_)));
+        let frozen = membership(|membership| matches!(membership, Membership::Frozen(_)));
         let leaving = membership(|membership| *membership == Membership::Leaving);
         let joined = || {
             members
@@ -333,7 +333,7 @@ impl PartModel for Toy {
                 services: joined()
                     .map(|member| (tag(&member.service.id), member.service.id.clone()))
                     .collect(),
-                kept,
+                frozen,
                 leaving,
             };
         }
@@ -362,9 +362,9 @@ impl PartModel for Toy {
                 .iter()
                 .filter(|member| member.follows_nodes())
                 .map(|member| tag(&member.service.id))
-                .filter(|tag| kept.contains(tag))
+                .filter(|tag| frozen.contains(tag))
                 .collect(),
-            kept,
+            frozen,
             leaving,
             listeners,
             nodes,
@@ -392,11 +392,11 @@ impl PartModel for Toy {
                 Desired::Firewall {
                     rules,
                     services,
-                    kept,
+                    frozen,
                     leaving,
                 },
                 Observed::Firewall(have),
-            ) => crate::toy_plan::firewall(rules, services, kept, leaving, have),
+            ) => crate::toy_plan::firewall(rules, services, frozen, leaving, have),
             _ => Plan::default(),
         }
     }
@@ -420,53 +420,53 @@ impl PartModel for Toy {
         member: &Member<Self>,
         observed: &Observed,
     ) -> Option<PartOutput<Fact<String>>> {
-        static CHATTER: AtomicU64 = AtomicU64::new(0);
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
         if member.membership == Membership::Leaving {
-            let mut told = told(Fact::Known(String::new()));
+            let mut output = output(Fact::Known(String::new()));
             if *key != Key::Firewall {
-                told.effects.annotations.insert(WAS.to_owned(), None);
+                output.effects.annotations.insert(WAS.to_owned(), None);
             }
-            return Some(told);
+            return Some(output);
         }
         let tag = tag(&member.service.id);
         match observed {
-            Observed::Firewall(_) => Some(told(Fact::Known(String::new()))),
+            Observed::Firewall(_) => Some(output(Fact::Known(String::new()))),
             Observed::Balancer(balancers) => {
                 let serves =
                     |balancer: &&Balancer| balancer.tags.contains(&tag) && !balancer.tags.contains(FOREIGN);
                 let balancer = balancers.iter().find(serves)?;
-                let mut told = told(balancer.address.clone());
-                let effects = &mut told.effects;
+                let mut output = output(balancer.address.clone());
+                let effects = &mut output.effects;
                 if let Fact::Known(address) = &balancer.address {
                     effects.ingress = Some(vec![Ingress {
                         ip: Some(address.as_str().into()),
                         ..Ingress::default()
                     }]);
-                } else if self.has(Flaw::Vague) {
+                } else if self.has(Flaw::HidesLaterFacts) {
                     return None;
                 }
                 let id = balancer.id.known().map(ToString::to_string);
                 effects.annotations.insert(WAS.to_owned(), id);
-                if self.has(Flaw::Chatty) {
-                    let chatter = CHATTER.fetch_add(1, Ordering::Relaxed).to_string();
+                if self.has(Flaw::ChangesEffects) {
+                    let counter = COUNTER.fetch_add(1, Ordering::Relaxed).to_string();
                     effects
                         .annotations
-                        .insert("toy/chatter".to_owned(), Some(chatter));
+                        .insert("toy/counter".to_owned(), Some(counter));
                 }
-                Some(told)
+                Some(output)
             }
         }
     }
 }
 
-fn told(facts: Fact<String>) -> PartOutput<Fact<String>> {
+fn output(facts: Fact<String>) -> PartOutput<Fact<String>> {
     PartOutput {
         facts,
         effects: Effects::default(),
     }
 }
 
-/// Whose a balancer is whose name says that a cluster made it.
+/// The owner of a balancer whose name is that of a cluster's balancer.
 pub fn ownership(tags: &OwnershipTag, balancer: &Balancer) -> Ownership {
     tags.ownership(balancer.tags.iter().map(String::as_str))
 }
@@ -475,7 +475,7 @@ pub fn blocked(service: Option<&ServiceId>, field: impl Into<String>, have: &str
     Blocked {
         service: service.cloned(),
         field: field.into(),
-        have: have.to_owned(),
-        want: want.to_owned(),
+        observed: have.to_owned(),
+        desired: want.to_owned(),
     }
 }

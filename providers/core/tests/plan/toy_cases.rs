@@ -1,4 +1,4 @@
-//! What a cloud of toys holds, and what there may be in it.
+//! The contents of a toy cloud, and their variations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub fn tags() -> OwnershipTag {
     ownership_tag()
 }
 
-/// Whether a cluster that is not ours made it, or a person.
+/// Whether another cluster or a person created it.
 fn is_foreign(balancer: &Balancer) -> bool {
-    !balancer.is_made_by_a_cluster() || matches!(ownership(&tags(), balancer), Ownership::Foreign(_))
+    !balancer.is_created_by_a_cluster() || matches!(ownership(&tags(), balancer), Ownership::Foreign(_))
 }
 
 fn known(id: &Fact<u64>) -> u64 {
@@ -43,7 +43,7 @@ fn known(id: &Fact<u64>) -> u64 {
 impl Lawful for Toy {
     type Truth = Truth;
 
-    /// A balancer that a person made.
+    /// A balancer that a person created.
     fn ground(&self) -> Truth {
         Truth {
             balancers: vec![Balancer {
@@ -52,7 +52,7 @@ impl Lawful for Toy {
                 tags: ["books".to_owned()].into(),
                 flavor: "ash".to_owned(),
                 address: Fact::Known("192.0.2.77".to_owned()),
-                listeners: [(90, persons_listener())].into(),
+                listeners: [(90, foreign_listener())].into(),
             }],
             firewall: Firewall::new(),
         }
@@ -107,7 +107,7 @@ impl Lawful for Toy {
                     .retain(|_, found| !found.owner.starts_with("svc:"));
             }),
             edit_balancer("put listener on balancer", |balancer, _| {
-                drop(balancer.listeners.insert(80, persons_listener()));
+                drop(balancer.listeners.insert(80, foreign_listener()));
             }),
             edit_balancer("tag balancer", |balancer, number| {
                 balancer.tags.insert(tag(&id(number % SERVICES)));
@@ -119,18 +119,18 @@ impl Lawful for Toy {
                 balancer.tags.retain(|tag_text| !tag_text.starts_with("kube_"));
             }),
             edit_balancer("give to another cluster", |balancer, _| {
-                if balancer.is_made_by_a_cluster() {
+                if balancer.is_created_by_a_cluster() {
                     balancer.tags.retain(|tag_text| !tag_text.starts_with("kube_"));
                     balancer.tags.insert(other_cluster_tag().to_string());
                 }
             }),
             edit_balancer("change flavor", |balancer, _| {
-                if balancer.is_made_by_a_cluster() {
+                if balancer.is_created_by_a_cluster() {
                     balancer.flavor = "elm".to_owned();
                 }
             }),
             Edit::new("delete balancer", |truth: &mut Truth, number| {
-                remove(&mut truth.balancers, number, Balancer::is_made_by_a_cluster);
+                remove(&mut truth.balancers, number, Balancer::is_created_by_a_cluster);
             }),
             Edit::new("delete rule", |truth: &mut Truth, number| {
                 let key = truth
@@ -235,22 +235,22 @@ impl Lawful for Toy {
         let mut picture = Vec::new();
         for balancer in &truth.balancers {
             let name = &balancer.name;
-            let is_made = balancer.is_made_by_a_cluster();
-            let is_others = is_made && is_foreign(balancer);
+            let is_created = balancer.is_created_by_a_cluster();
+            let is_foreign_cluster = is_created && is_foreign(balancer);
             let cluster = if is_foreign(balancer) {
                 Owner::Foreign
             } else {
                 Owner::Cluster
             };
             for tag_text in &balancer.tags {
-                let owner = match owner_of(tag_text, is_others) {
+                let owner = match owner_of(tag_text, is_foreign_cluster) {
                     Owner::Foreign => cluster.clone(),
                     owner => owner,
                 };
                 picture.push(Line::exact(format!("{name} has {tag_text}"), &owner));
             }
             for (port, found) in &balancer.listeners {
-                let owner = match owner_of(&found.owner, is_others) {
+                let owner = match owner_of(&found.owner, is_foreign_cluster) {
                     Owner::Foreign => cluster.clone(),
                     // It is found by the balancer's tags.
                     _ if !balancer.tags.contains(&found.owner) => Owner::Cluster,
@@ -260,7 +260,9 @@ impl Lawful for Toy {
             }
             let mut ids = (0..SERVICES).map(id);
             let own = ids.find(|id| balancer_name(id) == *name && balancer.tags.contains(&tag(id)));
-            let owner = own.filter(|_| !is_others).map(|id| Owner::service(tag(&id)));
+            let owner = own
+                .filter(|_| !is_foreign_cluster)
+                .map(|id| Owner::service(tag(&id)));
             picture.push(Line::exact(
                 format!("{name} {}", balancer.flavor),
                 &owner.unwrap_or(cluster),
@@ -287,7 +289,7 @@ impl Lawful for Toy {
     }
 }
 
-fn persons_listener() -> Listener {
+fn foreign_listener() -> Listener {
     Listener {
         owner: "somebody".to_owned(),
         algorithm: "white".to_owned(),
@@ -299,7 +301,7 @@ pub fn id(index: usize) -> ServiceId {
     service_id(index)
 }
 
-/// A Service that wants a balancer of its own.
+/// A Service with its own balancer.
 pub fn service(index: usize, ports: &[u16], annotations: &[(&str, &str)]) -> ServiceView {
     ServiceView {
         id: id(index),

@@ -1,4 +1,4 @@
-//! The toy's way from how it is to how it should be, and what steps do.
+//! The plan of the toy, and the effects of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::toy::{
     ToyStep, blocked, ownership, step,
 };
 
-/// What a listener is to be like. Without nodes it keeps those that it has.
-fn wanted(wanted: &DesiredListener, tag: &str) -> Listener {
+/// The desired listener. Without nodes it keeps its members.
+fn listener(desired: &DesiredListener, tag: &str) -> Listener {
     Listener {
         owner: tag.to_owned(),
-        algorithm: wanted.algorithm.clone(),
-        nodes: wanted.nodes.clone(),
+        algorithm: desired.algorithm.clone(),
+        nodes: desired.nodes.clone(),
     }
 }
 
@@ -27,7 +27,7 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
         name,
         flavor,
         joined,
-        kept,
+        frozen,
         following,
         leaving,
         listeners,
@@ -42,7 +42,7 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
             None => {
                 for service in joined.values() {
                     plan.blocked
-                        .push(blocked(Some(service), "balancer", "not there", "there"));
+                        .push(blocked(Some(service), "balancer", "absent", "present"));
                 }
             }
             Some(name) => plan.steps.push(create(toy, desired, name)),
@@ -51,22 +51,22 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
     };
     let step = |action, service: Option<&ServiceId>| step(&balancer.name, action, service);
     let ours = ownership(tags, balancer);
-    if balancer.is_made_by_a_cluster() && !ours.allows_changes() {
+    if balancer.is_created_by_a_cluster() && !ours.allows_changes() {
         for service in joined.values() {
             plan.blocked
                 .push(blocked(Some(service), "balancer", "another cluster's", "ours"));
         }
         return plan;
     }
-    let stays = |tag: &&String| joined.contains_key(*tag) || kept.contains(*tag);
+    let stays = |tag: &&String| joined.contains_key(*tag) || frozen.contains(*tag);
     let others = balancer
         .service_tags()
         .filter(|tag| !stays(tag) && !leaving.contains(*tag))
         .count();
     if joined.is_empty() && !balancer.service_tags().any(|tag| stays(&tag)) {
-        let swept = leaving.is_empty() && kept.is_empty() && ours == Ownership::Ours;
-        let left = !leaving.is_empty() && kept.is_empty() && others == 0;
-        if balancer.is_made_by_a_cluster() && (swept || left) {
+        let swept = leaving.is_empty() && frozen.is_empty() && ours == Ownership::Ours;
+        let left = !leaving.is_empty() && frozen.is_empty() && others == 0;
+        if balancer.is_created_by_a_cluster() && (swept || left) {
             plan.steps.push(step(Action::DeleteBalancer, None));
             return plan;
         }
@@ -106,7 +106,7 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
         let (service, tag) = (Some(&want.service), crate::toy::tag(&want.service));
         match balancer.listeners.get(port) {
             Some(have) if have.owner == tag => {
-                let updates = have.algorithm != want.algorithm && !toy.has(Flaw::ForgetsAlgorithm);
+                let updates = have.algorithm != want.algorithm && !toy.has(Flaw::IgnoresAlgorithm);
                 if updates || toy.has(Flaw::UpdatesAlways) {
                     plan.steps.push(step(
                         Action::UpdateListener(*port, want.algorithm.clone()),
@@ -120,7 +120,7 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
             }
             Some(have) if joined.contains_key(&have.owner) || leaving.contains(&have.owner) => {
                 plan.steps
-                    .push(step(Action::CreateListener(*port, wanted(want, &tag)), service));
+                    .push(step(Action::CreateListener(*port, listener(want, &tag)), service));
             }
             Some(have) => {
                 plan.blocked
@@ -128,15 +128,15 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
             }
             None => plan
                 .steps
-                .push(step(Action::CreateListener(*port, wanted(want, &tag)), service)),
+                .push(step(Action::CreateListener(*port, listener(want, &tag)), service)),
         }
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
     let tag_text = tags
         .for_update(&ours, due)
-        .filter(|_| balancer.is_made_by_a_cluster())
+        .filter(|_| balancer.is_created_by_a_cluster())
         .map(ToString::to_string);
-    // Ownership tags come first and go last: whoever is killed in between finds the rest by them.
+    // Ownership tags are added first and removed last: after a kill in between, they identify the remaining objects.
     let add: BTreeSet<_> = missing.into_iter().chain(tag_text).collect();
     if !add.is_empty() {
         plan.steps
@@ -168,7 +168,7 @@ fn create(toy: &Toy, desired: &Desired, name: &str) -> ToyStep {
     };
     let listeners = listeners
         .iter()
-        .map(|(port, want)| (*port, wanted(want, &crate::toy::tag(&want.service))))
+        .map(|(port, want)| (*port, listener(want, &crate::toy::tag(&want.service))))
         .collect();
     let new = Balancer {
         id: Fact::Later(format!("the id of balancer {name}").into()),
@@ -184,14 +184,14 @@ fn create(toy: &Toy, desired: &Desired, name: &str) -> ToyStep {
 pub fn firewall(
     rules: &Firewall,
     services: &BTreeMap<String, ServiceId>,
-    kept: &BTreeSet<String>,
+    frozen: &BTreeSet<String>,
     leaving: &BTreeSet<String>,
     have: &Firewall,
 ) -> Plan<ToyChange> {
     let step = |action, service: Option<&ServiceId>| step("firewall", action, service);
     let mut plan = Plan::default();
-    // Without any node the rules stay.
-    let keeps = |tag: &String| kept.contains(tag) || (services.contains_key(tag) && rules.is_empty());
+    // Without nodes the rules stay.
+    let keeps = |tag: &String| frozen.contains(tag) || (services.contains_key(tag) && rules.is_empty());
     for ((node, tag), address) in have {
         let theirs = services.contains_key(tag) || leaving.contains(tag);
         if theirs && !keeps(tag) && rules.get(&(node.clone(), tag.clone())) != Some(address) {
@@ -232,7 +232,7 @@ fn fold_balancer(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, balancers
             new.id = Fact::Known(reply.id);
             new.address = Fact::Known(reply.address.clone());
         }
-        // A later reply to the same step tells nothing new.
+        // A later reply to the same step has no new information.
         if !balancers.iter().any(|balancer| balancer.id == new.id) {
             balancers.push(new);
         }
@@ -265,7 +265,7 @@ fn fold_balancer(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, balancers
             balancer.listeners.remove(port);
         }
         Action::Retag(add, remove) => {
-            if toy.has(Flaw::Rude) {
+            if toy.has(Flaw::RemovesForeignTags) {
                 balancer.tags.remove("books");
             }
             balancer.tags.retain(|tag_text| !remove.contains(tag_text));

@@ -89,7 +89,7 @@ impl Change for ToyChange {
             ),
         };
         StepDescription {
-            // An algorithm can be changed while the cloud is at work on the balancer.
+            // An algorithm can be changed before the cloud has finished a change of the balancer.
             needs_idle: !matches!(self.action, Action::UpdateListener(..)),
             ..StepDescription::new(label, effect, sentence)
         }

@@ -1,4 +1,4 @@
-//! For any nodes and any table: one pass makes it right, a second one does nothing, and what is foreign stays.
+//! For any nodes and any table: one pass corrects it, a second pass changes nothing, and foreign routes are left unchanged.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn one_pass_makes_it_right(
+    fn one_pass_is_enough(
         nodes in prop::collection::vec(any_node(), 0..12),
         table in prop::collection::vec((0u8..24, 0u8..10), 0..20),
     ) {
@@ -62,21 +62,21 @@ proptest! {
         let before = routes.table();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let pass = || runtime.block_on(async {
-            let observed = routes.observe(&desired.wanted, Priority::User).await.unwrap();
+            let observed = routes.observe(&desired.routes, Priority::User).await.unwrap();
             let plan = plan(&desired, &observed, &cidrs);
             routes.apply(&plan.changes, Priority::User).await;
             plan
         });
         pass();
         let after = routes.table();
-        for wanted in &desired.wanted {
-            let to: Vec<_> = after.iter().filter(|route| route.destination == wanted.destination).collect();
-            prop_assert_eq!(to.len(), 1, "{}", wanted);
-            prop_assert_eq!(&to[0].next_hop, &wanted.next_hop);
+        for desired in &desired.routes {
+            let to: Vec<_> = after.iter().filter(|route| route.destination == desired.destination).collect();
+            prop_assert_eq!(to.len(), 1, "{}", desired);
+            prop_assert_eq!(&to[0].next_hop, &desired.next_hop);
         }
         for route in &before {
-            if !cidrs.contain(&route.destination) || desired.kept.contains(&route.destination) {
-                prop_assert!(after.contains(route), "{} stays", route);
+            if !cidrs.contain(&route.destination) || desired.protected.contains(&route.destination) {
+                prop_assert!(after.contains(route), "{} is left unchanged", route);
             }
         }
         if !desired.any_pod_cidr {
@@ -84,6 +84,6 @@ proptest! {
         }
         let second = pass();
         prop_assert!(second.changes.is_empty(), "{:?}", second.changes.sentences());
-        prop_assert!(second.done.iter().all(|done| *done));
+        prop_assert!(second.complete.iter().all(|complete| *complete));
     }
 }

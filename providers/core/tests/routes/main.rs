@@ -1,4 +1,4 @@
-//! What routes there should be, and what is done about it.
+//! The desired routes, and the plan for them.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod laws;
@@ -7,7 +7,9 @@ use std::{collections::HashSet, sync::Arc};
 
 use ccm_core::{
     AddressType, Error, ErrorKind, NodeAddress, NodeView, Priority,
-    routes::{ClusterCidrs, Desired, Observed, Obstacle, RouteNode, RoutePlan, Routes, Want, plan},
+    routes::{
+        ClusterCidrs, Desired, Observed, RouteDecision, RouteNode, RoutePlan, Routes, SkipReason, plan,
+    },
     testkit::FakeRoutes,
 };
 use ipnet::IpNet;
@@ -47,7 +49,7 @@ pub(crate) fn desired(nodes: &[Arc<RouteNode>], cidrs: &str) -> Desired {
 
 async fn planned(nodes: &[Arc<RouteNode>], cidrs: &str, table: &FakeRoutes) -> (Desired, RoutePlan) {
     let desired = desired(nodes, cidrs);
-    let observed = table.observe(&desired.wanted, Priority::User).await.unwrap();
+    let observed = table.observe(&desired.routes, Priority::User).await.unwrap();
     let plan = plan(&desired, &observed, &ClusterCidrs::parse(cidrs).unwrap());
     (desired, plan)
 }
@@ -71,7 +73,7 @@ fn two() -> [Arc<RouteNode>; 2] {
 }
 
 #[tokio::test]
-async fn what_differs_is_done_and_nothing_else() {
+async fn only_differences_are_changed() {
     let create_1 = "create route 10.120.0.0/24 via 10.0.0.1 (node node-1)";
     let create_2 = "create route 10.120.1.0/24 via 10.0.0.2 (node node-2)";
     for (case, table, expected) in [
@@ -83,12 +85,12 @@ async fn what_differs_is_done_and_nothing_else() {
         ),
         ("one missing", &[("10.120.1.0/24", "10.0.0.2")], &[create_1]),
         (
-            "a wrong target",
+            "a wrong next hop",
             &[("10.120.0.0/24", "10.0.0.9"), ("10.120.1.0/24", "10.0.0.2")],
             &["delete route 10.120.0.0/24 via 10.0.0.9", create_1],
         ),
         (
-            "a second path",
+            "a second next hop",
             &[
                 ("10.120.0.0/24", "10.0.0.1"),
                 ("10.120.0.0/24", "10.0.0.9"),
@@ -127,7 +129,7 @@ async fn what_differs_is_done_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn both_families_are_kept() {
+async fn both_families_have_routes() {
     let nodes = [
         node(1, &["10.120.0.0/24", "a000:100::/24"], &["10.0.0.1", "fd00::1"]),
         node(2, &["10.120.1.0/24", "a000:200::/24"], &["fd00::2", "10.0.0.2"]),
@@ -152,24 +154,24 @@ async fn both_families_are_kept() {
         sentences(&six, "a000::/8", &[]).await,
         ["create route a000:100::/24 via fd00::1 (node node-1)"]
     );
-    // A family without a cluster CIDR is left alone, on both sides.
+    // A family without a cluster CIDR is ignored: neither desired nor deleted.
     let (desired, plan) = planned(&nodes, "a000::/8", &FakeRoutes::default()).await;
-    assert_eq!((desired.due.len(), plan.changes.len()), (2, 2));
+    assert_eq!((desired.pod_cidrs.len(), plan.changes.len()), (2, 2));
     assert_eq!(desired.foreign_family, Some(net("10.120.0.0/24")));
 }
 
 #[tokio::test]
-async fn a_node_without_pod_cidr_is_due_nothing() {
+async fn a_node_without_pod_cidr_needs_no_route() {
     let nodes = [
         node(1, &[], &["10.0.0.1"]),
         node(2, &["10.120.1.0/24"], &["10.0.0.2"]),
     ];
     let (desired, plan) = planned(&nodes, SINGLE, &FakeRoutes::default()).await;
-    assert_eq!((desired.due.len(), plan.changes.create.len()), (1, 1));
+    assert_eq!((desired.pod_cidrs.len(), plan.changes.create.len()), (1, 1));
 }
 
 #[tokio::test]
-async fn routes_of_nodes_whose_next_hop_is_unknown_stay() {
+async fn routes_of_nodes_with_an_unknown_next_hop_are_left_unchanged() {
     let mut waiting = RouteNode::clone(&node(1, &["10.120.0.0/24"], &[]));
     waiting.uninitialized = true;
     let nodes = [Arc::new(waiting), node(2, &["10.120.1.0/24"], &["fd00::2"])];
@@ -178,21 +180,25 @@ async fn routes_of_nodes_whose_next_hop_is_unknown_stay() {
     table.insert(net("10.120.1.0/24"), "10.0.0.2");
     let (desired, plan) = planned(&nodes, SINGLE, &table).await;
     assert!(plan.changes.is_empty());
-    let wants: Vec<_> = desired.due.iter().map(|due| &due.want).collect();
+    let decisions: Vec<_> = desired
+        .pod_cidrs
+        .iter()
+        .map(|pod_cidr| &pod_cidr.decision)
+        .collect();
     assert!(
         matches!(
-            wants.as_slice(),
+            decisions.as_slice(),
             [
-                Want::Obstacle(Obstacle::Waiting),
-                Want::Obstacle(Obstacle::NoNextHop(_))
+                RouteDecision::Skip(SkipReason::Waiting),
+                RouteDecision::Skip(SkipReason::NoNextHop(_))
             ]
         ),
-        "{wants:?}"
+        "{decisions:?}"
     );
 }
 
 #[tokio::test]
-async fn nodes_of_another_cloud_have_what_they_have() {
+async fn routes_of_nodes_of_another_cloud_are_left_unchanged() {
     let mut foreign = RouteNode::clone(&node(1, &["10.120.0.0/24"], &["10.0.0.1"]));
     foreign.view = Arc::new(NodeView {
         provider_id: Some("elsewhere://1".to_owned()),
@@ -201,11 +207,11 @@ async fn nodes_of_another_cloud_have_what_they_have() {
     let table = FakeRoutes::default();
     table.insert(net("10.120.0.0/24"), "10.9.9.9");
     let (desired, plan) = planned(&[Arc::new(foreign)], SINGLE, &table).await;
-    assert!(desired.due.is_empty() && plan.changes.is_empty());
+    assert!(desired.pod_cidrs.is_empty() && plan.changes.is_empty());
 }
 
 #[tokio::test]
-async fn of_two_nodes_with_the_same_pod_cidr_the_older_one_has_it() {
+async fn the_older_of_two_nodes_with_the_same_pod_cidr_gets_the_route() {
     let nodes = [
         node(2, &["10.120.0.0/24"], &["10.0.0.2"]),
         node(1, &["10.120.0.0/24", "10.120.0.0/24"], &["10.0.0.1"]),
@@ -213,21 +219,21 @@ async fn of_two_nodes_with_the_same_pod_cidr_the_older_one_has_it() {
     let (desired, plan) = planned(&nodes, SINGLE, &FakeRoutes::default()).await;
     assert_eq!(plan.changes.create.len(), 1);
     assert_eq!(plan.changes.create[0].next_hop.as_str(), "10.0.0.1");
-    let Want::Obstacle(Obstacle::Taken(owner)) = &desired.due[1].want else {
-        panic!("{:?}", desired.due)
+    let RouteDecision::Skip(SkipReason::Taken(owner)) = &desired.pod_cidrs[1].decision else {
+        panic!("{:?}", desired.pod_cidrs)
     };
     assert_eq!(owner.view.name, "node-1");
 }
 
 #[tokio::test]
-async fn a_pod_cidr_outside_the_cluster_cidr_is_fine_only_if_it_is_there() {
+async fn a_route_outside_the_cluster_cidr_is_accepted_but_not_created() {
     let nodes = [node(1, &["10.121.0.0/24"], &["10.0.0.1"])];
     let table = FakeRoutes::default();
     let (_, plan) = planned(&nodes, SINGLE, &table).await;
-    assert!(plan.changes.is_empty() && plan.there == [false]);
+    assert!(plan.changes.is_empty() && plan.exists == [false]);
     table.insert(net("10.121.0.0/24"), "10.0.0.1");
     let (_, plan) = planned(&nodes, SINGLE, &table).await;
-    assert!(plan.changes.is_empty() && plan.there == [true]);
+    assert!(plan.changes.is_empty() && plan.exists == [true]);
 }
 
 #[tokio::test]
@@ -236,12 +242,12 @@ async fn without_any_pod_cidr_nothing_is_deleted() {
     table.insert(net("10.120.0.0/24"), "10.0.0.1");
     for nodes in [vec![], vec![node(1, &[], &["10.0.0.1"])]] {
         let (_, plan) = planned(&nodes, SINGLE, &table).await;
-        assert!(plan.changes.is_empty() && plan.held.len() == 1);
+        assert!(plan.changes.is_empty() && plan.blocked.len() == 1);
     }
 }
 
 #[test]
-fn a_blackhole_inside_goes_and_one_outside_stays() {
+fn a_blackhole_is_deleted_only_inside_the_cluster_cidr() {
     let desired = desired(&two()[..1], SINGLE);
     let mut observed = Observed::default();
     for destination in ["10.120.0.0/24", "10.120.5.0/24", "10.1.0.0/24"] {
@@ -264,7 +270,7 @@ fn a_blackhole_inside_goes_and_one_outside_stays() {
 }
 
 #[test]
-fn networks_are_compared_and_not_texts() {
+fn networks_are_compared_instead_of_texts() {
     let desired = desired(&[node(1, &["a000:100::/24"], &["fd00::1"])], "a000::/8");
     let observed = Observed {
         routes: vec![ccm_core::routes::CloudRoute {
@@ -280,35 +286,35 @@ fn networks_are_compared_and_not_texts() {
 }
 
 #[tokio::test]
-async fn what_lacks_something_is_finished() {
+async fn an_unfinished_route_is_finished() {
     let table = FakeRoutes::default();
     table.insert(net("10.120.0.0/24"), "10.0.0.1");
-    table.unfinish(net("10.120.0.0/24"));
+    table.set_unfinished(net("10.120.0.0/24"));
     let (_, plan) = planned(&two()[..1], SINGLE, &table).await;
     assert_eq!(
         plan.changes.sentences(),
         ["finish route 10.120.0.0/24 via 10.0.0.1 (node node-1)"]
     );
-    assert_eq!(plan.done, [false]);
+    assert_eq!(plan.complete, [false]);
 }
 
 #[tokio::test]
-async fn a_read_that_fails_plans_nothing() {
+async fn a_failed_read_plans_no_change() {
     let routes = FakeRoutes::default();
     routes.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
     let cloud = ccm_core::testkit::FakeCloud::default();
     let cidrs = ClusterCidrs::parse(SINGLE).unwrap();
     assert!(
-        ccm_core::routes::imagine(&cloud, &routes, two(), &cidrs, Priority::User)
+        ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User)
             .await
             .is_err()
     );
     routes.break_down(None);
-    let (_, plan) = ccm_core::routes::imagine(&cloud, &routes, two(), &cidrs, Priority::User)
+    let (_, plan) = ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User)
         .await
         .unwrap();
     assert_eq!(plan.changes.len(), 2);
     let distinct: HashSet<_> = plan.changes.sentences().into_iter().collect();
     assert_eq!(distinct.len(), 2);
-    assert!(routes.table().is_empty(), "only imagined");
+    assert!(routes.table().is_empty(), "a preview writes nothing");
 }

@@ -1,7 +1,7 @@
 //! The annotations of Services.
 //!
-//! Booleans are spelled as in Go. A value that the API would refuse is an error that names the annotation; all of them are
-//! reported at once.
+//! Booleans have Go's syntax. A value that the API would refuse is an error that names the annotation. All errors are reported
+//! at once.
 
 use ccm_core::load_balancer::annotations;
 
@@ -12,7 +12,7 @@ annotations! {
         "kubernetes.digitalocean.com/"
     ];
     reference: "docs/reference/digitalocean.md";
-    /// ID of the load balancer. Written. If you set it, that load balancer is adopted, also from another cluster.
+    /// ID of the load balancer. Set by the controller. If you set it, that load balancer is adopted, also from another cluster.
     ID = "kubernetes.digitalocean.com/load-balancer-id", "UUID";
     /// The load balancer is left unchanged, and it is not deleted with the Service.
     DISOWN = "service.kubernetes.io/do-loadbalancer-disown", "bool, default false";
@@ -20,7 +20,7 @@ annotations! {
     FIREWALL_MANAGED = "kubernetes.digitalocean.com/firewall-managed", "bool, default true";
     /// Name of the load balancer. Another name renames it.
     NAME = "service.beta.kubernetes.io/do-loadbalancer-name", "at most 255 letters, digits, dots and dashes, default `a` and the Service's UID";
-    /// Type of the load balancer. Cannot be changed. Written with the type that the load balancer has, if you do not set it.
+    /// Type of the load balancer. Cannot be changed. If unset, the controller sets it to the load balancer's type.
     TYPE = "service.beta.kubernetes.io/do-loadbalancer-type", "`REGIONAL` or `REGIONAL_NETWORK`, default `defaultLbType`";
     /// Whether the load balancer has a public address. Cannot be changed.
     NETWORK = "service.beta.kubernetes.io/do-loadbalancer-network", "`EXTERNAL` or `INTERNAL`, default `EXTERNAL`";

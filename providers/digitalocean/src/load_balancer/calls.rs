@@ -1,7 +1,7 @@
 //! The [`PartCloud`]: reads, writes and polls of load balancers.
 //!
-//! All reads of load balancers share one listing, which our own writes and polls correct. A change is one `POST`, `PUT` or
-//! `DELETE`.
+//! All reads of load balancers share one listing, which is updated by our own writes and polls. A change is one `POST`, `PUT`
+//! or `DELETE`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,37 +36,37 @@ use crate::{
     instances::droplet_id,
 };
 
-/// How long a load balancer may take to become active.
-const PATIENCE: Duration = Duration::from_secs(900);
-/// How long it usually takes.
-const USUAL: Duration = Duration::from_secs(60);
-/// If many load balancers are waited for, one listing is good for this long.
+/// Time limit for a load balancer to become active.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(900);
+/// Usual time until a load balancer is active.
+const USUAL_CREATE_TIME: Duration = Duration::from_secs(60);
+/// Maximum age of the listing that is shared by polls of several load balancers.
 const SHARED_POLL: Duration = Duration::from_millis(500);
-/// Certificates hardly change.
+/// Maximum age of cached certificates, which rarely change.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(300);
-/// A node lacks a provider ID only until it is initialized; a pass over all load balancers may take a minute.
+/// Maximum age of droplets by name: a pass over all load balancers may take a minute.
 const NAMES_AGE: Duration = Duration::from_secs(60);
-/// How many certificates are remembered.
+/// Maximum number of cached certificates.
 const CERTIFICATES: usize = 1000;
 
-/// The calls.
+/// The API calls for load balancers.
 #[derive(Debug)]
 pub(crate) struct Calls {
     nodes: Nodes,
     balancers: IndexedCache<Balancer>,
     certificates: Cache<CertificateRef, Option<Certificate>>,
-    /// The droplets of nodes without a provider ID, by the names of all of them.
+    /// The droplets of nodes without a provider ID, by the list of their names.
     names: Cache<Vec<String>, BTreeMap<String, u64>>,
     credentials: CredentialsCheck,
     polls: Mutex<PollIntervals<Key>>,
-    /// Droplets of nodes that the API does not know.
-    gone: Mutex<BTreeSet<u64>>,
+    /// Droplets of nodes that do not exist.
+    missing: Mutex<BTreeSet<u64>>,
     /// Services whose certificate was renewed under another id.
     renewed: Mutex<BTreeSet<ServiceId>>,
 }
 
 impl Calls {
-    /// Calls of the API through which nodes are seen.
+    /// The calls with the API of these nodes.
     pub(crate) fn new(nodes: Nodes, metrics: &ClientMetrics) -> Self {
         let certificates = CacheConfig::bounded("digitalocean_certificates", CERTIFICATES, CERTIFICATE_AGE);
         let names = CacheConfig::bounded("digitalocean_node_names", 1, NAMES_AGE);
@@ -77,22 +77,22 @@ impl Calls {
             names: Cache::new(names, metrics),
             credentials: CredentialsCheck::default(),
             polls: Mutex::new(PollIntervals::new(|kind| PollTiming {
-                usual: (kind == Effect::Create).then_some(USUAL),
+                usual: (kind == Effect::Create).then_some(USUAL_CREATE_TIME),
                 ..PollTiming::default()
             })),
-            gone: Mutex::default(),
+            missing: Mutex::default(),
             renewed: Mutex::default(),
         }
     }
 
-    /// All load balancers of the account. `key`: the id or the name of the one that matters.
+    /// All load balancers of the account. `key`: the ID or name of the requested one.
     async fn listing(&self, key: Option<&str>, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
         let api = self.nodes.api.clone();
         let load = || async move { api.list(Op::LoadBalancerList, &[], read.priority).await };
         self.balancers.get(key, read.freshness, load).await
     }
 
-    /// Records that a load balancer was tagged by another call, so that the next listing is a new one.
+    /// Invalidates the listing after another controller tagged a load balancer.
     pub(crate) fn tagged(&self, id: &str) {
         self.balancers.invalidate(id);
     }
@@ -107,17 +107,17 @@ impl Calls {
         Ok(found)
     }
 
-    /// The certificate; `None` if it does not exist. A cached answer never says so.
+    /// The certificate; `None` if it does not exist. Absence is never read from the cache.
     async fn certificate(&self, named: &CertificateRef, read: ReadOptions) -> Result<Option<Certificate>> {
         let age = match read.freshness {
             Freshness::AtMost(age) => age.min(CERTIFICATE_AGE),
-            // A slow verification reads many load balancers, whose certificates hardly changed.
+            // A background resync reads many load balancers, and certificates rarely change.
             Freshness::After(_) => CERTIFICATE_AGE,
         };
         for freshness in [Freshness::AtMost(age), Freshness::now()] {
-            let (api, wanted, priority) = (self.nodes.api.clone(), named.clone(), read.priority);
+            let (api, certificate, priority) = (self.nodes.api.clone(), named.clone(), read.priority);
             let load = || async move {
-                match wanted {
+                match certificate {
                     CertificateRef::Id(id) => api.find(Op::CertificateGet, &id, priority).await,
                     CertificateRef::Name(name) => {
                         let filter = [("name", name.as_str())];
@@ -135,8 +135,8 @@ impl Calls {
         Ok(None)
     }
 
-    /// The id of the certificate for a Service whose load balancer has `current`, and whether Let's Encrypt renewed the one
-    /// that the Service names: then the load balancer already has its successor.
+    /// The ID of a Service's certificate, and whether it is the successor of a renewed Let's Encrypt certificate. `current`:
+    /// the certificate of the load balancer.
     async fn resolve(
         &self,
         named: &CertificateRef,
@@ -149,7 +149,7 @@ impl Calls {
             return Ok((id.clone(), false));
         }
         let annotated = self.certificate(named, read).await?;
-        // A name leads to the certificate that is in force; an id may be one that was renewed.
+        // A name refers to the present certificate. An ID may be that of a certificate that was renewed.
         if let (CertificateRef::Id(_), Some(current)) = (named, current) {
             let current = CertificateRef::Id(current.to_owned());
             let current = self.certificate(&current, read).await?;
@@ -162,8 +162,8 @@ impl Calls {
             }
         }
         let text = match named {
-            CertificateRef::Id(id) => format!("there is no certificate with the id {id}"),
-            CertificateRef::Name(name) => format!("there is no certificate with the name {name:?}"),
+            CertificateRef::Id(id) => format!("certificate with the ID {id} not found"),
+            CertificateRef::Name(name) => format!("certificate with the name {name:?} not found"),
         };
         let found = annotated.map(|found| (found.id, false));
         found.ok_or_else(|| Error::new(ErrorKind::InvalidSpec, text))
@@ -182,7 +182,7 @@ impl Calls {
         let load = || async move {
             let answers = existence(&droplets, nameless, Freshness::now(), priority).await;
             let pairs = answers.into_iter().filter_map(|(node, answer)| match answer {
-                // A node that cannot be found joins when it has its provider ID.
+                // A node without a droplet is added when it has its provider ID.
                 Ok(InstanceState::Present(found)) => {
                     Some((node.name.clone(), droplet_id(&found.provider_id).ok().flatten()?))
                 }
@@ -193,8 +193,8 @@ impl Calls {
         self.names.get(names, Freshness::AtMost(NAMES_AGE), load).await
     }
 
-    /// Finds out which droplets of a refused body do not exist: one missing droplet makes the API refuse all of them.
-    async fn find_gone(&self, body: &Value, priority: Priority) -> bool {
+    /// Reads which droplets of a refused body do not exist: the API refuses all droplets if one is missing.
+    async fn find_missing(&self, body: &Value, priority: Priority) -> bool {
         let ids = body.get("droplet_ids").and_then(Value::as_array);
         let nodes = ids.into_iter().flatten().map(|id| {
             Arc::new(NodeView {
@@ -208,30 +208,30 @@ impl Calls {
             Ok(InstanceState::Absent) => node.name.parse::<u64>().ok(),
             _ => None,
         });
-        let mut gone = self.gone.lock();
-        let before = gone.len();
-        gone.extend(absent);
-        gone.len() > before
+        let mut missing = self.missing.lock();
+        let before = missing.len();
+        missing.extend(absent);
+        missing.len() > before
     }
 
-    /// Invalidates what a failed write may have changed, and explains a refusal because of a missing droplet.
+    /// Invalidates cached objects after a failed write, and explains a refusal because of a missing droplet.
     async fn failed(&self, change: &Change, id: &str, error: Error, priority: Priority) -> Error {
         let name = change.body["name"].as_str().unwrap_or_default();
         self.balancers.invalidate(if id.is_empty() { name } else { id });
         let is_refused = error.kind() == ErrorKind::InvalidSpec;
-        if !is_refused || !self.find_gone(&change.body, priority).await {
+        if !is_refused || !self.find_missing(&change.body, priority).await {
             return error;
         }
-        let text = "a droplet of the load balancer does not exist any more";
+        let text = "a droplet of the load balancer no longer exists";
         let busy = Error::new(ErrorKind::Conflict, text).with_source(error);
-        // The next pass leaves it out.
+        // The next pass skips the droplet.
         busy.with_retry(Retry::Fixed(Duration::from_secs(1)))
     }
 }
 
 #[async_trait]
 impl PartCloud<Model> for Calls {
-    /// The load balancer's id.
+    /// The load balancer's ID.
     type Ticket = String;
 
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
@@ -268,18 +268,18 @@ impl PartCloud<Model> for Calls {
             }
         }
         let by_name = self.by_name(cluster, read.priority).await?;
-        let mut gone = self.gone.lock();
-        if !gone.is_empty() {
+        let mut missing = self.missing.lock();
+        if !missing.is_empty() {
             let nodes = cluster.nodes.all().iter();
             let ids = nodes.filter_map(|node| droplet_id(node.view.provider_id.as_deref()?).ok()?);
             let known: BTreeSet<u64> = ids.collect();
-            gone.retain(|id| known.contains(id));
+            missing.retain(|id| known.contains(id));
         }
         let inputs = Inputs {
             existing,
             certificates,
             by_name,
-            gone: gone.clone(),
+            missing: missing.clone(),
         };
         Ok(GatheredInputs { inputs, refused })
     }
@@ -301,7 +301,7 @@ impl PartCloud<Model> for Calls {
             Key::New(name) => listing.by_key(name).find(|found| found.name() == name),
         };
         let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
-        // A listing that may be old proves nothing.
+        // A listing that may be old does not prove that a load balancer is absent.
         let is_old = matches!(read.freshness, Freshness::AtMost(_));
         let mut unproven = ids.iter().filter(|_| is_old);
         while balancer.is_none()
@@ -354,7 +354,7 @@ impl PartCloud<Model> for Calls {
                         .polls
                         .lock()
                         .accepted(&Key::Balancer(ticket.clone()), Effect::Create);
-                    let wait = Wait::new(poll, PATIENCE);
+                    let wait = Wait::new(poll, CREATE_TIMEOUT);
                     return Ok(Outcome::Accepted { reply, ticket, wait });
                 }
             }
@@ -375,7 +375,7 @@ impl PartCloud<Model> for Calls {
         let mut polls = self.polls.lock();
         let text = match balancer {
             Some(balancer) if is_new(&balancer) => {
-                return Ok(Some(Wait::new(polls.not_ended(key, polled), PATIENCE)));
+                return Ok(Some(Wait::new(polls.not_ended(key, polled), CREATE_TIMEOUT)));
             }
             Some(balancer) if is_active(&balancer) => {
                 polls.ended(key, Some(polled));

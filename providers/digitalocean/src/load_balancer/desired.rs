@@ -1,4 +1,4 @@
-//! From a Service, nodes and settings to the fields of a load balancer.
+//! Computes the fields of a load balancer from a Service, nodes and settings.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,21 +17,21 @@ use serde_json::{Value, json};
 
 use super::{
     annotations as a,
-    document::{Balancer, Unread, is_internal, kind},
+    document::{Balancer, WriteOnly, is_internal, kind},
 };
 use crate::{
     config::{LbType, Settings, is_name, is_uuid},
     instances::droplet_id,
 };
 
-/// Ports that the API keeps for itself.
+/// Ports that the API reserves.
 const RESERVED: std::ops::RangeInclusive<u16> = 50053..=50055;
-/// The port at which kube-proxy says whether the node serves.
+/// The port of kube-proxy's health check.
 const KUBE_PROXY_HEALTH: u16 = 10256;
 /// The path of health checks by kube-proxy and by `externalTrafficPolicy: Local`.
 const HEALTH_PATH: &str = "/healthz";
-/// Annotations that a load balancer of packets has no use for.
-const OF_HTTP: [&str; 12] = [
+/// Annotations without effect on type `REGIONAL_NETWORK`.
+const HTTP_ONLY: [&str; 12] = [
     a::PROTOCOL,
     a::HTTP_PORTS,
     a::TLS_PORTS,
@@ -45,29 +45,29 @@ const OF_HTTP: [&str; 12] = [
     a::PROXY_PROTOCOL,
     a::KEEPALIVE,
 ];
-/// How many nodes a message names.
+/// Maximum number of nodes in a message.
 const SHOWN: usize = 3;
 
-/// What the load balancer of a Service consists of, nodes and tags not included.
+/// The desired load balancer of a Service, without nodes and tags.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
-    /// Of the load balancer that exists, else of the one to create.
+    /// From the existing load balancer, else for the one to create.
     pub(crate) kind: LbType,
     pub(crate) internal: bool,
-    /// The families that the Service asks for.
+    /// The families that the Service requests.
     pub(crate) stack: Option<&'static str>,
     /// The fields that are compared.
     pub(crate) fields: Value,
-    /// Fields that only a create has.
+    /// Fields that only a create sends.
     pub(crate) create: Value,
-    pub(crate) unread: Unread,
-    /// Immutable fields that the Service or the configuration names, with their values.
+    pub(crate) write_only: WriteOnly,
+    /// Immutable fields that the Service or the configuration sets, with their values.
     pub(crate) requested: Vec<(&'static str, String)>,
     /// The port of health checks.
     pub(crate) health_port: u64,
 }
 
-/// A [`Spec`] and what is wrong with it.
+/// A [`Spec`] and its problems.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) spec: Spec,
@@ -75,23 +75,23 @@ pub(crate) struct Reading {
     pub(crate) invalid: Vec<InvalidField>,
 }
 
-/// The name that the load balancer gets.
+/// The desired name of the load balancer.
 pub(crate) fn name(service: &ServiceView) -> String {
     let custom = service.annotation_text(a::NAME);
     custom.map_or_else(|| default_name(&service.id), str::to_owned)
 }
 
-/// Whether the load balancer is to be left unchanged.
+/// Whether the load balancer must be left unchanged.
 pub(crate) fn is_disowned(service: &ServiceView) -> bool {
     AnnotationReader::new(&service.annotations).strict_flag(a::DISOWN) == Some(true)
 }
 
-/// The status shows this name in place of addresses.
+/// The host name that replaces addresses in the status.
 pub(crate) fn hostname(service: &ServiceView) -> Option<String> {
     service.annotation_text(a::HOSTNAME).map(str::to_lowercase)
 }
 
-/// The certificate that a Service names.
+/// The certificate in a Service's annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CertificateRef {
     Id(String),
@@ -107,8 +107,8 @@ impl CertificateRef {
     }
 }
 
-/// Reads a Service. `existing`: its load balancer, whose immutable fields stay. `certificate`: the id of the certificate that
-/// it names; without it (`validate`) the name stands for it.
+/// Reads a Service. `existing`: its load balancer, whose immutable fields are kept. `certificate`: the ID of its certificate.
+/// Without it (in `validate`), the certificate's name is used.
 pub(crate) fn read(
     service: &ServiceView,
     settings: &Settings,
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
                 .collect(),
             fields,
             create,
-            unread: Unread {
+            write_only: WriteOnly {
                 algorithm: algorithm.unwrap_or("round_robin"),
                 plain_checks,
             },
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One of these values. An empty text counts as none.
+    /// One of these values. An empty text counts as unset.
     fn choice(&mut self, key: &'static str, values: &[&'static str]) -> Option<&'static str> {
         self.reader.given(key)?;
         self.reader.strict_choice(key, values)
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
             let text =
                 "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
             self.reader
-                .refuse(a::NAME, format_args!("{name:?} is no name: {text}"));
+                .refuse(a::NAME, format_args!("{name:?} is not a valid name: {text}"));
         }
         name
     }
@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
             .refuse_spec("ports", format_args!("port {port} {problem}"));
     }
 
-    /// The ports that a load balancer can have.
+    /// The ports that a load balancer supports.
     fn ports(&mut self) -> Vec<&'a ServicePort> {
         let service = self.service;
         let (sctp, ports): (Vec<_>, Vec<_>) = service
@@ -251,10 +251,10 @@ impl<'a> Reader<'a> {
         ports
     }
 
-    /// Packets reach the nodes at the port of the Service.
+    /// The rules of type `REGIONAL_NETWORK`: packets reach the nodes at the port of the Service.
     fn network_rules(&mut self) -> Vec<Value> {
         let text = "has no effect on a load balancer of type REGIONAL_NETWORK";
-        self.reader.warn_each(&OF_HTTP, text);
+        self.reader.warn_each(&HTTP_ONLY, text);
         let pass = |port: &&ServicePort| {
             let protocol = port.protocol.as_str().to_lowercase();
             rule(&protocol, port.port, &protocol, port.port)
@@ -265,13 +265,13 @@ impl<'a> Reader<'a> {
     fn port_list(&mut self, key: &'static str) -> BTreeSet<u16> {
         let port = |text: &str| match text.parse::<u16>() {
             Ok(port) if port > 0 => Ok(port),
-            _ => Err(format!("{text:?} is no port")),
+            _ => Err(format!("{text:?} is not a port")),
         };
         let ports = self.reader.strict_list(key, port);
         ports.into_iter().flatten().collect()
     }
 
-    /// The load balancer connects to the node ports.
+    /// The rules of type `REGIONAL`: the load balancer connects to the node ports.
     fn regional_rules(&mut self, certificate: Option<&str>) -> Vec<Value> {
         const PROTOCOLS: [&str; 5] = ["tcp", "http", "https", "http2", "http3"];
         let default = self.choice(a::PROTOCOL, &PROTOCOLS).unwrap_or("tcp");
@@ -310,7 +310,7 @@ impl<'a> Reader<'a> {
             match self.service.ports.iter().find(|port| port.port == http3) {
                 Some(port) => entries.push(("http3", port)),
                 None => {
-                    let text = format!("{http3} is no port of the Service, so there is no HTTP/3");
+                    let text = format!("{http3} is not a port of the Service; HTTP/3 is disabled");
                     self.reader.warn(a::HTTP3_PORT, text);
                 }
             }
@@ -382,7 +382,7 @@ impl<'a> Reader<'a> {
         json!({"type": kind, "cookie_name": name, "cookie_ttl_seconds": ttl})
     }
 
-    /// The health check, and whether it is never made with the PROXY protocol.
+    /// The health check, and whether it never uses the PROXY protocol.
     fn health_check(&mut self) -> (Value, bool) {
         let mut number = |key, allowed, default| self.reader.strict_number(key, allowed).unwrap_or(default);
         let mut check = json!({
@@ -394,7 +394,7 @@ impl<'a> Reader<'a> {
         let text = self.reader.get(a::OVERRIDE_HEALTH_CHECK);
         if text == Some("false") {
             let text =
-                "\"false\" is taken for no override; the former cloud controller took any value for one";
+                "\"false\" means no override; the Go cloud controller accepted any value as an override";
             self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text);
         }
         if text.is_none_or(|text| text == "false") {
@@ -430,7 +430,7 @@ impl<'a> Reader<'a> {
             return found.node_port;
         }
         if let Some(asked) = asked {
-            let text = format!("{asked} is no TCP port of the Service");
+            let text = format!("{asked} is not a TCP port of the Service");
             self.reader.refuse(a::HEALTH_PORT, text);
         } else if self.reader.get(a::HEALTH_PORT).is_none() {
             let text = "no health check port: the Service has no TCP port";
@@ -446,14 +446,14 @@ impl<'a> Reader<'a> {
                 Some(("cidr", cidr)) => cidr.parse::<IpNet>().is_ok(),
                 _ => false,
             };
-            let wrong = || format!("{text:?} is no rule; write ip:<address> or cidr:<network>");
+            let wrong = || format!("{text:?} is not a rule; write ip:<address> or cidr:<network>");
             valid.then(|| text.to_owned()).ok_or_else(wrong)
         };
         let deny = self.reader.strict_list(a::DENY_RULES, rule).unwrap_or_default();
         let mut allow = self.reader.strict_list(a::ALLOW_RULES, rule).unwrap_or_default();
         let ranges: Vec<_> = self.service.source_range_texts().collect();
         for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
-            let text = format!("{range:?} is no CIDR; a valid one is 10.0.0.0/24");
+            let text = format!("{range:?} is not a CIDR; a valid one is 10.0.0.0/24");
             self.reader.refuse_spec("loadBalancerSourceRanges", text);
         }
         if !ranges.is_empty() {
@@ -470,23 +470,23 @@ fn rule(entry: &str, port: u16, target: &str, target_port: u16) -> Value {
 /// The droplets behind a load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backends {
-    /// Sorted. `None`: there is no usable node, and the load balancer keeps the droplets that it has.
+    /// Sorted. `None`: no usable node exists, and the load balancer keeps its droplets.
     pub(crate) droplets: Option<Vec<u64>>,
-    /// The families that a new load balancer has if the Service does not ask for one.
+    /// The families of a new load balancer if the Service requests none.
     pub(crate) stack: &'static str,
-    /// Nodes that were left out because they have no public IPv4 address.
+    /// The number of nodes that were skipped because they have no public IPv4 address.
     pub(crate) unreachable: usize,
     /// Nodes with a public IPv4 address and no public IPv6 address.
     pub(crate) only_v4: Vec<String>,
 }
 
-/// Which droplets serve. `by_name`: the droplets of nodes without a provider ID. `gone`: droplets that do not exist.
+/// The droplets that serve. `by_name`: the droplets of nodes without a provider ID. `missing`: droplets that do not exist.
 pub(crate) fn backends(
     kind: LbType,
     internal: bool,
     nodes: &NodeSet,
     by_name: &BTreeMap<String, u64>,
-    gone: &BTreeSet<u64>,
+    missing: &BTreeSet<u64>,
 ) -> Backends {
     let mut droplets = BTreeSet::new();
     let (mut unreachable, mut only_v4, mut dual) = (0, Vec::new(), false);
@@ -506,7 +506,7 @@ pub(crate) fn backends(
             Some(provider_id) => droplet_id(provider_id).ok().flatten(),
             None => by_name.get(&node.view.name).copied(),
         };
-        droplets.extend(id.filter(|id| !gone.contains(id)));
+        droplets.extend(id.filter(|id| !missing.contains(id)));
     }
     let stack = match kind {
         _ if internal => "IPV4",
@@ -521,7 +521,7 @@ pub(crate) fn backends(
     }
 }
 
-/// Why a load balancer with these backends cannot be created. The flag says whether an Event of its own is due.
+/// Why a load balancer with these backends cannot be created. The flag is set if the reason needs a separate Event.
 pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, bool)> {
     let is_network = spec.kind == LbType::RegionalNetwork;
     if spec.stack == Some("DUALSTACK") && is_network && !backends.only_v4.is_empty() {
@@ -529,7 +529,7 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
         if backends.only_v4.len() > SHOWN {
             names.push("..");
         }
-        let text = "network stack DUALSTACK needs nodes with public IPv6 addresses, which these do not have";
+        let text = "network stack DUALSTACK needs nodes with public IPv6 addresses; these nodes have none";
         return Some((format!("{text}: {}", names.join(", ")), true));
     }
     if backends.droplets.is_some() {

@@ -1,7 +1,7 @@
-//! A load balancer as the API shows it, and the body of a write.
+//! A load balancer as returned by the API, and the body of a write.
 //!
-//! The API replaces the whole document with every `PUT`, so that a field that is left out gets its default again. We edit a
-//! copy of what was read: fields that we do not manage go back unchanged.
+//! Every `PUT` replaces the whole document, and resets omitted fields to their defaults. Therefore an update edits a copy of
+//! the observed document, which keeps unmanaged fields unchanged.
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::config::LbType;
 
-/// What the tag of a cluster's id begins with (`DO_CLUSTER_ID`).
+/// The prefix of the tag with a cluster's ID (`DO_CLUSTER_ID`).
 pub(crate) const CLUSTER_PREFIX: &str = "k8s:";
 
 /// A load balancer.
 pub(crate) type Balancer = Document;
 
-/// How load balancers are compared.
+/// The comparison rules for load balancers.
 pub(crate) static RULES: LazyLock<Rules> = LazyLock::new(|| {
     let rules = Rules::default()
         .read_only(&["id", "ip", "ipv6", "status", "created_at"])
@@ -50,12 +50,12 @@ pub(crate) static RULES: LazyLock<Rules> = LazyLock::new(|| {
     ])
 });
 
-/// For messages.
+/// The load balancer's name and ID, for messages.
 pub(crate) fn title(balancer: &Balancer) -> String {
     format!("load balancer {} ({})", balancer.name(), balancer.id())
 }
 
-/// The type, if it is one that Services can have.
+/// The type, if Services can have it.
 pub(crate) fn kind(balancer: &Balancer) -> Option<LbType> {
     LbType::parse(immutable(balancer, "type")?)
 }
@@ -64,35 +64,35 @@ pub(crate) fn is_internal(balancer: &Balancer) -> bool {
     balancer.text("network") == "INTERNAL"
 }
 
-/// The API is still creating it.
+/// Whether the API is still creating the load balancer.
 pub(crate) fn is_new(balancer: &Balancer) -> bool {
     balancer.text("status") == "new"
 }
 
-/// It serves.
+/// Whether the load balancer is active.
 pub(crate) fn is_active(balancer: &Balancer) -> bool {
     balancer.text("status") == "active"
 }
 
-/// The certificate of its first rule that has one.
+/// The first certificate of the forwarding rules.
 pub(crate) fn certificate(balancer: &Balancer) -> Option<&str> {
     let rules = balancer.list("forwarding_rules");
     let mut ids = rules.filter_map(|rule| rule.get("certificate_id")?.as_str());
     ids.find(|id| !id.is_empty())
 }
 
-/// Packets do not arrive at the nodes as the clients sent them: TLS ends here, or the PROXY protocol is spoken.
+/// Whether the load balancer terminates TLS or adds the PROXY protocol, so that nodes do not get the clients' packets.
 pub(crate) fn is_proxy(balancer: &Balancer) -> bool {
     let is_proxy = balancer.fields().get("enable_proxy_protocol") == Some(&Value::Bool(true));
     kind(balancer) == Some(LbType::Regional) && (is_proxy || certificate(balancer).is_some())
 }
 
-/// The tags; none if the API does not show them.
+/// The tags. Empty if the API omits them.
 pub(crate) fn tags(balancer: &Balancer) -> impl Iterator<Item = &str> {
     balancer.list("tags").filter_map(Value::as_str)
 }
 
-/// An immutable field, or the API's default; `None` if the API does not show it.
+/// An immutable field, or the API's default; `None` if the API omits it.
 pub(crate) fn immutable<'a>(balancer: &'a Balancer, field: &str) -> Option<&'a str> {
     match (field, balancer.text(field)) {
         ("type", "") => Some("REGIONAL"),
@@ -104,15 +104,15 @@ pub(crate) fn immutable<'a>(balancer: &'a Balancer, field: &str) -> Option<&'a s
 
 /// Settings that are written with every change and not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unread {
+pub(crate) struct WriteOnly {
     /// The API ignores it.
     pub(crate) algorithm: &'static str,
-    /// Health checks without the PROXY protocol. Otherwise they follow the load balancer. The API need not show it.
+    /// Health checks without the PROXY protocol. Otherwise they follow the load balancer. The API may omit it.
     pub(crate) plain_checks: bool,
 }
 
-/// Makes a document one that the API takes.
-pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
+/// Converts a document to a body that the API accepts.
+pub(crate) fn sendable(mut document: Value, write_only: Option<&WriteOnly>) -> Value {
     let Some(fields) = document.as_object_mut() else {
         return document;
     };
@@ -132,12 +132,12 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
         fields.entry("droplet_ids").or_insert_with(|| json!([]));
     }
     fields.retain(|_, value| !value.is_null());
-    if let Some(unread) = unread {
-        fields.insert("algorithm".to_owned(), json!(unread.algorithm));
+    if let Some(write_only) = write_only {
+        fields.insert("algorithm".to_owned(), json!(write_only.algorithm));
     }
     if let Some(Value::Object(check)) = fields.get_mut("health_check") {
-        match unread {
-            Some(unread) if unread.plain_checks => {
+        match write_only {
+            Some(write_only) if write_only.plain_checks => {
                 check.insert("proxy_protocol".to_owned(), json!(false));
             }
             Some(_) => drop(check.remove("proxy_protocol")),
@@ -150,7 +150,7 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
     document
 }
 
-/// The tags by which a cluster knows its load balancers.
+/// The tags that identify a cluster's load balancers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterTags {
     /// By the UID of `kube-system`.
@@ -160,7 +160,7 @@ pub(crate) struct ClusterTags {
 }
 
 impl ClusterTags {
-    /// The tags of the cluster with this id.
+    /// The tags of the cluster with this ID.
     pub(crate) fn new(owner: &OwnershipTag, cluster_id: Option<&str>) -> Self {
         Self {
             owner: owner.clone(),
@@ -168,18 +168,18 @@ impl ClusterTags {
         }
     }
 
-    /// Those that a load balancer of this cluster has.
+    /// The tags of this cluster's load balancers.
     pub(crate) fn own(&self) -> impl Iterator<Item = &str> {
         let owner = self.owner.for_create().map(ClusterTag::as_str);
         self.cluster.as_deref().into_iter().chain(owner)
     }
 
-    /// Whether it certainly is this cluster's: it has the tag of its `kube-system`.
+    /// Whether the load balancer has the tag of this cluster's `kube-system`, which proves ownership.
     pub(crate) fn owns(&self, balancer: &Balancer) -> bool {
         self.owner.ownership(tags(balancer)) == Ownership::Ours
     }
 
-    /// The tag of another cluster, if the load balancer has one and none of ours.
+    /// The tag of another cluster, if the load balancer has one and lacks ours.
     pub(crate) fn foreign(&self, balancer: &Balancer) -> Option<String> {
         match self.owner.ownership(tags(balancer)) {
             Ownership::Ours => None,
@@ -193,7 +193,7 @@ impl ClusterTags {
         }
     }
 
-    /// The tags of the load balancer after a write: ours are added, those of other clusters go.
+    /// The tags of the load balancer after a write: ours are added, those of other clusters are removed.
     pub(crate) fn added_to(&self, balancer: &Balancer) -> Vec<String> {
         let is_foreign = |tag: &str| {
             let of_other = self.owner.for_create().is_some() && tag.starts_with(ClusterTag::PREFIX);
@@ -207,7 +207,7 @@ impl ClusterTags {
     }
 }
 
-/// The tag of a cluster's id.
+/// The tag with a cluster's ID.
 pub(crate) fn cluster_tag(cluster_id: &str) -> String {
     format!("{CLUSTER_PREFIX}{cluster_id}")
 }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn another_clusters_tag_counts_unless_ours_is_there() {
+    fn another_clusters_tag_is_foreign_unless_ours_is_present() {
         let ours = ClusterTag::of("1");
         let tags = ClusterTags::new(&OwnershipTag::Known(ours.clone()), Some("a"));
         let theirs = ClusterTag::of("2");
@@ -246,17 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_no_fields_that_exclude_each_other() {
+    fn a_body_has_no_mutually_exclusive_fields() {
         let document = json!({
             "region": {"slug": "nyc3"}, "size": "lb-small", "size_unit": 2, "tag": "", "glb_settings": null,
             "health_check": {"protocol": "tcp", "path": "/"},
         });
-        let unread = Unread {
+        let write_only = WriteOnly {
             algorithm: "round_robin",
             plain_checks: true,
         };
         assert_eq!(
-            sendable(document, Some(&unread)),
+            sendable(document, Some(&write_only)),
             json!({
                 "region": "nyc3", "size_unit": 2, "droplet_ids": [], "algorithm": "round_robin",
                 "health_check": {"protocol": "tcp", "proxy_protocol": false},

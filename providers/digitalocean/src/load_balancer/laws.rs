@@ -1,4 +1,4 @@
-//! The laws of the plan engine for this model.
+//! Checks the laws of the plan engine for this model.
 #![allow(clippy::unwrap_used)]
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -39,7 +39,7 @@ fn is_foreign(balancer: &Balancer) -> bool {
     tags.foreign(balancer).is_some() || names.all(|name| name != balancer.name())
 }
 
-/// Changes a load balancer of a Service as somebody else would.
+/// Changes a load balancer of a Service, as others would.
 fn edit(name: &str, change: fn(&mut Value)) -> Edit<Truth> {
     Edit::new(name, move |truth: &mut Truth, number| {
         let name = default_name(&service_id(number % SERVICES));
@@ -55,7 +55,7 @@ fn set(balancer: &mut Balancer, change: impl Fn(&mut Value)) {
     *balancer = of(document);
 }
 
-/// The items of a list in one order.
+/// The sorted items of a list.
 fn sorted(list: &Value) -> Vec<String> {
     let mut list: Vec<_> = list
         .as_array()
@@ -111,7 +111,7 @@ impl Lawful for Model {
             }),
             edit("no rules", |document| document["forwarding_rules"] = json!([])),
             edit("remove tags", |document| document["tags"] = json!([])),
-            // Another cluster's is refused by what is read before the plan; `tests/balancing.rs` has it.
+            // A load balancer of another cluster is refused before planning: see `tests/balancing.rs`.
         ]
     }
 
@@ -199,7 +199,7 @@ impl Lawful for Model {
             for field in ["size_unit", "health_check"] {
                 picture.push(Line::exact(format!("{name} {field} {}", document[field]), &owner));
             }
-            // They cannot be changed: a Service that does not name them keeps what there is.
+            // Immutable: a Service that does not set them keeps the present values.
             for field in ["network", "type"] {
                 let text = format!("{name} {field} {}", document[field]);
                 picture.push(Line::exact(text, &owner.or_cluster()));

@@ -1,7 +1,7 @@
-//! The [`PartModel`]: which Service has which load balancer, and what is to be changed.
+//! The [`PartModel`]: assigns load balancers to Services, and plans changes.
 //!
 //! A part is one load balancer. A Service finds it by the id in its annotation, else by its name, which is unique in an
-//! account. One Service decides about a load balancer; others that name it are refused.
+//! account. One Service owns a load balancer; others that name it are refused.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use super::{
     annotations,
     desired::{self, Backends, Reading, Spec, hostname},
     document::{
-        Balancer, ClusterTags, RULES, Unread, certificate, immutable, is_active, is_internal, is_new,
+        Balancer, ClusterTags, RULES, WriteOnly, certificate, immutable, is_active, is_internal, is_new,
         is_proxy, kind, sendable, title,
     },
 };
@@ -37,9 +37,9 @@ use crate::{
     config::{LbType, Settings},
 };
 
-/// When to poll a load balancer that others create, for the first time. The engine's waits grow.
+/// Delay of the first poll of a load balancer that others create. The engine increases the next ones.
 const PENDING: Duration = Duration::from_secs(2);
-/// The reason of Events about a Service that asks for something that its nodes cannot serve (upstream's).
+/// The reason of Events about a Service that its nodes cannot serve (upstream's).
 const CONFIG_ERROR: &str = "LoadBalancerConfigError";
 /// The reason of Events about annotations without effect.
 const IGNORED: &str = "IgnoredAnnotation";
@@ -47,14 +47,14 @@ const IGNORED: &str = "IgnoredAnnotation";
 part_keys! {
     /// The parts.
     pub(crate) enum Key {
-        /// The load balancer with this id.
+        /// The load balancer with this ID.
         Balancer(String) = "lb/";
         /// The load balancer with this name, which does not exist yet.
         New(String) = "lb/new:";
     }
 }
 
-/// The decisions.
+/// The plan model of load balancers.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) settings: Arc<Settings>,
@@ -63,41 +63,41 @@ pub(crate) struct Model {
 
 pub(crate) type PartMember = Member<Model>;
 
-/// What is read before a part is planned.
+/// The objects that are read before a part is planned.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inputs {
-    /// The load balancer, of which only what cannot change is used.
+    /// The load balancer, of which only immutable fields are used.
     pub(crate) existing: Option<Arc<Balancer>>,
-    /// The certificates that the members name.
+    /// The certificates of the members.
     pub(crate) certificates: BTreeMap<ServiceId, String>,
     /// The droplets of nodes without a provider ID, by the nodes' names.
     pub(crate) by_name: Arc<BTreeMap<String, u64>>,
-    /// Droplets that the API does not know.
-    pub(crate) gone: BTreeSet<u64>,
+    /// Droplets that do not exist.
+    pub(crate) missing: BTreeSet<u64>,
 }
 
 /// The desired state.
 #[derive(Clone, Debug)]
 pub(crate) struct Desired {
     tags: ClusterTags,
-    /// The ids in the annotations of Services that stay: another cluster's load balancer is taken over.
+    /// The IDs in the annotations of Services that stay: load balancers of other clusters with these IDs are taken over.
     named: BTreeSet<String>,
     state: DesiredState,
 }
 
 #[derive(Clone, Debug)]
 enum DesiredState {
-    /// No load balancer. `known`: a Service had it, so that it is deleted even without our tag.
+    /// No load balancer. `known`: it belonged to a Service, so that it is deleted even without our tag.
     Absent { known: bool },
-    /// As it is, with these fields.
+    /// The observed load balancer with these fields.
     Frozen(Value),
-    /// As its Service asks for it.
-    Wanted(Box<Wanted>),
+    /// The load balancer that the Service requests.
+    Present(Box<DesiredBalancer>),
 }
 
-/// A load balancer as its Service asks for it.
+/// The load balancer that a Service requests.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct DesiredBalancer {
     service: ServiceId,
     /// With nodes and tags; `create` is the body of a create.
     spec: Spec,
@@ -107,7 +107,7 @@ struct Wanted {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Observed {
     pub(crate) balancer: Option<Balancer>,
-    /// All members leave: what the API is creating need not be waited for.
+    /// All members leave, so that a create in progress is not waited for.
     pub(crate) leaving: bool,
     /// Services whose certificate was renewed under another id.
     pub(crate) renewed: BTreeSet<ServiceId>,
@@ -145,10 +145,15 @@ impl Model {
     }
 
     fn backends(kind: LbType, internal: bool, cluster: &ClusterView, inputs: &Inputs) -> Backends {
-        desired::backends(kind, internal, &cluster.nodes, &inputs.by_name, &inputs.gone)
+        desired::backends(kind, internal, &cluster.nodes, &inputs.by_name, &inputs.missing)
     }
 
-    fn wanted(&self, service: &ServiceView, cluster: &ClusterView, inputs: &Inputs) -> Wanted {
+    fn desired_balancer(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        inputs: &Inputs,
+    ) -> DesiredBalancer {
         let mut spec = self.reading(service, inputs).spec;
         let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
         if let Some(droplets) = backends.droplets {
@@ -159,20 +164,20 @@ impl Model {
         create["network_stack"] = json!(spec.stack.unwrap_or(backends.stack));
         create["tags"] = json!(self.tags(cluster).own().collect::<Vec<_>>());
         document::extend(create, &spec.fields);
-        spec.create = sendable(spec.create, Some(&spec.unread));
+        spec.create = sendable(spec.create, Some(&spec.write_only));
         let service = service.id.clone();
-        Wanted { service, spec }
+        DesiredBalancer { service, spec }
     }
 
-    /// The member that decides about the load balancer: one that it was created for comes first, then the one that has had it.
+    /// The owner of the load balancer: first the Service that it was created for, then the Service that has its address.
     fn decides<'a>(
         members: impl Iterator<Item = &'a PartMember>,
         existing: Option<&Balancer>,
     ) -> Option<&'a PartMember> {
         members.min_by_key(|member| {
             let service = &member.service;
-            let made_for = existing.is_some_and(|balancer| balancer.name() == desired::name(service));
-            (!made_for, service.ingress.is_empty(), &service.id)
+            let created_for = existing.is_some_and(|balancer| balancer.name() == desired::name(service));
+            (!created_for, service.ingress.is_empty(), &service.id)
         })
     }
 }
@@ -215,17 +220,17 @@ impl PartModel for Model {
         Parts::from(key.unwrap_or_else(|| Key::New(desired::name(service))))
     }
 
-    fn orphans(&self, world: &ClusterSnapshot, directory: &Listing<Balancer>) -> Vec<Orphan<Key>> {
-        let tags = self.tags(&world.cluster);
-        let services = || world.services.iter();
-        let parts = |service| self.parts(service, &world.cluster, directory).named;
+    fn orphans(&self, snapshot: &ClusterSnapshot, directory: &Listing<Balancer>) -> Vec<Orphan<Key>> {
+        let tags = self.tags(&snapshot.cluster);
+        let services = || snapshot.services.iter();
+        let parts = |service| self.parts(service, &snapshot.cluster, directory).named;
         let used: BTreeSet<Key> = services().flat_map(|service| parts(service)).collect();
         let waiting: BTreeSet<String> = services().map(|service| default_name(&service.id)).collect();
         let owned = directory.all().filter(|balancer| tags.owns(balancer));
         let orphans = owned.map(|balancer| Orphan {
             key: Key::Balancer(balancer.id().to_owned()),
             what: title(balancer),
-            // The Service that it was created for may name it again.
+            // The Service that it was created for may use it again.
             deletable: !waiting.contains(balancer.name()),
         });
         orphans.filter(|orphan| !used.contains(&orphan.key)).collect()
@@ -239,8 +244,9 @@ impl PartModel for Model {
             let service = &member.service;
             if let Some(owner) = owner.filter(|owner| owner.service.id != service.id) {
                 let owner = &owner.service.id;
-                let text =
-                    format!("the load balancer is the one of Service {owner}; two Services cannot share one");
+                let text = format!(
+                    "the load balancer belongs to Service {owner}; Services cannot share a load balancer"
+                );
                 result.refuse(&service.id, text);
                 continue;
             }
@@ -276,7 +282,7 @@ impl PartModel for Model {
     fn desired(&self, _: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Desired {
         let existing = inputs.existing.as_deref();
         let state = if let Some(member) = Self::decides(PartMember::active(members), existing) {
-            DesiredState::Wanted(Box::new(self.wanted(&member.service, cluster, inputs)))
+            DesiredState::Present(Box::new(self.desired_balancer(&member.service, cluster, inputs)))
         } else if PartMember::staying(members).next().is_some() {
             let existing = existing.filter(|_| members.iter().any(Member::follows_nodes));
             let droplets = existing.and_then(|balancer| {
@@ -316,7 +322,7 @@ impl PartModel for Model {
         is_new(balancer).then(|| (PENDING, format!("{} is being created", title(balancer))))
     }
 
-    /// The reply to a create has no address.
+    /// Whether the address is missing, as in the reply to a create.
     fn lacks_result(&self, observed: &Observed) -> bool {
         observed.balancer.as_ref().is_some_and(is_new)
     }
@@ -340,13 +346,13 @@ impl PartModel for Model {
     fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Change> {
         let mut plan = Plan::default();
         let Some(balancer) = &observed.balancer else {
-            if let DesiredState::Wanted(wanted) = &desired.state {
+            if let DesiredState::Present(target) = &desired.state {
                 let (name, body) = (
-                    wanted.spec.fields["name"].as_str().unwrap_or_default(),
-                    wanted.spec.create.clone(),
+                    target.spec.fields["name"].as_str().unwrap_or_default(),
+                    target.spec.create.clone(),
                 );
                 let step = change(Op::LoadBalancerCreate, Effect::Create, name, body);
-                plan.steps.push(step.for_service(Some(&wanted.service)));
+                plan.steps.push(step.for_service(Some(&target.service)));
             }
             return plan;
         };
@@ -368,12 +374,18 @@ impl PartModel for Model {
                 let step = update(balancer, fields, &desired.tags, false, None);
                 plan.steps.extend(step);
             }
-            DesiredState::Wanted(wanted) => {
-                let unread = Some(&wanted.spec.unread);
-                let step = update(balancer, &wanted.spec.fields, &desired.tags, takes_over, unread);
-                let step = step.map(|step| step.for_service(Some(&wanted.service)));
+            DesiredState::Present(target) => {
+                let write_only = Some(&target.spec.write_only);
+                let step = update(
+                    balancer,
+                    &target.spec.fields,
+                    &desired.tags,
+                    takes_over,
+                    write_only,
+                );
+                let step = step.map(|step| step.for_service(Some(&target.service)));
                 plan.steps.extend(step);
-                plan.blocked = wanted.blocked(balancer);
+                plan.blocked = target.blocked(balancer);
             }
         }
         plan
@@ -399,7 +411,7 @@ impl PartModel for Model {
                 is_named && balancer.is_some_and(|found| *key == Key::Balancer(found.id().to_owned()));
             if service.annotation(annotations::ID).is_some() && !stays && !service.wants_load_balancer() {
                 effects.annotate(annotations::ID, None);
-                // It may be the user's, but says what holds without it.
+                // Also removes a user's annotation that equals the default.
                 let annotated = service.annotation(annotations::TYPE).and_then(LbType::parse);
                 if annotated == Some(self.settings.conf.default_type) {
                     effects.annotate(annotations::TYPE, None);
@@ -413,7 +425,7 @@ impl PartModel for Model {
         if !balancer.id().is_empty() {
             effects.annotate(annotations::ID, Some(balancer.id()));
         }
-        // Another type that the Service asks for stays, and is blocked.
+        // The annotation with another requested type is kept, and the change is blocked.
         let (asked, kind) = (
             service.annotation_text(annotations::TYPE),
             immutable(balancer, "type"),
@@ -430,31 +442,31 @@ impl PartModel for Model {
     }
 }
 
-impl Wanted {
-    /// What the Service asks for and cannot be changed.
+impl DesiredBalancer {
+    /// The requested changes of immutable fields.
     fn blocked(&self, balancer: &Balancer) -> Vec<Blocked> {
-        let differing = self.spec.requested.iter().filter_map(|(field, want)| {
-            // What the API does not show is not known to differ.
+        let differing = self.spec.requested.iter().filter_map(|(field, requested)| {
+            // A field that the API omits may not differ.
             let have = immutable(balancer, field)?;
-            (have != *want).then(|| Blocked {
+            (have != *requested).then(|| Blocked {
                 service: Some(self.service.clone()),
                 field: format!("{field} of load balancer {}", balancer.name()),
-                have: have.to_owned(),
-                want: want.clone(),
+                observed: have.to_owned(),
+                desired: requested.clone(),
             })
         });
         differing.collect()
     }
 }
 
-/// The one write that makes the fields these. Our tags come with a write that is due anyway, so that a takeover writes
-/// nothing; another cluster's tag is replaced at once (`retags`).
+/// The write that sets these fields, if they differ. Our tags are added only with another change, so that a takeover writes
+/// nothing. Another cluster's tag is replaced at once (`retags`).
 fn update(
     balancer: &Balancer,
     fields: &Value,
     tags: &ClusterTags,
     retags: bool,
-    unread: Option<&Unread>,
+    write_only: Option<&WriteOnly>,
 ) -> Option<Step<Change>> {
     if !retags && RULES.edit(balancer, fields).is_none() {
         return None;
@@ -465,12 +477,12 @@ fn update(
         document: RULES.writable(balancer),
         changes: Vec::new(),
     });
-    let body = sendable(edit.document, unread);
+    let body = sendable(edit.document, write_only);
     let step = change(Op::LoadBalancerUpdate, Effect::Change, balancer.name(), body);
     Some(step.because(edit.changes.join(", ")))
 }
 
-/// The status: the name that the Service asks for, else the addresses.
+/// The status: the host name that the Service requests, else the addresses.
 fn ingress(service: &ServiceView, balancer: &Balancer) -> Option<Vec<Ingress>> {
     if let Some(hostname) = hostname(service) {
         return Some(vec![Ingress::name(&hostname)]);

@@ -1,4 +1,4 @@
-//! A simulated DigitalOcean with the provider on it, for the tests of this crate.
+//! A simulated DigitalOcean and the provider, for the tests of this crate.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 pub(crate) const ID: &str = "kubernetes.digitalocean.com/load-balancer-id";
 pub(crate) const DISOWN: &str = "service.kubernetes.io/do-loadbalancer-disown";
 
-/// The annotation of a load balancer with this end.
+/// The load balancer annotation with this suffix.
 pub(crate) fn key(end: &str) -> String {
     format!("service.beta.kubernetes.io/do-loadbalancer-{end}")
 }
@@ -33,7 +33,7 @@ pub(crate) fn provider() -> &'static Provider {
     all.into_iter().find(|provider| provider.name == NAME).unwrap()
 }
 
-/// The variables of a program on this cloud.
+/// The environment variables for this cloud.
 pub(crate) fn environment(sim: &DigitalOcean) -> Environment {
     Environment::default()
         .with("DO_ACCESS_TOKEN", Config::default().token)
@@ -58,7 +58,7 @@ pub(crate) async fn build(environment: Environment) -> Result<Arc<dyn Cloud>> {
     build_with(environment, "").await
 }
 
-/// With this text in the config file.
+/// Builds the provider with this config file.
 pub(crate) async fn build_with(environment: Environment, yaml: &str) -> Result<Arc<dyn Cloud>> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), yaml).unwrap();
@@ -121,7 +121,7 @@ impl DerefMut for Stage {
 }
 
 impl Stage {
-    /// Two nodes and no Service. `variables`: in addition.
+    /// Two nodes and no Service. `variables`: additional environment variables.
     pub(crate) async fn new(variables: &[(&str, &str)]) -> Self {
         Self::with(Config::default(), variables).await
     }
@@ -145,7 +145,7 @@ impl Stage {
         stage
     }
 
-    /// The Service `web` with these annotations, served.
+    /// A stage with the Service `web` with these annotations, after its load balancer is active.
     pub(crate) async fn served(annotations: &[(&str, &str)]) -> Self {
         let mut stage = Self::new(&[]).await;
         stage.add("web", annotations);
@@ -153,7 +153,7 @@ impl Stage {
         stage
     }
 
-    /// One more Service with port 80 and 443. Annotations by the ends of their names.
+    /// Adds a Service with ports 80 and 443. Annotations by the suffixes of their names.
     pub(crate) fn add(&mut self, name: &str, annotations: &[(&str, &str)]) -> &mut ServiceView {
         let mut service = service(name, &[80, 443]);
         for (end, value) in annotations {
@@ -168,7 +168,7 @@ impl Stage {
         self.nodes.push(node);
     }
 
-    /// A new process.
+    /// Replaces the provider and the engine, as a new process would.
     pub(crate) async fn restart(&mut self) {
         self.cloud = build(self.environment.clone()).await.unwrap();
         self.sim.clear_calls();
@@ -191,7 +191,7 @@ impl Stage {
         balancer
     }
 
-    /// Changes fields of the only load balancer, as somebody else would.
+    /// Changes fields of the only load balancer, as others would.
     pub(crate) fn edit(&self, change: Value) {
         let id = self.balancer()["id"].as_str().unwrap().to_owned();
         self.sim.change("load_balancers", &id, fields(change)).unwrap();
@@ -208,12 +208,12 @@ impl Stage {
             .create("certificates", fields(json!({"name": name, "type": kind})))
     }
 
-    /// Settles although a Service is refused.
+    /// Reconciles although a Service is refused, and returns the errors.
     pub(crate) async fn settle_with_complaints(&mut self) -> String {
         self.cluster.settle().await.unwrap();
         self.cluster.complaints().join("; ")
     }
 }
 
-/// A short time for what must not happen.
+/// A short time limit for events that must not happen.
 pub(crate) const MOMENT: Duration = Duration::from_millis(50);

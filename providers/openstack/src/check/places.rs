@@ -65,7 +65,7 @@ impl CloudCheck<'_> {
                 format!("router {router:?} not found (it does not exist or belongs to another project)");
             let fix =
                 "write the ids of the routers that connect the nodes' subnets, or nothing for no routes";
-            self.seen.found(("Route", "router-id"), found, message, fix);
+            self.seen.require(("Route", "router-id"), found, message, fix);
         }
     }
 
@@ -86,7 +86,7 @@ impl CloudCheck<'_> {
                 Ok(networks) if networks.is_empty() => {
                     let message = format!("network {name:?} not found (it does not exist or is not visible)");
                     let fix = "correct the name if addresses of nodes are missing";
-                    self.seen.note(Severity::Warning, key, message, fix);
+                    self.seen.add_finding(Severity::Warning, key, message, fix);
                 }
                 Ok(_) => {}
                 Err(error) => self.seen.failed(key, &error),
@@ -130,7 +130,7 @@ impl CloudCheck<'_> {
             Ok(None) => {
                 let message = "not set, and no external network with a subnet is found: load balancers get no floating address";
                 let fix = "name a network, or write internal-lb = true if that is intended";
-                self.seen.note(Severity::Warning, key, message, fix);
+                self.seen.add_finding(Severity::Warning, key, message, fix);
             }
             Err(error) => self.seen.failed(key, &error),
         }
@@ -163,7 +163,7 @@ impl CloudCheck<'_> {
             }
             _ => "write the id of an external network".to_owned(),
         };
-        self.seen.note(Severity::Error, key, message, fix);
+        self.seen.add_finding(Severity::Error, key, message, fix);
         None
     }
 
@@ -179,7 +179,7 @@ impl CloudCheck<'_> {
                         external.unwrap_or_default()
                     );
                     let fix = "write a subnet of floating-network-id, or change floating-network-id";
-                    self.seen.note(Severity::Error, key, message, fix);
+                    self.seen.add_finding(Severity::Error, key, message, fix);
                 }
                 Ok(Some(_)) => {}
                 // Subnets of external networks are often hidden, and can be used all the same.
@@ -189,7 +189,7 @@ impl CloudCheck<'_> {
                         section.keys.floating_subnet_id
                     );
                     let fix = "nothing if the subnet exists but is hidden; otherwise correct the id";
-                    self.seen.note(Severity::Warning, key, message, fix);
+                    self.seen.add_finding(Severity::Warning, key, message, fix);
                 }
                 Err(error) => self.seen.failed(key, &error),
             }
@@ -208,7 +208,7 @@ impl CloudCheck<'_> {
                 Ok(filter) => filter,
                 Err(error) => {
                     let fix = "write a pattern such as public-* or ~public-[0-9]+";
-                    self.seen.note(Severity::Error, key, error.message(), fix);
+                    self.seen.add_finding(Severity::Error, key, error.message(), fix);
                     return;
                 }
             };
@@ -223,7 +223,7 @@ impl CloudCheck<'_> {
                     .collect();
                 let message = format!("no subnet of the external network {external} fits");
                 let fix = format!("correct pattern or tags; visible subnets: {}", names.join(", "));
-                self.seen.note(Severity::Error, key, message, fix);
+                self.seen.add_finding(Severity::Error, key, message, fix);
             }
             Ok(_) => {}
             Err(error) => self.seen.failed(key, &error),
@@ -239,7 +239,7 @@ impl CloudCheck<'_> {
                 section.keys.network_id
             );
             let fix = "write the id of the network of the virtual addresses";
-            self.seen.found(section.key("network-id"), found, message, fix);
+            self.seen.require(section.key("network-id"), found, message, fix);
         }
         for (name, id) in [
             ("subnet-id", &section.keys.subnet_id),
@@ -252,7 +252,7 @@ impl CloudCheck<'_> {
             let found = self.subnet_network(id).await;
             let message = format!("subnet {id:?} not found (it does not exist or is not visible)");
             let fix = "write the id of a subnet, usually that of the nodes";
-            let network = self.seen.found(key, found, message, fix);
+            let network = self.seen.require(key, found, message, fix);
             let other = network.filter(|network| {
                 name == "subnet-id"
                     && !section.keys.network_id.is_empty()
@@ -264,7 +264,7 @@ impl CloudCheck<'_> {
                     section.keys.network_id
                 );
                 let fix = "write a subnet of that network, or leave network-id out";
-                self.seen.note(Severity::Error, key, message, fix);
+                self.seen.add_finding(Severity::Error, key, message, fix);
             }
         }
     }
@@ -299,7 +299,8 @@ impl CloudCheck<'_> {
                     "ignored: this Octavia, or its provider {}, does not have it",
                     conf.lb_provider
                 );
-                self.seen.note(Severity::Warning, key, message, "leave it out");
+                self.seen
+                    .add_finding(Severity::Warning, key, message, "leave it out");
                 continue;
             }
             let (op, path, one) = if feature == Feature::Flavors {
@@ -313,9 +314,9 @@ impl CloudCheck<'_> {
             let fix = format!("write one that `openstack loadbalancer {list} list` shows as enabled");
             let offer = self
                 .seen
-                .found(key, found, format!("Octavia has no {value:?}"), &*fix);
+                .require(key, found, format!("Octavia has no {value:?}"), &*fix);
             if offer.is_some_and(|offer| offer[one]["enabled"] == false) {
-                self.seen.note(
+                self.seen.add_finding(
                     Severity::Error,
                     key,
                     format!("{value:?} is disabled in Octavia"),
@@ -327,7 +328,7 @@ impl CloudCheck<'_> {
             let key = ("LoadBalancer", "default-tls-container-ref");
             let fix = "write the reference of a container or secret of Barbican";
             self.seen
-                .note(Severity::of(error.kind()), key, error.report(), fix);
+                .add_finding(Severity::of(error.kind()), key, error.report(), fix);
         }
     }
 
@@ -349,7 +350,7 @@ impl CloudCheck<'_> {
                 if !names.contains(&spec.as_str()) {
                     let message = format!("this Octavia has no provider {spec:?}");
                     let fix = format!("write one of: {}", names.join(", "));
-                    self.seen.note(Severity::Error, key, message, fix);
+                    self.seen.add_finding(Severity::Error, key, message, fix);
                 }
             }
             // The provider may be usable even if the list of providers is hidden.

@@ -160,14 +160,14 @@ impl CloudCheck<'_> {
             }
         };
         match service {
-            Service::LoadBalancer => self.seen.note(
+            Service::LoadBalancer => self.seen.add_finding(
                 // Nodes and routes do not need Octavia.
                 Severity::Warning,
                 ("LoadBalancer", "enabled"),
                 format!("Octavia not found, no Service gets a load balancer: {reason}"),
                 "write enabled = false if that is intended, otherwise correct region and os-endpoint-type",
             ),
-            _ => self.seen.note(
+            _ => self.seen.add_finding(
                 Severity::Error,
                 ("Global", "region"),
                 format!("{} not found: {reason}", title(service)),

@@ -521,12 +521,12 @@ fn quotas_have_their_keys_defaults_and_limits() {
     let errors = errors(&text);
     assert_eq!(errors.len(), 6, "{errors:#?}");
     for (error, part) in errors.iter().zip([
-        "5:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; without it 20",
-        "6:17: [Quota] compute-burst: must be between 1 and 100000; without it 50",
+        "5:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; the default is 20",
+        "6:17: [Quota] compute-burst: must be between 1 and 100000; the default is 50",
         "network-requests-per-second: must be more than 0",
         "network-in-flight",
         "identity-requests-per-second",
-        "identity-in-flight: must be between 1 and 100000; without it 8",
+        "identity-in-flight: must be between 1 and 100000; the default is 8",
     ]) {
         assert!(error.contains(part), "{part} is not in {error}");
     }

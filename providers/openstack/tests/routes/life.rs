@@ -189,7 +189,12 @@ async fn without_extensions_or_router_there_are_no_routes() {
     stage
         .sim
         .configure(|settings| settings.missing_extensions = missing);
-    let why = stage.routes().missing(Priority::User).await.unwrap().unwrap();
+    let why = stage
+        .routes()
+        .unsupported_reason(Priority::User)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(why.contains("extraroute-atomic"), "{why}");
     let without = build(&stage.sim.cloud_conf()).await.unwrap();
     assert!(without.routes().is_none());

@@ -105,7 +105,7 @@ async fn a_pair_that_is_refused_fails_its_route_alone() {
     );
     assert_eq!(stage.table().len(), 3);
     let (_, plan) = stage.plan().await.unwrap();
-    assert_eq!(plan.done, [true, false, true]);
+    assert_eq!(plan.complete, [true, false, true]);
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ async fn a_route_that_one_router_lacks_is_completed() {
             let sentences = plan.changes.sentences();
             assert_eq!(sentences.len(), 3);
             assert!(sentences.iter().all(|what| what.starts_with("finish route ")));
-            assert_eq!(plan.done, [false; 3]);
+            assert_eq!(plan.complete, [false; 3]);
             stage.settle().await;
             assert_eq!(stage.table_of(&router), all);
         }
@@ -105,5 +105,5 @@ async fn a_router_that_does_not_take_a_route_is_named() {
     assert_eq!(stage.table_of(&third).len(), 3, "it is where it can be");
     assert_eq!(stage.table_of(&second).len(), 2);
     let (_, plan) = stage.plan().await.unwrap();
-    assert_eq!(plan.done, [true, true, false]);
+    assert_eq!(plan.complete, [true, true, false]);
 }

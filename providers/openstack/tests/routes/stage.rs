@@ -154,7 +154,7 @@ impl Stage {
         let next_hop = |node: &RouteNode, destination| self.routes().next_hop(node, destination);
         let owns = |id: &str| self.cloud.owns(id);
         let desired = Desired::of(self.nodes.iter().cloned(), &cidrs, owns, next_hop);
-        let observed = self.routes().observe(&desired.wanted, Priority::User).await?;
+        let observed = self.routes().observe(&desired.routes, Priority::User).await?;
         let plan = plan(&desired, &observed, &cidrs);
         Ok((desired, plan))
     }

@@ -285,5 +285,12 @@ async fn the_route_of_a_node_that_leaves_meanwhile_is_deleted_again() {
     stage.nodes.remove(1);
     stage.settle().await;
     assert_eq!(stage.table().len(), 2);
-    assert!(stage.routes().missing(Priority::User).await.unwrap().is_none());
+    assert!(
+        stage
+            .routes()
+            .unsupported_reason(Priority::User)
+            .await
+            .unwrap()
+            .is_none()
+    );
 }

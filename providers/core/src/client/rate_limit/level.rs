@@ -1,4 +1,4 @@
-//! The arithmetic of a bucket, without waiting: what may be sent now, and when the next request may.
+//! The arithmetic of a bucket, without waiting: whether a request may be sent now, and when the next one may be.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(300);
 const FLOOR: f64 = 1.0 / 20.0;
 /// A second with an accepted request restores this part of the configured rate: half to full in 50 s.
 const STEP: f64 = 0.01;
-/// The most that rounding may take from a token.
+/// The largest rounding error of a token.
 const EPSILON: f64 = 1e-6;
 
-/// Why nothing could be taken.
+/// The reason why no token was taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Refused {
-    /// Not before this instant.
+    /// No token is available before this instant.
     Until(Instant),
     /// All slots are taken.
     NoSlot,
 }
 
-/// "This many are left until then", as the cloud says.
+/// The rate that follows from the cloud's own counter of remaining requests.
 #[derive(Clone, Copy, Debug)]
 struct Hint {
     rate: f64,
@@ -36,7 +36,7 @@ struct Hint {
 #[derive(Debug)]
 pub(super) struct Level {
     quota: Quota,
-    /// Users' part of the burst and of the slots: background leaves at least one, and this part of all.
+    /// The share of the burst and of the slots that is reserved for users, at least one of each.
     reserved: f64,
     tokens: f64,
     rate: f64,
@@ -164,7 +164,7 @@ impl Level {
         }
     }
 
-    /// The cloud says that `remaining` requests are left until `reset`.
+    /// The cloud reports that `remaining` requests are left until `reset`.
     pub(super) fn remaining(&mut self, remaining: u32, reset: Instant, now: Instant) {
         self.refill(now);
         let left = reset.saturating_duration_since(now).min(MAX_PAUSE);
@@ -215,7 +215,7 @@ impl Level {
         self.counted_to = now;
     }
 
-    /// When there will be `needed` tokens, if none are taken.
+    /// When the bucket will have `needed` tokens, if none are taken.
     fn when(&self, needed: f64, now: Instant) -> Instant {
         let mut at = self.counted_to.max(now);
         let mut missing = needed - self.tokens;
@@ -233,7 +233,7 @@ impl Level {
         at + seconds(missing / self.rate)
     }
 
-    /// The part of `all` that is reserved for users. Never all of it: background would never run.
+    /// The part of `all` that is reserved for users. Less than `all`, so that background work can run.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

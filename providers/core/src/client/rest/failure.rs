@@ -7,12 +7,12 @@ use jiff::Timestamp;
 
 use crate::{Error, ErrorKind, Outcome, Retry};
 
-/// How much of an API's own message is repeated, in characters: from the beginning, and from the end, where some APIs name
-/// the bad item after the list that contains it.
+/// The length of an API's own message in an error, in characters: from its beginning, and from its end, where some APIs
+/// name the invalid item after the list that contains it.
 const MESSAGE_BEGIN: usize = 300;
 const MESSAGE_END: usize = 200;
 
-/// A request, as errors name it. The query is left out: it may be long and explains little.
+/// A request in error messages. The query is omitted: it may be long and explains little.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The method.
@@ -27,7 +27,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Why a request has no usable answer.
+/// The reason why a request has no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The request could not be built or sent, or the answer could not be read.
@@ -77,14 +77,14 @@ fn transport(target: &Target, error: reqwest::Error) -> Error {
         (
             ErrorKind::Unexpected,
             Outcome::NotDone,
-            "the request could not be made",
+            "the request could not be built",
         )
     } else if error.is_connect() {
         (ErrorKind::Unavailable, Outcome::NotDone, "could not connect")
     } else if error.is_timeout() {
         (ErrorKind::Timeout, Outcome::Unknown, "no answer in time")
     } else if error.is_redirect() {
-        (ErrorKind::Unexpected, Outcome::NotDone, "redirected too often")
+        (ErrorKind::Unexpected, Outcome::NotDone, "too many redirects")
     } else if error.is_body() || error.is_decode() {
         (ErrorKind::Unavailable, Outcome::Unknown, "the answer was cut off")
     } else {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_connection_was_not_done() {
+    async fn a_request_on_a_refused_connection_was_not_done() {
         // The port of a listener that was closed.
         let address = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()

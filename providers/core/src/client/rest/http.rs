@@ -67,7 +67,7 @@ impl Proxies {
     fn list(&self) -> Result<Vec<Proxy>> {
         // As in Go, this host is never reached through a proxy.
         let except = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.except));
-        let make = |name: &str, proxy: reqwest::Result<Proxy>| {
+        let build = |name: &str, proxy: reqwest::Result<Proxy>| {
             // The value may contain a password.
             let wrong = |_| {
                 Error::new(
@@ -80,11 +80,11 @@ impl Proxies {
         let http = self
             .http
             .as_deref()
-            .map(|url| make("HTTP_PROXY", Proxy::http(url)));
+            .map(|url| build("HTTP_PROXY", Proxy::http(url)));
         let https = self
             .https
             .as_deref()
-            .map(|url| make("HTTPS_PROXY", Proxy::https(url)));
+            .map(|url| build("HTTPS_PROXY", Proxy::https(url)));
         http.into_iter().chain(https).collect()
     }
 }
@@ -95,7 +95,7 @@ impl Proxies {
 /// The text is not PEM, or contains no certificate.
 pub fn root_certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     match Certificate::from_pem_bundle(pem) {
-        Ok(roots) if roots.is_empty() => Err("no PEM certificate in it".to_owned()),
+        Ok(roots) if roots.is_empty() => Err("contains no PEM certificate".to_owned()),
         Ok(roots) => Ok(roots),
         Err(error) => Err(crate::error::report(&error)),
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proxy_is_the_way_to_all_but_this_host_and_exceptions() {
+    async fn a_proxy_is_used_for_all_but_this_host_and_exceptions() {
         let (proxy, direct) = (server("proxy").await, server("direct").await);
         let proxies = Proxies {
             http: Some(proxy),

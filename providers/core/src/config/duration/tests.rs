@@ -54,7 +54,7 @@ fn reads_what_go_reads() {
 }
 
 #[test]
-fn refuses_what_go_refuses_in_its_words() {
+fn refuses_what_go_refuses_with_the_same_text() {
     let cases: &[(&str, &str)] = &[
         ("", r#"time: invalid duration """#),
         ("3", r#"time: missing unit in duration "3""#),
@@ -106,7 +106,7 @@ fn refuses_what_go_refuses_in_its_words() {
 }
 
 #[test]
-fn a_bare_number_is_told_what_to_write() {
+fn a_bare_number_has_a_correction() {
     assert_eq!(parse("5").unwrap_err().hint(), "write 5s for seconds");
     assert_eq!(parse("1m5").unwrap_err().hint(), "write 1m5s for seconds");
     assert!(parse("5d").unwrap_err().hint().contains("1m30s"));

@@ -2,7 +2,7 @@
 
 use super::Position;
 
-/// A character and where it stands.
+/// A character and its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located {
     pub(super) ch: char,
@@ -52,17 +52,17 @@ impl Cursor {
         }
     }
 
-    /// All characters, whatever was read already.
+    /// All characters, including those already read.
     pub(super) fn all(&self) -> &[Located] {
         &self.chars
     }
 
-    /// The next character, which stays the next one.
+    /// The next character, without taking it.
     pub(super) fn peek(&self) -> Option<char> {
         self.chars.get(self.next).map(|located| located.ch)
     }
 
-    /// Where the next character stands, or the end of the file.
+    /// The position of the next character, or of the end of the file.
     pub(super) fn position(&self) -> Position {
         self.chars.get(self.next).map_or(self.end, |located| located.at)
     }
@@ -74,9 +74,9 @@ impl Cursor {
         ch
     }
 
-    /// Takes the next character if it is `wanted`.
-    pub(super) fn eat(&mut self, wanted: char) -> bool {
-        let found = self.peek() == Some(wanted);
+    /// Takes the next character if it is `expected`.
+    pub(super) fn eat(&mut self, expected: char) -> bool {
+        let found = self.peek() == Some(expected);
         if found {
             self.bump();
         }
@@ -97,7 +97,7 @@ impl Cursor {
         }
     }
 
-    /// Whether the rest of the line holds nothing but perhaps a comment. White space must have been skipped.
+    /// Whether the rest of the line is empty or a comment. White space must have been skipped.
     pub(super) fn at_line_end(&self) -> bool {
         matches!(self.peek(), None | Some('\n' | ';' | '#'))
     }
@@ -108,12 +108,12 @@ pub(super) fn is_blank(ch: char) -> bool {
     matches!(ch, ' ' | '\t' | '\r')
 }
 
-/// May begin a name.
+/// Whether a name may begin with the character.
 pub(super) fn is_letter(ch: char) -> bool {
     ch.is_alphabetic()
 }
 
-/// May follow in a name.
+/// Whether a name may contain the character.
 pub(super) fn is_name(ch: char) -> bool {
     is_letter(ch) || ch.is_ascii_digit() || ch == '-' || (!ch.is_ascii() && ch.is_numeric())
 }

@@ -7,11 +7,11 @@ use super::{
     cursor::{Cursor, is_blank, is_letter, is_name},
 };
 
-/// Where the keys that follow belong.
+/// The section of the following keys.
 enum Current {
-    /// No header was seen yet.
+    /// No header was read yet.
     None,
-    /// The header was wrong (or its absence was reported): keys are still checked but belong nowhere.
+    /// The header is invalid or missing: keys are checked, but belong to no section.
     Broken,
     /// The last section of the document.
     Last,
@@ -26,7 +26,7 @@ struct Parser {
 
 type Parsed<T> = Result<T, SyntaxError>;
 
-/// Reads a file. What could be read comes back also when there are errors, which are in the order of the file.
+/// Reads a file. Returns the parts that could be read, and the errors in the order of the file.
 #[must_use]
 pub fn parse(text: impl AsRef<[u8]>) -> (Document, Vec<SyntaxError>) {
     let mut parser = Parser {
@@ -40,7 +40,7 @@ pub fn parse(text: impl AsRef<[u8]>) -> (Document, Vec<SyntaxError>) {
     let Parser {
         document, mut errors, ..
     } = parser;
-    // Such a character can show up as a further error of its line, which would say nothing new.
+    // Such a character can cause a second error in its line. Only the first one is reported.
     let reported: BTreeSet<usize> = illegal.iter().map(|error| error.position.line).collect();
     errors.retain(|error| !reported.contains(&error.position.line));
     errors.extend(illegal);
@@ -48,7 +48,7 @@ pub fn parse(text: impl AsRef<[u8]>) -> (Document, Vec<SyntaxError>) {
     (document, errors)
 }
 
-/// What is wrong anywhere, even in a comment; the first of each line.
+/// The illegal characters anywhere in the file, even in comments; the first of each line.
 fn illegal_encoding(cursor: &Cursor) -> Vec<SyntaxError> {
     let mut errors: Vec<SyntaxError> = Vec::new();
     for located in cursor.all() {
@@ -201,7 +201,7 @@ impl Parser {
 
     fn key(&mut self) -> Parsed<()> {
         if matches!(self.current, Current::None) {
-            // Said once: it is one mistake, however many keys there are.
+            // Reported once, however many keys there are.
             self.current = Current::Broken;
             let position = self.cursor.position();
             self.errors.push(SyntaxError {
@@ -232,8 +232,8 @@ impl Parser {
         let start = self.cursor.position();
         let mut end = start;
         let mut text = String::new();
-        // How much of `text` stays when white space at the end is dropped.
-        let mut kept = 0;
+        // The length of `text` without white space at the end.
+        let mut trimmed = 0;
         let mut quote: Option<Position> = None;
         loop {
             let at = self.cursor.position();
@@ -286,11 +286,11 @@ impl Parser {
             };
             self.cursor.bump();
             if !blank {
-                kept = text.len();
+                trimmed = text.len();
                 end = self.cursor.position();
             }
         }
-        text.truncate(kept);
+        text.truncate(trimmed);
         self.cursor.skip_line();
         Ok(Value { text, start, end })
     }
@@ -309,7 +309,7 @@ impl Parser {
         }
     }
 
-    /// An error if the next character is none that the dialect knows outside values.
+    /// An error if the next character is illegal outside values.
     fn legal(&self) -> Parsed<()> {
         let Some(ch) = self.cursor.peek() else {
             return Ok(());
@@ -325,7 +325,7 @@ impl Parser {
             _ => None,
         };
         let code = u32::from(ch);
-        // Debug escapes what cannot be printed; only what can be is shown itself.
+        // `Debug` escapes characters that cannot be printed; others are shown as they are.
         let shown = if ch.escape_debug().count() == 1 || ch == '\'' || ch == '\\' {
             format!(" '{ch}'")
         } else {

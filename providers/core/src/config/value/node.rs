@@ -3,12 +3,12 @@
 //! | Type | Accepted |
 //! |---|---|
 //! | string | any scalar, as it is written |
-//! | bool, int, uint, duration | the texts of [`super`], quoted or not, and what YAML 1.1 knows |
+//! | bool, int, uint, duration | the texts of [`super`], quoted or not, and the forms of YAML 1.1 |
 //! | list | a list |
 //! | map, struct | a map; a struct's keys by [`KeyCase`] |
 //! | enum | the names of its variants |
 //!
-//! `null` is no value: a key with it keeps its default. Of a key that occurs twice the last occurrence counts.
+//! `null` is no value: a key with it keeps its default. If a key occurs twice, the last occurrence counts.
 
 use std::{borrow::Cow, cell::RefCell, collections::BTreeSet};
 
@@ -33,7 +33,7 @@ pub(in crate::config) struct ReadNode<T> {
     pub(in crate::config) value: Option<T>,
     /// All errors with their positions.
     pub(in crate::config) errors: Vec<(Position, ValueError)>,
-    /// The keys that no struct has.
+    /// The unknown keys.
     pub(in crate::config) unknown: Vec<UnknownKey>,
 }
 
@@ -42,7 +42,7 @@ pub(in crate::config) struct ReadNode<T> {
 pub(in crate::config) struct UnknownKey {
     pub(in crate::config) key: String,
     pub(in crate::config) at: Position,
-    /// The key that was meant, perhaps.
+    /// The nearest known key.
     pub(in crate::config) near: Option<&'static str>,
 }
 
@@ -87,7 +87,7 @@ impl ValueError {
         self.nested.as_ref().map_or("", |(path, _)| path)
     }
 
-    /// The same error, seen from the list or map around the value.
+    /// The same error with the path from the surrounding list or map.
     fn inside(mut self, segment: &str, at: Position) -> Self {
         let (path, at) = self.nested.take().unwrap_or((String::new(), at));
         self.nested = Some((format!("{segment}{path}"), at));
@@ -97,7 +97,7 @@ impl ValueError {
 
 struct Context {
     case: KeyCase,
-    /// Values that are known to be wrong.
+    /// Values with known errors.
     left_out: RefCell<BTreeSet<Position>>,
     unknown: RefCell<Vec<UnknownKey>>,
 }
@@ -120,7 +120,7 @@ impl<'a> NodeDeserializer<'a> {
         }
     }
 
-    /// As decimal digits if YAML knows the number: it may be octal there.
+    /// The text of a number, in decimal digits if YAML parsed it: it may be octal.
     fn number(&self) -> Result<Cow<'a, str>, ValueError> {
         match &self.node.value {
             Value::Number(number, _) if !number.is_f64() => Ok(number.to_string().into()),
@@ -151,7 +151,7 @@ impl<'a> NodeDeserializer<'a> {
         })
     }
 
-    /// The entries that count: without null, without those that are known to be wrong.
+    /// The entries without null values and known errors.
     fn entries(&self) -> Result<impl Iterator<Item = &'a Entry>, ValueError> {
         let entries: &[Entry] = match &self.node.value {
             Value::Map(entries) => entries,
@@ -295,7 +295,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     }
 }
 
-/// The items of a list one by one, without those that are known to be wrong.
+/// The items of a list one by one, without known errors.
 struct Items<'a> {
     items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
     context: &'a Context,

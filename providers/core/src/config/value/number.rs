@@ -2,7 +2,7 @@
 
 use super::ValueError;
 
-/// What an integer type can hold.
+/// The range of an integer type.
 pub(super) trait Integer: TryFrom<i128> {
     const MIN: i128;
     const MAX: i128;
@@ -42,9 +42,9 @@ pub(super) fn integer<T: Integer>(text: Result<&str, ValueError>, go: &str) -> R
         .ok_or_else(|| failed("integer overflow"))
 }
 
-/// `None` if this is no number, `Some(None)` if it is too great even to be looked at.
+/// `None` if the text is not a number, `Some(None)` if the number does not fit.
 fn read(text: &str, signed: bool) -> Option<Option<i128>> {
-    // A sign has no place before an unsigned number, nor a plus before a hexadecimal one.
+    // An unsigned number has no sign, and a hexadecimal number has no plus.
     let (negative, digits) = match text.strip_prefix('-').filter(|_| signed) {
         Some(rest) => (true, rest),
         None => (false, text),

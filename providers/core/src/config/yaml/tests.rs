@@ -259,7 +259,7 @@ fn unknown_and_repeated_keys_are_warnings() {
 }
 
 #[test]
-fn case_counts_unless_the_provider_says_otherwise() {
+fn keys_are_case_sensitive_unless_configured_otherwise() {
     let parsed = read_as(
         KeyCase::Sensitive,
         "tenantId: a\nTenantId: b\nbalancers: [{Name: x}]",
@@ -279,15 +279,15 @@ fn case_counts_unless_the_provider_says_otherwise() {
 }
 
 #[test]
-fn what_is_not_a_config_file_says_so() {
+fn a_file_that_is_not_a_config_is_an_error() {
     for (text, error) in [
         (
             "- a\n",
-            "azure.json:1:1: the file holds a list; write keys with values",
+            "azure.json:1:1: the file contains a list; write keys with values",
         ),
         (
             "hello",
-            "azure.json:1:1: the file holds a text; write keys with values",
+            "azure.json:1:1: the file contains a text; write keys with values",
         ),
         (
             "tenantId: a\n---\ntenantId: b\n",
@@ -351,7 +351,7 @@ fn the_reference_names_nested_keys() {
 }
 
 #[test]
-fn a_broken_document_spoils_no_other() {
+fn a_broken_document_does_not_affect_others() {
     let read = documents("a: 1\n---\nb: [\n---\nc: 3\n---\n~\n");
     let lines: Vec<_> = read
         .iter()

@@ -1,4 +1,4 @@
-//! The `workqueue_*` metrics, under the names that components of Kubernetes have them under.
+//! The `workqueue_*` metrics, with the names of the Kubernetes components.
 
 use std::{
     fmt,
@@ -21,18 +21,18 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use super::{Place, State};
+use super::{Phase, State};
 
 type Label = [(&'static str, &'static str); 1];
 
-/// Where all queues count. A clone counts in the same place; `default()` gives one that is registered nowhere.
+/// The metrics of all queues. Clones share them; those of `default()` are not registered.
 #[derive(Clone, Debug)]
 pub struct QueueMetrics {
     adds: Family<Label, Counter>,
     retries: Family<Label, Counter>,
-    waits: Family<Label, Histogram>,
-    works: Family<Label, Histogram>,
-    watched: Watched,
+    queue_durations: Family<Label, Histogram>,
+    work_durations: Family<Label, Histogram>,
+    collector: QueueCollector,
 }
 
 impl Default for QueueMetrics {
@@ -42,9 +42,9 @@ impl Default for QueueMetrics {
         Self {
             adds: Family::default(),
             retries: Family::default(),
-            waits: durations(),
-            works: durations(),
-            watched: Watched::default(),
+            queue_durations: durations(),
+            work_durations: durations(),
+            collector: QueueCollector::default(),
         }
     }
 }
@@ -56,59 +56,55 @@ fn duration() -> Histogram {
 impl QueueMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "workqueue_adds",
-            "Keys that became ready to be worked on",
-            self.adds.clone(),
-        );
+        registry.register("workqueue_adds", "Keys added to the queue", self.adds.clone());
         registry.register(
             "workqueue_retries",
-            "Keys that are tried again after a failure",
+            "Keys retried after a failure",
             self.retries.clone(),
         );
         registry.register(
             "workqueue_queue_duration_seconds",
-            "Time that a key waited for a worker",
-            self.waits.clone(),
+            "Time a key waited for a worker",
+            self.queue_durations.clone(),
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "Time that a key was worked on",
-            self.works.clone(),
+            "Time to process a key",
+            self.work_durations.clone(),
         );
-        registry.register_collector(Box::new(self.watched.clone()));
+        registry.register_collector(Box::new(self.collector.clone()));
     }
 
-    /// What one queue counts in. Its series are there from the start.
-    pub(super) fn of(&self, name: &'static str) -> Measures {
+    /// The metrics of one queue. Their series exist from the start.
+    pub(super) fn counters(&self, name: &'static str) -> QueueCounters {
         let label = [("name", name)];
-        Measures {
+        QueueCounters {
             adds: self.adds.get_or_create_owned(&label),
             retries: self.retries.get_or_create_owned(&label),
-            waits: self.waits.get_or_create_owned(&label),
-            works: self.works.get_or_create_owned(&label),
+            queue_duration: self.queue_durations.get_or_create_owned(&label),
+            work_duration: self.work_durations.get_or_create_owned(&label),
         }
     }
 
-    pub(super) fn watch<K: Send + 'static>(&self, name: &'static str, state: &Arc<Mutex<State<K>>>)
+    pub(super) fn register_queue<K: Send + 'static>(&self, name: &'static str, state: &Arc<Mutex<State<K>>>)
     where
         State<K>: Send,
     {
         let state: Weak<dyn QueueState> = Arc::<Mutex<State<K>>>::downgrade(state);
-        self.watched.0.lock().push((name, state));
+        self.collector.0.lock().push((name, state));
     }
 }
 
-/// What one queue counts in.
+/// The metrics of one queue.
 #[derive(Clone, Debug)]
-pub(super) struct Measures {
+pub(super) struct QueueCounters {
     adds: Counter,
     retries: Counter,
-    waits: Histogram,
-    works: Histogram,
+    queue_duration: Histogram,
+    work_duration: Histogram,
 }
 
-impl Measures {
+impl QueueCounters {
     pub(super) fn added(&self) {
         self.adds.inc();
     }
@@ -118,19 +114,19 @@ impl Measures {
     }
 
     pub(super) fn waited(&self, time: Duration) {
-        self.waits.observe(time.as_secs_f64());
+        self.queue_duration.observe(time.as_secs_f64());
     }
 
     pub(super) fn worked(&self, time: Duration) {
-        self.works.observe(time.as_secs_f64());
+        self.work_duration.observe(time.as_secs_f64());
     }
 }
 
-/// How a queue stands when somebody looks.
+/// The state of a queue at a scrape.
 #[derive(Clone, Copy, Debug, Default)]
 struct QueueSnapshot {
     ready: usize,
-    /// All that is being worked on, added up.
+    /// The total time of the work in progress.
     unfinished: Duration,
     longest: Duration,
 }
@@ -147,7 +143,7 @@ impl<K: Send> QueueState for Mutex<State<K>> {
             ..QueueSnapshot::default()
         };
         let now = Instant::now();
-        let working = state.keys.values().filter(|entry| entry.place == Place::Working);
+        let working = state.keys.values().filter(|entry| entry.place == Phase::Working);
         for since in working.filter_map(|entry| entry.since) {
             let time = now.saturating_duration_since(since);
             snapshot.unfinished += time;
@@ -157,20 +153,20 @@ impl<K: Send> QueueState for Mutex<State<K>> {
     }
 }
 
-/// Queues that are looked at when somebody scrapes.
+/// Collects the state of all queues at a scrape.
 #[derive(Clone, Default)]
-struct Watched(Arc<Mutex<Vec<Named>>>);
+struct QueueCollector(Arc<Mutex<Vec<NamedQueue>>>);
 
 /// A queue and its name.
-type Named = (&'static str, Weak<dyn QueueState>);
+type NamedQueue = (&'static str, Weak<dyn QueueState>);
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for QueueCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watched")
+        f.write_str("QueueCollector")
     }
 }
 
-impl Collector for Watched {
+impl Collector for QueueCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let depth = Family::<Label, Gauge>::default();
         let unfinished = Family::<Label, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
@@ -191,19 +187,19 @@ impl Collector for Watched {
         }
         depth.encode(encoder.encode_descriptor(
             "workqueue_depth",
-            "Keys that are ready and wait for a worker",
+            "Keys waiting for a worker",
             None,
             MetricType::Gauge,
         )?)?;
         unfinished.encode(encoder.encode_descriptor(
             "workqueue_unfinished_work_seconds",
-            "Time spent so far on all that is being worked on",
+            "Total time of the work in progress",
             None,
             MetricType::Gauge,
         )?)?;
         longest.encode(encoder.encode_descriptor(
             "workqueue_longest_running_processor_seconds",
-            "Time spent so far on what is being worked on for longest",
+            "Time of the longest work in progress",
             None,
             MetricType::Gauge,
         )?)
@@ -220,7 +216,7 @@ mod tests {
     use crate::controllers::{Backoff, WorkQueue};
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_and_what_is_worked_on_can_be_seen() {
+    async fn waiting_keys_and_work_in_progress_are_reported() {
         let (metrics, mut registry) = (QueueMetrics::default(), Registry::default());
         metrics.register(&mut registry);
         let second = Duration::from_secs(1);
@@ -242,7 +238,7 @@ mod tests {
         };
         let has = |line: &str| {
             let text = scrape();
-            assert!(text.lines().any(|there| there == line), "{line} in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         };
         has("workqueue_adds_total{name=\"Nodes\"} 2");
         has("workqueue_depth{name=\"Nodes\"} 1");
@@ -256,7 +252,7 @@ mod tests {
         drop(queue);
         assert!(
             !scrape().contains("workqueue_depth"),
-            "a queue that is gone is not shown"
+            "a dropped queue is not reported"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A listing of machines, and which of them to ask for.
+//! A listing of machines, and the prefix to list.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use super::Record;
 /// The machines whose names begin with a prefix, or as many of them as were read.
 #[derive(Debug)]
 pub(super) struct Listing<R> {
-    /// When it began.
+    /// The start of the listing.
     pub(super) began: Instant,
-    /// Which names it is about; empty: all.
+    /// The prefix of the listed names; empty: all.
     pub(super) prefix: String,
     /// Whether all pages were read.
     pub(super) complete: bool,
@@ -21,23 +21,23 @@ pub(super) struct Listing<R> {
     by_name: Vec<(Box<str>, usize)>,
 }
 
-/// What a listing says of a name.
+/// The machines with a name in a listing.
 #[derive(Debug)]
 pub(super) enum NameMatch<'a, R> {
-    /// Exactly one machine has it.
+    /// Exactly one machine has the name.
     One(&'a Arc<R>),
-    /// Several have, with these ids.
+    /// Several machines have it, with these ids.
     Several(Vec<&'a str>),
-    /// None has.
+    /// No machine has it.
     None,
-    /// The listing does not tell.
+    /// The listing does not cover the name.
     Unknown,
 }
 
 impl<R: Record> Listing<R> {
     pub(super) fn new(began: Instant, prefix: String, mut records: Vec<Arc<R>>, complete: bool) -> Self {
         records.sort_unstable_by(|a, b| a.id().cmp(b.id()));
-        // A machine may come twice if others are created or deleted during the walk.
+        // A machine may be listed twice if others are created or deleted in the meantime.
         records.dedup_by(|a, b| a.id() == b.id());
         records.shrink_to_fit();
         let names = |(index, record): (usize, &Arc<R>)| {
@@ -73,7 +73,7 @@ impl<R: Record> Listing<R> {
             .collect();
         match same.as_slice() {
             [_, _, ..] => NameMatch::Several(same.iter().map(|record| record.id()).collect()),
-            // There may be another on a page that was not read.
+            // A page that was not read may contain another one.
             _ if !self.complete || !name.starts_with(&self.prefix) => NameMatch::Unknown,
             [one] => NameMatch::One(one),
             [] => NameMatch::None,
@@ -82,7 +82,7 @@ impl<R: Record> Listing<R> {
 }
 
 /// A prefix that all names have, and that the names of the same cluster's other nodes are likely to have too: up to the
-/// last separator, without the number. So the batches of a burst share one listing.
+/// last separator, without the number. The batches of a burst then share one listing.
 pub(super) fn common_prefix<'a>(names: impl IntoIterator<Item = &'a str>) -> &'a str {
     let mut names = names.into_iter();
     let Some(first) = names.next() else { return "" };
@@ -165,11 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_read_is_not_known() {
+    fn a_partial_listing_does_not_prove_absence() {
         let partial = listing(&[("a", "node-1")], "", false);
         assert!(
             matches!(partial.by_name("node-1"), NameMatch::Unknown),
-            "another page may have its namesake"
+            "another page may contain the same name"
         );
         assert!(partial.by_id("a").is_some());
         let filtered = listing(&[("a", "node-1")], "node-", true);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_those_of_a_cluster_and_not_of_a_batch() {
+    fn prefixes_are_those_of_a_cluster_instead_of_a_batch() {
         for (names, prefix) in [
             (&["node-10", "node-11", "node-12"][..], "node-"),
             (&["prod-worker-a1", "prod-windows-b2"], "prod-"),

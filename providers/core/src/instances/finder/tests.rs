@@ -19,7 +19,7 @@ impl Record for Machine {
     }
 }
 
-/// A cloud that counts what it is asked. `IDS`: of one targeted read.
+/// A cloud that counts its calls. `IDS`: the most ids of one targeted read.
 #[derive(Clone)]
 struct Cloud<const IDS: usize> {
     machines: Arc<Mutex<BTreeMap<String, String>>>,
@@ -188,17 +188,17 @@ async fn one_machine_is_read_and_many_are_listed() {
 }
 
 #[tokio::test]
-async fn only_a_targeted_read_says_that_an_id_is_absent() {
+async fn only_a_targeted_read_proves_that_an_id_is_absent() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     let states = ask(&finder, &[by_id(1), by_id(77), by_name(78)]).await;
     assert_eq!(ids(&states), ["id-001", "absent", "unresolved"]);
-    // The listing began after the question, so that a name that it lacks is not read again.
+    // The listing began after the question: a missing name is not read again.
     assert_eq!(cloud.calls(), [("by_ids", 1), ("page", 1)]);
 }
 
 #[tokio::test]
-async fn a_cached_listing_says_only_that_a_machine_exists() {
+async fn a_cached_listing_proves_only_that_a_machine_exists() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     ask(&finder, &[by_id(1), by_id(2)]).await;
@@ -248,7 +248,7 @@ async fn a_read_of_many_ids_is_preferred_to_a_listing() {
 }
 
 #[tokio::test]
-async fn what_is_asked_twice_is_read_once() {
+async fn repeated_questions_are_read_once() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     let metadata = InstanceQuery {
@@ -284,7 +284,7 @@ async fn a_name_of_two_machines_is_an_error() {
 }
 
 #[tokio::test]
-async fn nodes_with_other_names_than_their_machines_are_listed_without_a_prefix() {
+async fn machines_with_names_other_than_their_nodes_are_listed_without_a_prefix() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     let queries: Vec<_> = (0..8)
@@ -297,7 +297,7 @@ async fn nodes_with_other_names_than_their_machines_are_listed_without_a_prefix(
 }
 
 #[tokio::test]
-async fn a_listing_that_loses_its_marker_begins_again_once_and_a_failed_one_is_no_absence() {
+async fn a_listing_restarts_once_after_a_lost_marker_and_a_failed_one_proves_no_absence() {
     let cloud = Cloud::<1>::with(30, 10);
     let finder = cloud.finder();
     let all: Vec<_> = (0..30).map(by_id).collect();

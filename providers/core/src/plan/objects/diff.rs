@@ -1,4 +1,4 @@
-//! The difference between how objects are and how they should be, as a plan.
+//! The plan from observed to desired objects.
 
 use std::{
     cmp::Reverse,
@@ -15,14 +15,14 @@ use crate::{
     plan::{Plan, Step},
 };
 
-/// How a part should be.
+/// The desired state of a part.
 #[derive(Clone, Debug)]
 pub struct Desired<K: Kind> {
-    /// All objects. What is observed, not foreign and not among them is deleted.
+    /// All objects. Observed objects that are not foreign and not among them are deleted.
     pub objects: Vec<Object<K>>,
-    /// Kinds that are created and deleted with calls of their own although their parent's could do it.
+    /// Kinds that are created and deleted with separate calls although the call for their parent includes them.
     pub separate: BTreeSet<K>,
-    /// Whether only objects without a parent are created together with what is below them.
+    /// Whether only objects without a parent are created together with their children.
     pub is_below_separate: bool,
     /// Whether the whole list of entries is written, where several changes of a set are one call.
     pub is_whole: fn(&SetDifference) -> bool,
@@ -33,11 +33,11 @@ pub struct Desired<K: Kind> {
 /// How many entries of a set differ, in a set whose [batch](Set::batch) is unlimited.
 #[derive(Clone, Copy, Debug)]
 pub struct SetDifference {
-    /// Entries that are there.
-    pub have: usize,
+    /// Observed entries.
+    pub observed: usize,
     /// Entries that are missing.
     pub add: usize,
-    /// Entries that are there, but not [as desired](super::Entry::is_as).
+    /// Entries that are present, but not [as desired](super::Entry::is_as).
     pub change: usize,
     /// Entries that are not desired.
     pub remove: usize,
@@ -56,7 +56,7 @@ impl<K: Kind> Default for Desired<K> {
 }
 
 impl<K: Kind> Desired<K> {
-    /// The changes that bring the observed objects where they should be, in order.
+    /// The changes from the observed to the desired objects, in order.
     #[must_use]
     pub fn diff(&self, observed: &Objects<K>) -> Plan<Change<K>> {
         let mut diff = Diff {
@@ -71,7 +71,7 @@ impl<K: Kind> Desired<K> {
         let mut desired: Vec<_> = self.objects.iter().collect();
         desired.sort_by_key(|object| object.kind);
         for object in desired {
-            diff.bring(object);
+            diff.create_or_update(object);
         }
         diff.delete_surplus();
         let steps = diff.first.into_iter().chain(diff.steps).chain(diff.last);
@@ -81,8 +81,8 @@ impl<K: Kind> Desired<K> {
         }
     }
 
-    /// As [`diff`](Self::diff), but entries that are ownership tags are added to existing objects only if something else is
-    /// due: what another program created is not written just to be tagged.
+    /// As [`diff`](Self::diff), but ownership tags are added to existing objects only if another change is due: an object that
+    /// another program created is not written just to be tagged.
     #[must_use]
     pub fn diff_and_adopt(
         &self,
@@ -95,10 +95,10 @@ impl<K: Kind> Desired<K> {
                 continue;
             };
             for (name, entries) in &mut object.sets {
-                let is_there = |tag: &K::Entry| have.set(name).iter().any(|entry| entry.key() == tag.key());
+                let is_present = |tag: &K::Entry| have.set(name).iter().any(|entry| entry.key() == tag.key());
                 let stay = entries
                     .iter()
-                    .filter(|entry| !is_ownership_tag(entry) || is_there(entry));
+                    .filter(|entry| !is_ownership_tag(entry) || is_present(entry));
                 *entries = stay.cloned().collect();
             }
         }
@@ -117,7 +117,7 @@ impl<K: Kind> Desired<K> {
 
 struct Diff<'a, K: Kind> {
     desired: &'a Desired<K>,
-    /// What is there once the steps so far are done.
+    /// The objects once the steps so far are done.
     now: Objects<K>,
     first: Vec<Step<Change<K>>>,
     steps: Vec<Step<Change<K>>>,
@@ -131,12 +131,12 @@ impl<K: Kind> Diff<'_, K> {
         self.steps.push(step);
     }
 
-    fn block(&mut self, desired: &Object<K>, field: String, have: &str, want: &str) {
+    fn block(&mut self, object: &Object<K>, field: String, observed: &str, desired: &str) {
         self.blocked.push(Blocked {
-            service: desired.service.clone(),
+            service: object.service.clone(),
             field,
-            have: have.to_owned(),
-            want: want.to_owned(),
+            observed: observed.to_owned(),
+            desired: desired.to_owned(),
         });
     }
 
@@ -175,7 +175,7 @@ impl<K: Kind> Diff<'_, K> {
         self.delete_all(surplus);
     }
 
-    /// Deletes objects, those that need others first, except for those that go with their parents and foreign ones.
+    /// Deletes objects, those that need others first. Skips foreign ones and those that are deleted with their parents.
     fn delete_all(&mut self, mut objects: Vec<(Object<K>, Option<ServiceId>, String)>) {
         objects.retain(|(object, ..)| object.foreign.is_none());
         objects.sort_by_key(|(object, ..)| Reverse(object.kind));
@@ -191,7 +191,7 @@ impl<K: Kind> Diff<'_, K> {
         object.kind.schema().deleted_with_parent && !self.desired.separate.contains(&object.kind)
     }
 
-    /// Deletes an object, and before it those below it that do not go with it.
+    /// Deletes an object, and before it those below it that are not deleted with it.
     fn delete(&mut self, object: &Object<K>, service: Option<&ServiceId>, reason: &str) {
         let children = self.now.all.iter().filter(|child| child.is_child_of(object));
         let children = children.map(|child| (child.clone(), service.cloned(), reason.to_owned()));
@@ -202,7 +202,7 @@ impl<K: Kind> Diff<'_, K> {
         self.push(step.for_service(service).because(reason));
     }
 
-    fn bring(&mut self, desired: &Object<K>) {
+    fn create_or_update(&mut self, desired: &Object<K>) {
         let same = |object: &&Object<K>| object.is_same(desired);
         let found: Vec<_> = self.now.all.iter().filter(same).cloned().collect();
         match found.as_slice() {
@@ -215,8 +215,8 @@ impl<K: Kind> Diff<'_, K> {
             }
             [observed] => self.update(desired, observed, false),
             several => {
-                let have = format!("there {} times", several.len());
-                self.block(desired, desired.title(), &have, "there once");
+                let observed = format!("present {} times", several.len());
+                self.block(desired, desired.title(), &observed, "present once");
             }
         }
     }
@@ -332,9 +332,9 @@ impl<K: Kind> Diff<'_, K> {
         }
         let missing = want.into_iter().filter(|(key, _)| have.get(key) != Some(&true));
         let mut missing: Vec<_> = missing.map(|(_, entry)| entry.clone()).collect();
-        for (entries, state, wanted) in [
-            (&mut missing, "not there", "there"),
-            (&mut surplus, "there", "not there"),
+        for (entries, state, other) in [
+            (&mut missing, "absent", "present"),
+            (&mut surplus, "present", "absent"),
         ] {
             let mut refused: BTreeMap<&str, Vec<K::Entry>> = BTreeMap::new();
             entries.retain(|entry| {
@@ -347,8 +347,8 @@ impl<K: Kind> Diff<'_, K> {
                 .extend(refused.into_iter().map(|(reason, entries)| Blocked {
                     service: desired.service.clone(),
                     field: format!("{} {} of {}", set.name, list(&entries), desired.title()),
-                    have: format!("{state}: {reason}"),
-                    want: wanted.to_owned(),
+                    observed: format!("{state} ({reason})"),
+                    desired: other.to_owned(),
                 }));
         }
         (missing, surplus)
@@ -359,7 +359,7 @@ fn difference<E: Entry>(have: &[E], missing: &[E], surplus: &[E]) -> SetDifferen
     let keys: BTreeSet<_> = have.iter().map(E::key).collect();
     let change = missing.iter().filter(|entry| keys.contains(&entry.key())).count();
     SetDifference {
-        have: have.len(),
+        observed: have.len(),
         add: missing.len() - change,
         change,
         remove: surplus.len(),

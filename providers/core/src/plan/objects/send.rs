@@ -8,7 +8,7 @@ use crate::{Error, ErrorKind, Outcome, Result, Retry};
 /// The calls of a provider for its objects. Ids are in the observed objects.
 #[async_trait]
 pub trait ObjectCalls<K: Kind>: Sync {
-    /// Creates an object and, if there are some, its children. `observed` has the ids that it refers to.
+    /// Creates an object and its children, if any. `observed` has the ids that it refers to.
     async fn create(
         &self,
         object: &Object<K>,
@@ -27,7 +27,7 @@ pub trait ObjectCalls<K: Kind>: Sync {
         Err(unsupported(object, call))
     }
 
-    /// Deletes an object. That there is none is no error.
+    /// Deletes an object. Succeeds if the object does not exist.
     async fn delete(&self, object: &Object<K>, cascade: bool) -> Result<()>;
 
     /// Adds entries to a set of an object. An error means that none was added.
@@ -46,19 +46,19 @@ pub trait ObjectCalls<K: Kind>: Sync {
     }
 }
 
-/// The error for a change that no call makes: a bug.
+/// The error for a change that no call implements: a bug.
 pub fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
     let text = format!(
-        "{} has no call to change its {what}; this is a bug",
+        "the provider has no call to change {what} of {}; this is a bug",
         object.title()
     );
     Error::new(ErrorKind::Unexpected, text)
 }
 
-/// The part is not as it was read, so that nothing was sent: the engine reads it again.
+/// The error if the part changed since it was read, and nothing was sent: the engine reads the part again.
 #[must_use]
 pub fn stale() -> Error {
-    Error::new(ErrorKind::Conflict, "it is not as it was read").with_retry(Retry::Never)
+    Error::new(ErrorKind::Conflict, "the object changed since it was read").with_retry(Retry::Never)
 }
 
 /// Sends a change.
@@ -84,7 +84,7 @@ pub async fn send<K: Kind>(
         Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| Reply::default()),
         Action::Add(set, entries) => bisect(calls, object, set, entries, true).await,
         Action::Remove(set, entries) => {
-            // As they were observed: what the cloud itself put into a new object has an id there.
+            // As they were observed: entries that the cloud itself added to a new object have an id there.
             let observed = entries.iter().filter_map(|entry| object.entry(set.name, entry));
             let observed: Vec<_> = observed.cloned().collect();
             bisect(calls, object, set, &observed, false).await
@@ -119,7 +119,7 @@ async fn bisect<K: Kind>(
                 all.entries.extend(reply.entries);
                 all.refused.extend(reply.refused);
             }
-            (Err(error), _) if matches!(set.batch, 1 | usize::MAX) || !is_of_an_entry(&error) => {
+            (Err(error), _) if matches!(set.batch, 1 | usize::MAX) || !is_about_entries(&error) => {
                 return Err(error);
             }
             (Err(error), [_]) if is_done_already(&error, add) => {}
@@ -141,8 +141,8 @@ async fn bisect<K: Kind>(
     Ok(all)
 }
 
-/// Whether a call was refused because of what it asks for, so that asking for less may help.
-fn is_of_an_entry(error: &Error) -> bool {
+/// Whether a call was refused because of its entries, so that a call with fewer entries may succeed.
+fn is_about_entries(error: &Error) -> bool {
     error.outcome() != Outcome::Unknown
         && matches!(
             error.kind(),

@@ -1,4 +1,4 @@
-//! The decisions.
+//! The model of the fake load balancers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,9 +27,9 @@ pub struct Model;
 pub enum Key {
     /// A balancer.
     Id(u64),
-    /// A balancer that is to be made.
+    /// A balancer that does not exist yet.
     New(String),
-    /// Which Services each node lets in.
+    /// The Services of each node.
     Hosts,
 }
 
@@ -62,7 +62,7 @@ pub struct Directory {
     pub(super) on_hosts: BTreeSet<String>,
 }
 
-/// How a part is.
+/// The observed state of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observed {
     /// A balancer, or none.
@@ -71,21 +71,21 @@ pub enum Observed {
     Hosts(BTreeMap<String, BTreeSet<String>>),
 }
 
-/// How a part should be.
+/// The desired state of a part.
 #[derive(Debug)]
 pub enum Desired {
-    /// Like this; without nodes it keeps its members.
+    /// A balancer like this; without nodes it keeps its members.
     Balancer {
         like: Balancer,
         service: ServiceId,
         nodes: Option<BTreeSet<String>>,
         ownership_tag: OwnershipTag,
     },
-    /// As it is, but for its members.
-    Kept(Option<BTreeSet<String>>),
-    /// Not there.
-    Gone(OwnershipTag),
-    /// The Services that may come in, those that may not any more, and the nodes, if there are any.
+    /// The existing balancer, with other members if there are nodes.
+    Frozen(Option<BTreeSet<String>>),
+    /// No balancer.
+    Absent(OwnershipTag),
+    /// The Services to add and to remove, and the nodes, if there are any.
     Hosts {
         joins: BTreeSet<String>,
         leaves: BTreeSet<String>,
@@ -93,17 +93,17 @@ pub enum Desired {
     },
 }
 
-/// What the cloud answers to a create.
+/// The cloud's reply to a create.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub(super) id: u64,
     pub(super) address: String,
 }
 
-/// What can be done.
+/// The action of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Makes a balancer.
+    /// Creates a balancer.
     Create(Balancer),
     /// Sets its ports.
     Ports(BTreeSet<String>),
@@ -111,7 +111,7 @@ pub enum Action {
     Members(BTreeSet<String>),
     /// Deletes it.
     Delete,
-    /// On a node: Services to let in, and to keep out.
+    /// On a node: Services to add, and to remove.
     Host(BTreeSet<String>, BTreeSet<String>),
 }
 
@@ -120,7 +120,7 @@ pub enum Action {
 pub struct ModelChange {
     /// The name of the balancer or node.
     pub thing: String,
-    /// What is done to it.
+    /// The action.
     pub action: Action,
 }
 
@@ -151,7 +151,7 @@ impl plan::Change for ModelChange {
             Action::Host(joins, leaves) => (
                 "host_update",
                 Effect::Change,
-                format!("let {joins:?} into node {thing} and {leaves:?} no more"),
+                format!("add {joins:?} to node {thing}, remove {leaves:?}"),
             ),
         };
         StepDescription::new(label, effect, sentence)
@@ -264,8 +264,8 @@ impl PartModel for Model {
         }
     }
 
-    fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
-        let services = &world.services;
+    fn orphans(&self, snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
+        let services = &snapshot.services;
         let known: BTreeSet<_> = services.iter().map(|service| service.id.to_string()).collect();
         let orphans = directory
             .balancers
@@ -321,13 +321,13 @@ impl PartModel for Model {
         match members.first() {
             Some(member) if member.membership == Membership::Active => desired_balancer(member, cluster),
             Some(member) if member.membership != Membership::Leaving => {
-                Desired::Kept(if member.follows_nodes() {
+                Desired::Frozen(if member.follows_nodes() {
                     node_names(cluster)
                 } else {
                     None
                 })
             }
-            _ => Desired::Gone(cluster.ownership_tag.clone()),
+            _ => Desired::Absent(cluster.ownership_tag.clone()),
         }
     }
 
@@ -462,15 +462,15 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelChange
                 plan.blocked.push(Blocked {
                     service: Some(service.clone()),
                     field: format!("wood of balancer {}", have.name),
-                    have: have.wood.clone(),
-                    want: like.wood.clone(),
+                    observed: have.wood.clone(),
+                    desired: like.wood.clone(),
                 });
             }
         }
-        (Desired::Kept(Some(nodes)), Some(have)) if nodes != &have.members => {
+        (Desired::Frozen(Some(nodes)), Some(have)) if nodes != &have.members => {
             step(&have.name, Action::Members(nodes.clone()), None);
         }
-        (Desired::Gone(ownership_tag), Some(have)) if may_change(ownership_tag, have) => {
+        (Desired::Absent(ownership_tag), Some(have)) if may_change(ownership_tag, have) => {
             step(&have.name, Action::Delete, None);
         }
         _ => {}

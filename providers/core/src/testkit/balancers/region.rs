@@ -1,4 +1,4 @@
-//! The calls.
+//! The cloud calls of the fake load balancers.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,12 +19,12 @@ use crate::{
     plan::{Change as _, Fact, GatheredInputs, Member, Outcome, PartCloud, ScopeCheck, Wait},
 };
 
-/// A look at a part.
+/// A read of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// Which one.
+    /// The key of the part.
     pub part: String,
-    /// Nothing older than some moment would do.
+    /// Whether the answer had to be newer than some moment.
     pub fresh: bool,
     /// The priority.
     pub priority: Priority,
@@ -40,9 +40,9 @@ pub(crate) struct State {
     pub(super) writes: Vec<String>,
     pub(super) reads: Vec<Read>,
     last: u64,
-    /// How often steps must still be asked about.
-    pub(super) under_way: HashMap<String, u32>,
-    /// The listing that is remembered, and when it was asked for.
+    /// The number of polls until each accepted step is done.
+    pub(super) in_progress: HashMap<String, u32>,
+    /// The cached listing, and when it was read.
     directory: Option<(Instant, Arc<Directory>)>,
 }
 
@@ -69,20 +69,20 @@ impl State {
             self.last += 1;
             let id = self.last;
             let address = format!("192.0.2.{id}");
-            let made = Balancer {
+            let created = Balancer {
                 id: Fact::Known(id),
                 address: Fact::Known(address.clone()),
                 ..new.clone()
             };
-            self.balancers.insert(id, made);
+            self.balancers.insert(id, created);
             return Ok(Some(Reply { id, address }));
         }
-        let gone = || Error::new(ErrorKind::NotFound, "there is no such balancer");
+        let not_found = || Error::new(ErrorKind::NotFound, "balancer not found");
         let Observed::Balancer(Some(seen)) = seen else {
-            return Err(gone());
+            return Err(not_found());
         };
         let id = *seen.id.get()?;
-        let balancer = self.balancers.get_mut(&id).ok_or_else(gone)?;
+        let balancer = self.balancers.get_mut(&id).ok_or_else(not_found)?;
         match &change.action {
             Action::Ports(ports) => balancer.ports.clone_from(ports),
             Action::Members(members) => balancer.members.clone_from(members),
@@ -122,7 +122,7 @@ impl PartCloud<Model> for FakeBalancers {
         cluster: &ClusterView,
         _: ReadOptions,
     ) -> Result<GatheredInputs<()>> {
-        // Only that a cluster without a name is a mistake of the caller.
+        // A cluster without a name is an error of the caller.
         if cluster.name.is_empty() {
             return Err(Error::new(ErrorKind::Unexpected, "the cluster has no name"));
         }
@@ -172,7 +172,7 @@ impl PartCloud<Model> for FakeBalancers {
             return Ok(Outcome::Done(reply));
         }
         let polls = state.polls;
-        state.under_way.insert(sentence.clone(), polls);
+        state.in_progress.insert(sentence.clone(), polls);
         Ok(Outcome::Accepted {
             reply,
             ticket: sentence,
@@ -182,7 +182,7 @@ impl PartCloud<Model> for FakeBalancers {
 
     async fn poll(&self, _: &Key, ticket: &String, _: Priority) -> Result<Option<Wait>> {
         let mut state = self.state.lock();
-        let left = state.under_way.entry(ticket.clone()).or_default();
+        let left = state.in_progress.entry(ticket.clone()).or_default();
         *left = left.saturating_sub(1);
         Ok((*left > 0).then_some(WAIT))
     }

@@ -1,6 +1,6 @@
-//! The part of the suite about load balancers.
+//! The conformance scenarios of load balancers.
 //!
-//! The scenarios know Services, nodes and calls, not what a cloud's load balancer consists of. They hold for clouds whose
+//! The scenarios use Services, nodes and calls, not the objects that a cloud's load balancer consists of. They hold for clouds whose
 //! API has objects and for clouds whose load balancer is one document.
 
 mod failures;
@@ -24,23 +24,23 @@ use crate::{
 /// rules), and with limits that do not slow down the suite.
 #[async_trait]
 pub trait BalancerSubject: Send + Sync {
-    /// Empties the cloud: no machine, no load balancer, no failure that is still due.
+    /// Empties the cloud: no machine, no load balancer, no pending failure.
     async fn reset(&self) -> Result<(), BoxError>;
 
-    /// Starts a provider that knows nothing.
+    /// Starts a provider with empty caches.
     async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError>;
 
     /// Creates a machine and returns its node: eligible, ready, with an address if members are known by their addresses.
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError>;
 
-    /// Everything that Services can have in the cloud, as sorted lines. What differs from run to run (ids, addresses that
-    /// nobody chose) is replaced by words. An object that exists twice is two lines.
+    /// All objects in the cloud that Services can own, as sorted lines. Values that differ from run to run (ids, assigned
+    /// addresses) are replaced by words. An object that exists twice is two lines.
     async fn picture(&self) -> Result<Vec<String>, BoxError>;
 
-    /// The calls since this was last asked, in order.
+    /// The calls since the last call of this method, in order.
     fn take_calls(&self) -> Vec<CloudCall>;
 
-    /// The most calls that the suite's Service may cost.
+    /// The most calls for the suite's Service.
     fn budgets(&self) -> Budgets;
 
     /// Whether a call can fail in this way.
@@ -49,21 +49,21 @@ pub trait BalancerSubject: Send + Sync {
     }
 
     /// Makes the call number `nth` from now (from 1; every call of [`Self::take_calls`] counts) fail once. With
-    /// [`Failure::NoReply`], the future ends when the call was carried out.
+    /// [`Failure::NoReply`], the future ends when the cloud has executed the call.
     fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()>;
 
-    /// How many calls of a turn fail, one in each run; spread evenly. Few where a run takes seconds.
+    /// How many calls of each phase fail, one in each run, evenly spread. Few if a run takes seconds.
     fn failure_points(&self) -> usize {
         usize::MAX
     }
 
-    /// Edits that somebody else can make in the cloud.
+    /// Edits that another client can make in the cloud.
     fn edits(&self) -> &[Edit];
 
     /// Makes the edit of this name.
     async fn edit(&self, name: &str) -> Result<(), BoxError>;
 
-    /// Changes what only this cloud's Services can ask for. [`Self::picture`] must show it.
+    /// Changes a field or annotation that is specific to this cloud. [`Self::picture`] must show it.
     fn change(&self, _service: &mut ServiceView) {}
 
     /// Waits until the instant. A simulator whose clock belongs to the test advances it.
@@ -77,38 +77,38 @@ pub trait BalancerSubject: Send + Sync {
 pub struct CloudCall {
     /// The operation, as the cloud names it.
     pub operation: String,
-    /// What it is for.
+    /// The kind of the call.
     pub kind: CallKind,
 }
 
-/// What a call is for.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// It reads.
+    /// A read.
     Read,
-    /// It writes.
+    /// A write.
     Write,
-    /// It authenticates. It costs nothing and never fails.
+    /// An authentication. It is not counted and never fails.
     Authentication,
 }
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The cloud is at work on the object; nothing was done.
+    /// The object is busy; the call had no effect.
     Busy,
-    /// Too many requests; nothing was done.
+    /// Too many requests; the call had no effect.
     Throttled,
-    /// The service failed; nothing was done.
+    /// The service failed; the call had no effect.
     Unavailable,
-    /// The call was carried out, and the connection broke before the reply.
+    /// The call was executed, and the connection broke before the reply.
     LostReply,
-    /// The call was carried out, and no reply ever comes.
+    /// The call was executed, and no reply ever arrives.
     NoReply,
 }
 
 impl Failure {
-    /// Every way.
+    /// All failures.
     pub const ALL: [Self; 5] = [
         Self::Busy,
         Self::Throttled,
@@ -118,12 +118,12 @@ impl Failure {
     ];
 }
 
-/// Something that somebody else does to the cloud while the suite's Service `web` has its load balancer.
+/// An edit in the cloud by another client while the suite's Service `web` has its load balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
-    /// What it is.
+    /// The name of the edit.
     pub name: &'static str,
-    /// What becomes of it.
+    /// The expected result.
     pub expected: EditResult,
 }
 
@@ -135,51 +135,51 @@ impl Edit {
     }
 }
 
-/// What becomes of an edit.
+/// The result of an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditResult {
     /// The next process reverts it: an object of ours was deleted, or a field that we set was changed.
     Reverted,
-    /// It stays for as long as the load balancer: a field that the provider does not know, or that people may set.
+    /// It is kept until the load balancer is deleted: a field that the provider does not manage, or that users may set.
     Kept,
-    /// It stays for ever: an object of somebody else. It can be made without a load balancer, too.
+    /// It is never reverted: a foreign object. The edit works without a load balancer, too.
     Foreign,
 }
 
-/// Calls.
+/// The calls of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Exactly so many writes.
+    /// The exact number of writes.
     pub writes: usize,
-    /// At most so many reads, polls included.
+    /// The most reads, including polls.
     pub reads: usize,
 }
 
-/// What the suite's Service with three ports costs in a cluster with six nodes.
+/// The calls for the suite's Service with three ports in a cluster with six nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
-    /// It is created.
+    /// The Service is created.
     pub create: Cost,
-    /// Reads of a process that starts and finds nothing to do.
+    /// Reads of a process that starts and has no changes to apply.
     pub restart_reads: usize,
     /// A node joins.
     pub join: Cost,
-    /// It is deleted, after one of its nodes left the cluster.
+    /// The Service is deleted, after one of its nodes left the cluster.
     pub delete: Cost,
 }
 
-/// Runs every scenario of the part about load balancers: [`balancer_scenarios`] and [`balancer_failures`] of every kind.
+/// Runs every scenario of load balancers: [`balancer_scenarios`] and [`balancer_failures`] of every kind.
 ///
 /// # Panics
 ///
-/// If a scenario fails; the message lists all that did.
+/// A scenario fails; the message lists all failed ones.
 pub async fn balancers(subject: &dyn BalancerSubject) {
     let mut failed = scenarios::run(subject).await;
     failed.extend(failures::run(subject, &Failure::ALL).await);
     report(&failed);
 }
 
-/// The tests of [`balancers`], as functions that run side by side, each with a new subject.
+/// The tests of [`balancers`], as functions that run in parallel, each with a new subject.
 ///
 /// ```ignore
 /// balancer_tests!(Simulated::new().await);
@@ -211,16 +211,16 @@ macro_rules! balancer_tests {
 ///
 /// # Panics
 ///
-/// If a scenario fails; the message lists all that did.
+/// A scenario fails; the message lists all failed ones.
 pub async fn balancer_scenarios(subject: &dyn BalancerSubject) {
     report(&scenarios::run(subject).await);
 }
 
-/// The half of [`balancers`] in which each call fails once, in one way: tests of several subjects can run side by side.
+/// The half of [`balancers`] in which each call fails once, in one way: tests of several subjects can run in parallel.
 ///
 /// # Panics
 ///
-/// If a scenario fails; the message lists all that did.
+/// A scenario fails; the message lists all failed ones.
 pub async fn balancer_failures(subject: &dyn BalancerSubject, failure: Failure) {
     report(&failures::run(subject, &[failure]).await);
 }
@@ -234,7 +234,7 @@ fn report(failed: &[String]) {
     );
 }
 
-/// An empty cloud with a cluster of so many nodes, and a new process.
+/// Creates an empty cloud, a cluster with this number of nodes, and a new process.
 async fn new_cluster(subject: &dyn BalancerSubject, nodes: usize) -> Result<TestCluster, BoxError> {
     subject.reset().await?;
     let mut cluster = TestCluster::new(subject.start().await?, subject.wait_until());
@@ -245,14 +245,14 @@ async fn new_cluster(subject: &dyn BalancerSubject, nodes: usize) -> Result<Test
     Ok(cluster)
 }
 
-/// One more node.
+/// Adds a node.
 async fn join(subject: &dyn BalancerSubject, cluster: &mut TestCluster) -> Checked {
     let name = format!("conf-node-{}", cluster.nodes.len());
     cluster.nodes.push(subject.create_node(&name).await?);
     Ok(())
 }
 
-/// A cluster of two nodes whose Service `web` has its load balancer.
+/// Creates a cluster of two nodes whose Service `web` has a load balancer.
 async fn served(subject: &dyn BalancerSubject) -> Result<TestCluster, BoxError> {
     let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("web", &[80, 443]));
@@ -261,7 +261,7 @@ async fn served(subject: &dyn BalancerSubject) -> Result<TestCluster, BoxError> 
     Ok(cluster)
 }
 
-/// The Service `web`, which must have an address.
+/// Returns the Service `web`, which must have an address.
 fn web(cluster: &mut TestCluster) -> Result<&mut ServiceView, BoxError> {
     let web = cluster
         .services
@@ -272,7 +272,7 @@ fn web(cluster: &mut TestCluster) -> Result<&mut ServiceView, BoxError> {
     Ok(web)
 }
 
-/// Passes until nothing changes, after which nobody complains.
+/// Runs passes until nothing changes, and checks that no problem is reported.
 async fn settle(cluster: &mut TestCluster) -> Checked {
     cluster.settle().await?;
     let complaints = cluster.complaints();
@@ -280,14 +280,14 @@ async fn settle(cluster: &mut TestCluster) -> Checked {
     Ok(())
 }
 
-/// A new process.
+/// Starts a new process.
 async fn restart(subject: &dyn BalancerSubject, cluster: &mut TestCluster) -> Checked {
     cluster.cloud = subject.start().await?;
     subject.take_calls();
     Ok(())
 }
 
-/// Passes that write nothing.
+/// Runs passes, and checks that they write nothing.
 async fn settle_without_writes(subject: &dyn BalancerSubject, cluster: &mut TestCluster) -> Checked {
     subject.take_calls();
     settle(cluster).await?;
@@ -297,11 +297,11 @@ async fn settle_without_writes(subject: &dyn BalancerSubject, cluster: &mut Test
 fn no_writes(subject: &dyn BalancerSubject) -> Checked {
     let calls = subject.take_calls().into_iter();
     let writes: Vec<_> = calls.filter(|call| call.kind == CallKind::Write).collect();
-    ensure!(writes.is_empty(), "there were writes: {writes:?}");
+    ensure!(writes.is_empty(), "unexpected writes: {writes:?}");
     Ok(())
 }
 
-/// Deletes the Service `web`, after which the cloud holds this and nothing else.
+/// Deletes the Service `web`, and checks that the cloud contains exactly the objects of `left`.
 async fn delete(subject: &dyn BalancerSubject, cluster: &mut TestCluster, left: &[String]) -> Checked {
     web(cluster)?.deleting = true;
     settle(cluster).await?;
@@ -312,21 +312,22 @@ async fn delete(subject: &dyn BalancerSubject, cluster: &mut TestCluster, left: 
     same(&subject.picture().await?, left)
 }
 
-/// The lines are the same, in any order.
-fn same(have: &[String], want: &[String]) -> Checked {
-    let (surplus, missing) = (lines_without(have, want), lines_without(want, have));
+/// Checks that the lines are the same, in any order.
+fn same(observed: &[String], expected: &[String]) -> Checked {
+    let surplus = lines_without(observed, expected);
+    let missing = lines_without(expected, observed);
     ensure!(
         surplus.is_empty() && missing.is_empty(),
-        "the cloud has {surplus:#?} in place of {missing:#?}"
+        "the cloud has {surplus:#?} instead of {missing:#?}"
     );
     Ok(())
 }
 
-/// The lines without those of `others`, each as often as it is there.
+/// Returns the lines without those of `others`. Each line of `others` removes one.
 fn lines_without(lines: &[String], others: &[String]) -> Vec<String> {
     let mut rest = lines.to_vec();
     for line in others {
-        if let Some(at) = rest.iter().position(|have| have == line) {
+        if let Some(at) = rest.iter().position(|other| other == line) {
             rest.remove(at);
         }
     }

@@ -1,44 +1,44 @@
-//! Generated cases: what the cluster itself built, perhaps half, and what others did to it.
+//! Generated cases: objects that the cluster created, perhaps incompletely, and edits by other clients.
 
 use std::{fmt, sync::Arc};
 
 use proptest::{collection::vec, option, prelude::*, sample};
 
-use super::{Lawful, Weather, weather};
+use super::{CloudBehavior, Lawful, behavior};
 use crate::load_balancer::ClusterSnapshot;
 
-/// A cloud as it was found, and what the cluster wants of it one after the other.
+/// The initial state of a cloud, and the snapshots of the cluster to reconcile it with, in order.
 #[derive(Clone, Debug)]
 pub struct Case<T> {
-    /// What was in the cloud before the cluster.
+    /// The contents of the cloud before the cluster.
     pub ground: T,
-    /// What the cluster was like when it built, and after how many writes its process was killed, if it was.
+    /// The earlier snapshots of the cluster, and the number of writes before its process was killed, if it was.
     pub built: Vec<(ClusterSnapshot, Option<usize>)>,
-    /// What others did after that: the name of an [`Edit`], and to which object.
+    /// The edits after that: the name of an [`Edit`], and the number of the object.
     pub edits: Vec<(String, usize)>,
-    /// What the cluster is like, then how it changes. At least one.
+    /// The snapshots of the cluster, at least one.
     pub worlds: Vec<ClusterSnapshot>,
-    /// How the cloud answers.
-    pub weather: Weather,
+    /// The replies of the cloud.
+    pub behavior: CloudBehavior,
 }
 
 impl<T> Case<T> {
-    /// A cloud in which the cluster has built nothing yet.
+    /// A cloud in which the cluster has created nothing yet.
     pub fn of(ground: T, worlds: Vec<ClusterSnapshot>) -> Self {
         Self {
             ground,
             built: Vec::new(),
             edits: Vec::new(),
             worlds,
-            weather: Weather::default(),
+            behavior: CloudBehavior::default(),
         }
     }
 }
 
-/// What an edit does, with its number.
+/// The function of an edit, with its number.
 type Apply<T> = dyn Fn(&mut T, usize) + Send + Sync;
 
-/// Something that another client of the cloud does.
+/// A change by another client of the cloud.
 pub struct Edit<T> {
     /// Its name; unique.
     pub name: String,
@@ -46,7 +46,7 @@ pub struct Edit<T> {
 }
 
 impl<T> Edit<T> {
-    /// An edit. Its number chooses among the objects that it may concern; it does nothing if there is none.
+    /// An edit. Its number selects one of the objects that it may change; it does nothing if no such object exists.
     pub fn new(name: impl Into<String>, apply: impl Fn(&mut T, usize) + Send + Sync + 'static) -> Self {
         Self {
             name: name.into(),
@@ -88,7 +88,7 @@ pub fn cases<L: Lawful>(model: &L) -> impl Strategy<Value = Case<L::Truth>> + us
     // Sometimes nothing but the edits has changed.
     let (worlds, stays) = (vec(world, 1..=2), proptest::bool::weighted(0.4));
     let ground = model.ground();
-    (built, edits, worlds, stays, weather()).prop_map(move |(built, edits, mut worlds, stays, weather)| {
+    (built, edits, worlds, stays, behavior()).prop_map(move |(built, edits, mut worlds, stays, behavior)| {
         if let (true, Some((last, _)), Some(first)) = (stays, built.last(), worlds.first_mut()) {
             first.clone_from(last);
         }
@@ -97,7 +97,7 @@ pub fn cases<L: Lawful>(model: &L) -> impl Strategy<Value = Case<L::Truth>> + us
             built,
             edits,
             worlds,
-            weather,
+            behavior,
         }
     })
 }

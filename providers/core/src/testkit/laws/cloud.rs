@@ -1,4 +1,4 @@
-//! A cloud in memory, made of the model's own fold.
+//! A cloud in memory that applies changes with the model's own fold.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,37 +13,37 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Lawful, Weather, different, foreign};
+use super::{CloudBehavior, Lawful, different, foreign};
 use crate::{
-    Error, ErrorKind, Outcome as Fate, Priority, Result, Retry,
+    Error, ErrorKind, Outcome as WriteOutcome, Priority, Result, Retry,
     load_balancer::{ClusterView, ReadOptions},
     plan::{
         Change as _, GatheredInputs, Member, Membership, Outcome, PartCloud, PartModel, ScopeCheck, Wait,
     },
 };
 
-/// What goes wrong with one write.
+/// The failure of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The process is killed before the write is sent.
     KilledBefore,
-    /// The process is killed when the write was carried out and its reply is on the way.
+    /// The process is killed when the write was carried out and before its reply arrives.
     KilledAfterCommit,
     /// The process is killed right after the reply.
     KilledAfterReply,
-    /// No answer came; the write was carried out.
+    /// No answer arrived; the write was carried out.
     NoAnswerDone,
-    /// No answer came; the write was not carried out.
+    /// No answer arrived; the write was not carried out.
     NoAnswerNotDone,
     /// The cloud failed and did nothing.
     Unavailable,
-    /// Something else is at work.
+    /// The object is busy.
     Busy,
-    /// It is not as it was.
+    /// The object has changed.
     Stale,
     /// The cloud accepts the write, works on it, and fails.
     AcceptedThenFailed,
-    /// The process is killed when the write was carried out, and everything that the cloud is at work on then fails.
+    /// The process is killed when the write was carried out, and all changes that the cloud has not finished fail.
     KilledThenFailed,
 }
 
@@ -54,7 +54,7 @@ impl Fault {
         Self::KilledAfterCommit,
         Self::KilledAfterReply,
     ];
-    const TROUBLES: [Self; 5] = [
+    const ERRORS: [Self; 5] = [
         Self::NoAnswerDone,
         Self::NoAnswerNotDone,
         Self::Unavailable,
@@ -62,13 +62,13 @@ impl Fault {
         Self::Stale,
     ];
 
-    /// What goes wrong with write number `at` in the tests: every kill, and the other troubles in turn.
+    /// The faults of write number `at` in the tests: every kill, and one of the errors.
     pub(super) fn for_write(at: usize) -> impl Iterator<Item = Self> {
-        let trouble = Self::TROUBLES.into_iter().cycle().nth(at % Self::TROUBLES.len());
-        Self::KILLS.into_iter().chain(trouble)
+        let error = Self::ERRORS.into_iter().cycle().nth(at % Self::ERRORS.len());
+        Self::KILLS.into_iter().chain(error)
     }
 
-    /// What goes wrong while something is being built: the process is killed, or the cloud fails.
+    /// The faults while an object is being built: the process is killed, or the cloud fails.
     pub(super) const WHILE_BUILDING: [Self; 3] = [
         Self::KilledAfterCommit,
         Self::KilledThenFailed,
@@ -76,10 +76,10 @@ impl Fault {
     ];
 }
 
-/// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.
+/// The next id in all clouds, so that a cloud that continues with the objects of another one does not repeat its ids.
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
-/// A cloud in memory. Holds a truth, counts what is sent, and can go wrong.
+/// A cloud in memory. It has objects, counts writes, and can fail.
 pub struct MemoryCloud<L: Lawful> {
     model: L,
     state: Mutex<State<L>>,
@@ -89,28 +89,28 @@ pub struct MemoryCloud<L: Lawful> {
 struct State<L: Lawful> {
     truth: L::Truth,
     directory: Option<Arc<L::Directory>>,
-    weather: Weather,
+    behavior: CloudBehavior,
     fault: Option<(usize, Fault)>,
-    /// Writes that came, refused ones included.
+    /// The number of writes, refused ones included.
     attempts: usize,
     /// Sentences of the writes that were carried out.
     done: Vec<String>,
-    /// The accepted changes by their sentences: the part, and how often it must still be polled.
+    /// The accepted changes by their sentences: the part, and the number of remaining polls.
     polls: HashMap<String, (L::Key, u8)>,
-    /// Accepted changes that fail in the end.
+    /// Accepted changes that will fail.
     failing: HashSet<String>,
     /// The last members of each part: leftovers are found by their names.
     members: HashMap<L::Key, Vec<Member<L>>>,
-    /// The cluster for which it was last asked.
+    /// The cluster of the last request.
     cluster: ClusterView,
     dead: bool,
-    rude: Option<String>,
+    foreign_change: Option<String>,
     destroyed: Option<String>,
     scope_check: ScopeCheck,
     names_ids: bool,
 }
 
-/// Gives ids to what is created.
+/// The ids of created objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids {
     serial: u64,
@@ -118,8 +118,8 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Another id every time. What was built before the laws began has the id `kind-name`, so that Services can have it
-    /// in their annotations.
+    /// A unique id. Objects that were built before the laws began have the id `kind-name`, so that Services can have it in
+    /// their annotations.
     #[must_use]
     pub fn id(&self, kind: &str, name: &str) -> String {
         if self.is_by_name {
@@ -129,13 +129,13 @@ impl Ids {
         }
     }
 
-    /// Another number every time.
+    /// A unique number.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.serial
     }
 
-    /// Another address every time.
+    /// A unique address.
     #[must_use]
     pub fn address(&self) -> String {
         let serial = self.serial;
@@ -149,15 +149,15 @@ impl Ids {
 }
 
 impl<L: Lawful> MemoryCloud<L> {
-    /// A cloud that holds this.
+    /// A cloud with these contents.
     #[must_use]
-    pub fn new(model: L, truth: L::Truth, weather: Weather) -> Self {
+    pub fn new(model: L, truth: L::Truth, behavior: CloudBehavior) -> Self {
         Self {
             model,
             state: Mutex::new(State {
                 truth,
                 directory: None,
-                weather,
+                behavior,
                 fault: None,
                 attempts: 0,
                 done: Vec::new(),
@@ -166,7 +166,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 members: HashMap::new(),
                 cluster: ClusterView::default(),
                 dead: false,
-                rude: None,
+                foreign_change: None,
                 destroyed: None,
                 scope_check: ScopeCheck::Verified,
                 names_ids: false,
@@ -175,51 +175,51 @@ impl<L: Lawful> MemoryCloud<L> {
         }
     }
 
-    /// What it holds.
+    /// The contents of the cloud.
     pub fn truth(&self) -> L::Truth {
         self.state.lock().truth.clone()
     }
 
-    /// Changes what it holds, as somebody else would.
+    /// Changes the contents as another client would.
     pub fn edit(&self, edit: impl FnOnce(&mut L::Truth)) {
         let mut state = self.state.lock();
         edit(&mut state.truth);
         state.directory = None;
     }
 
-    /// Lets the write number `at` (from 0, counted from now) go wrong.
+    /// Lets the write number `at` (from 0, counted from now) fail.
     pub fn fail(&self, at: usize, fault: Fault) {
         let mut state = self.state.lock();
         state.attempts = 0;
         state.fault = Some((at, fault));
     }
 
-    /// The sentences of the writes that were carried out since this was last asked.
+    /// The sentences of the writes that were carried out since the last call.
     pub fn take_done(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().done)
     }
 
-    /// What a write did to something that is not ours, if one did.
-    pub(super) fn rude(&self) -> Option<String> {
-        self.state.lock().rude.clone()
+    /// The first change of a foreign object, if any.
+    pub(super) fn foreign_change(&self) -> Option<String> {
+        self.state.lock().foreign_change.clone()
     }
 
-    /// What was deleted under a member that stays, if anything was.
+    /// The first deletion although members stay, if any.
     pub(super) fn destroyed(&self) -> Option<String> {
         self.state.lock().destroyed.clone()
     }
 
-    /// From now on this is the result of a check of the credentials' scope.
+    /// Sets the result of checks of the credentials' scope.
     pub fn set_scope_check(&self, scope_check: ScopeCheck) {
         self.state.lock().scope_check = scope_check;
     }
 
-    /// From now on [`Ids`] are names.
+    /// Derives [`Ids`] from names from now on.
     pub(super) fn name_ids(&self) {
         self.state.lock().names_ids = true;
     }
 
-    /// A new process.
+    /// Starts a new process.
     pub(super) fn revive(&self) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -233,7 +233,7 @@ impl<L: Lawful> MemoryCloud<L> {
         }
     }
 
-    /// Ends here if the process is dead.
+    /// Never returns if the process is dead.
     async fn live(&self) {
         if self.state.lock().dead {
             self.killed.notify_one();
@@ -255,7 +255,7 @@ impl<L: Lawful> MemoryCloud<L> {
         };
         let reply = self.model.reply(change, seen, &ids);
         let before = foreign(&self.model, &state.truth);
-        // The cloud changes what is in it, not what the engine saw.
+        // The cloud changes its own contents, not those that the engine observed.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
         if self.model.destroys(change)
             && members
@@ -271,7 +271,7 @@ impl<L: Lawful> MemoryCloud<L> {
         self.model.store(&mut state.truth, key, view);
         let after = foreign(&self.model, &state.truth);
         if before != after {
-            state.rude.get_or_insert_with(|| {
+            state.foreign_change.get_or_insert_with(|| {
                 let (was, is) = different(&before, &after);
                 format!("`{sentence}` changed {was:?} to {is:?}")
             });
@@ -291,9 +291,9 @@ impl<L: Lawful> MemoryCloud<L> {
             return Some(fault);
         }
         let every = |every: u8| every > 0 && attempt % usize::from(every) == usize::from(every) - 1;
-        if every(state.weather.busy_every) {
+        if every(state.behavior.busy_every) {
             Some(Fault::Busy)
-        } else if every(state.weather.stale_every) {
+        } else if every(state.behavior.stale_every) {
             Some(Fault::Stale)
         } else {
             None
@@ -302,7 +302,7 @@ impl<L: Lawful> MemoryCloud<L> {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorKind::Timeout, "no answer").with_outcome(Fate::Unknown)
+    Error::new(ErrorKind::Timeout, "no answer").with_outcome(WriteOutcome::Unknown)
 }
 
 fn conflict(retry: Retry) -> Error {
@@ -337,7 +337,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         _: ReadOptions,
     ) -> Result<GatheredInputs<L::Inputs>> {
         self.live().await;
-        // Asked in every pass, also in one that goes on with what it saw before.
+        // Called in every pass, even in one that continues with an earlier observation.
         let mut state = self.state.lock();
         state.members.insert(key.clone(), members.to_vec());
         state.cluster.clone_from(cluster);
@@ -398,7 +398,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
             self.die();
         }
         let mut state = self.state.lock();
-        let polls = state.weather.polls;
+        let polls = state.behavior.polls;
         let description = change.describe();
         if polls == 0 || !description.needs_idle {
             return Ok(Outcome::Done(reply));
@@ -417,7 +417,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let Some((_, left)) = state.polls.get_mut(ticket) else {
-            let text = format!("{key}: `{ticket}` is not under way");
+            let text = format!("{key}: `{ticket}` is not in progress");
             return Err(Error::new(ErrorKind::Unexpected, text));
         };
         *left = left.saturating_sub(1);

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// How many Services a generated cluster has at most.
+/// The most Services of a generated cluster.
 pub const SERVICES: usize = 3;
 const NODES: usize = 2;
 /// The most ports of a generated Service.
@@ -36,20 +36,20 @@ pub fn service_id(index: usize) -> ServiceId {
     ServiceId::new("n", format!("s{index}"), format!("u{index}"))
 }
 
-/// What varies between generated clusters.
+/// The variations between generated clusters.
 #[derive(Clone, Debug)]
 pub struct Clusters {
     /// Values of `--cluster-name`. The first one is the most frequent.
     pub names: Vec<&'static str>,
     /// The ports that Services may have.
     pub ports: Vec<(Protocol, u16)>,
-    /// What Services may ask for. Of each group a Service has one setting or none.
+    /// The settings of Services. A Service has at most one setting of each group.
     pub settings: Vec<Vec<Setting>>,
     /// The provider ID of the node with this index.
     pub provider_id: fn(usize) -> String,
 }
 
-/// Something that a Service may ask for.
+/// A setting of a Service.
 #[derive(Clone, Debug)]
 pub struct Setting {
     annotations: Vec<(String, String)>,
@@ -67,7 +67,7 @@ impl Setting {
         }
     }
 
-    /// Each of these values of an annotation, and whether it alone changes what the cloud holds for a new Service.
+    /// Each of these values of an annotation, and whether it alone changes the objects of a new Service.
     #[must_use]
     pub fn choices(key: &str, values: &[&str], is_visible: bool) -> Vec<Self> {
         let choice = |value: &&str| Self {
@@ -86,7 +86,7 @@ impl Setting {
         }
     }
 
-    /// Clients of one network alone.
+    /// Only clients of one network.
     #[must_use]
     pub fn source_ranges() -> Self {
         Self::field(|service| service.source_ranges = Some(vec!["10.0.0.0/8".into()]))
@@ -99,7 +99,7 @@ impl Setting {
         self
     }
 
-    /// The setting, if it alone does not change what the cloud holds for a new Service.
+    /// The setting, if it alone does not change the objects of a new Service.
     #[must_use]
     pub fn invisible(mut self) -> Self {
         self.is_visible = false;
@@ -172,7 +172,7 @@ impl Clusters {
     /// Clusters with any Services and nodes.
     pub(super) fn snapshots(&self) -> BoxedStrategy<ClusterSnapshot> {
         let services: Vec<_> = (0..SERVICES).map(|index| self.service(index)).collect();
-        // Absent, or there and eligible or not.
+        // Absent, or present and eligible or not.
         let nodes = vec(option::weighted(0.9, proptest::bool::weighted(0.9)), NODES);
         // A server that is renamed or rebuilt registers a second Node with the same address.
         let share_address = proptest::bool::weighted(0.2);

@@ -1,4 +1,4 @@
-//! Drives an engine until nothing more happens, as the service controller does.
+//! Runs an engine until no pass has steps, as the service controller does.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,18 +16,18 @@ use crate::{
     plan::{Engine, PlanMetrics},
 };
 
-/// Rounds over all parts. Every round of a case that is not at rest does at least one thing, and cases are small.
+/// The most rounds over all parts. Cases are small, and every round before the settled state has at least one step.
 const ROUNDS: usize = 400;
 
-/// How everything came to rest.
+/// The state in which no pass has steps.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Rest {
-    /// What is said about each Service, and whether nothing is left to do for it.
+pub(super) struct SettledState {
+    /// The effects on each Service, and whether nothing is left to do for it.
     pub(super) services: BTreeMap<ServiceId, (Effects, bool)>,
-    /// Parts that could not be finished, and why.
+    /// Parts that could not be finished, with the problem.
     pub(super) problems: BTreeMap<String, String>,
-    /// Services that do not get all that they ask for.
-    pub(super) hindered: BTreeSet<ServiceId>,
+    /// Services whose specs are not completely applied.
+    pub(super) incomplete: BTreeSet<ServiceId>,
     /// Steps on orphans.
     pub(super) deleted_orphans: Vec<String>,
 }
@@ -46,12 +46,12 @@ pub(super) fn request(world: &Arc<ClusterSnapshot>) -> Request {
     )
 }
 
-/// Runs parts until nothing more happens, orphans that may be deleted included. Parts keep their order from round to round, as
-/// they do in a plan: the order decides how many writes of tags are needed.
+/// Runs parts until no pass has steps, orphans that may be deleted included. Parts keep their order from round to round, as in
+/// a plan: the order decides how many writes of tags are needed.
 pub(super) async fn settle<L: Lawful>(
     engine: &LawEngine<L>,
     world: &Arc<ClusterSnapshot>,
-) -> Result<Rest, String> {
+) -> Result<SettledState, String> {
     let request = request(world);
     let mut last = String::new();
     let sweep = Request {
@@ -61,12 +61,16 @@ pub(super) async fn settle<L: Lawful>(
     let mut deleted_orphans = Vec::new();
     let mut order: Vec<PartKey> = Vec::new();
     for _ in 0..ROUNDS {
-        let mut rest = Rest::default();
-        let mut moved = false;
-        let survey = engine.discover(&request).await.map_err(|error| error.report())?;
-        let orphans: Vec<_> = survey.orphans.iter().filter(|orphan| orphan.deletable).collect();
+        let mut settled = SettledState::default();
+        let mut progressed = false;
+        let discovery = engine.discover(&request).await.map_err(|error| error.report())?;
+        let orphans: Vec<_> = discovery
+            .orphans
+            .iter()
+            .filter(|orphan| orphan.deletable)
+            .collect();
         let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
-        let mut parts: Vec<_> = survey.parts.iter().collect();
+        let mut parts: Vec<_> = discovery.parts.iter().collect();
         parts.sort_by_key(|part| {
             order
                 .iter()
@@ -86,19 +90,19 @@ pub(super) async fn settle<L: Lawful>(
                     known.clone_from(renamed);
                 }
             }
-            moved |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
+            progressed |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
             match &report.state {
                 PartState::Done => {}
                 PartState::Parked { why, .. } => {
-                    moved = true;
+                    progressed = true;
                     last = format!("{part}: {why}");
                 }
                 PartState::Blocked(why) => {
-                    rest.problems.insert(part.to_string(), why.clone());
+                    settled.problems.insert(part.to_string(), why.clone());
                 }
                 PartState::Failed(error) => {
                     last = format!("{part}: {}", error.report());
-                    rest.problems.insert(part.to_string(), error.report());
+                    settled.problems.insert(part.to_string(), error.report());
                 }
             }
             if request.delete_orphan {
@@ -107,25 +111,25 @@ pub(super) async fn settle<L: Lawful>(
             if let Some(step) = report.steps.last() {
                 last = format!("{part}: {}", step.description.sentence);
             }
-            rest.hindered.extend(hindered(&report));
+            settled.incomplete.extend(incomplete(&report));
             for member in report.members {
-                note(&mut rest, part.as_str(), member);
+                record(&mut settled, part.as_str(), member);
             }
         }
-        if !moved {
-            return Ok(Rest {
+        if !progressed {
+            return Ok(SettledState {
                 deleted_orphans,
-                ..rest
+                ..settled
             });
         }
     }
-    Err(format!("it does not come to rest; last: {last}"))
+    Err(format!("the passes always have steps; last: {last}"))
 }
 
-/// The members of a part that do not get all that they ask of it.
-fn hindered(report: &PartReport) -> impl Iterator<Item = ServiceId> {
+/// The members of a part whose specs are not completely applied to it.
+fn incomplete(report: &PartReport) -> impl Iterator<Item = ServiceId> {
     let is_done = matches!(report.state, PartState::Done);
-    let is_hindered = move |member: &&MemberReport| {
+    let is_incomplete = move |member: &&MemberReport| {
         let is_blocked = |blocked: &Blocked| {
             let service = blocked.service.as_ref();
             service.is_none_or(|service| *service == member.service)
@@ -135,20 +139,21 @@ fn hindered(report: &PartReport) -> impl Iterator<Item = ServiceId> {
     report
         .members
         .iter()
-        .filter(is_hindered)
+        .filter(is_incomplete)
         .map(|member| member.service.clone())
 }
 
-fn note(rest: &mut Rest, part: &str, member: MemberReport) {
+fn record(settled: &mut SettledState, part: &str, member: MemberReport) {
     if let MemberState::Refused(error) = &member.state {
         let key = format!("{part} for {}", member.service);
-        rest.problems.insert(key, error.report());
+        settled.problems.insert(key, error.report());
     }
-    rest.services
+    settled
+        .services
         .insert(member.service, (member.effects, member.finished));
 }
 
-/// Like [`settle`], until the process is killed. Whether it was.
+/// Like [`settle`], until the process is killed. Returns whether it was.
 pub(super) async fn settle_or_die<L: Lawful>(
     engine: &LawEngine<L>,
     cloud: &MemoryCloud<L>,
@@ -156,7 +161,7 @@ pub(super) async fn settle_or_die<L: Lawful>(
 ) -> Result<bool, String> {
     tokio::select! {
         biased;
-        rest = settle(engine, world) => rest.map(|_| false),
+        settled = settle(engine, world) => settled.map(|_| false),
         () = cloud.killed.notified() => Ok(true),
     }
 }

@@ -1,11 +1,11 @@
-//! What a cloud of [`Objects`] does, for models whose parts consist of them.
+//! The behavior of a cloud of [`Objects`], for models whose parts consist of them.
 
 use serde_json::Value;
 
 use super::{Edit, Ids, Line, Owner, pick, remove};
 use crate::plan::objects::{Action, Change, Kind, Object, Objects, Policy, Reply, SetOrder};
 
-/// The objects of a cloud as trees: an object that is below no other one is a root, and everything below it follows.
+/// The objects of a cloud as trees: a root without a parent, followed by its descendants.
 #[derive(Clone, Debug)]
 pub struct ObjectTrees<K: Kind>(pub Vec<Objects<K>>);
 
@@ -17,13 +17,13 @@ impl<K: Kind> ObjectTrees<K> {
         trees
     }
 
-    /// The trees that are meant, by their roots.
-    fn trees(&self, is_meant: impl Fn(&Object<K>) -> bool) -> impl Iterator<Item = &Objects<K>> {
+    /// The trees whose roots are selected.
+    fn trees(&self, is_selected: impl Fn(&Object<K>) -> bool) -> impl Iterator<Item = &Objects<K>> {
         let trees = self.0.iter();
-        trees.filter(move |tree| tree.all.first().is_some_and(&is_meant))
+        trees.filter(move |tree| tree.all.first().is_some_and(&is_selected))
     }
 
-    /// The objects of a kind that has no parent, with everything below them.
+    /// The objects of a kind without a parent, with their descendants.
     pub fn roots(&self, kind: K) -> impl Iterator<Item = (&Object<K>, &Objects<K>)> {
         let trees = self.trees(move |root| root.kind == kind);
         trees.filter_map(|tree| Some((tree.all.first()?, tree)))
@@ -40,13 +40,13 @@ impl<K: Kind> ObjectTrees<K> {
         all.filter(move |object| object.kind == kind)
     }
 
-    /// What observing a part finds: the trees with roots that are of it.
+    /// The observed state of a part: the trees with its roots.
     pub fn view(&self, is_of_part: impl Fn(&Object<K>) -> bool) -> Objects<K> {
         let trees = self.trees(is_of_part);
         trees.flat_map(|tree| tree.all.clone()).collect()
     }
 
-    /// Puts back what [`view`](Self::view) found, after a change.
+    /// Stores the [`view`](Self::view) of a part after a change.
     pub fn store(&mut self, after: Objects<K>, is_of_part: impl Fn(&Object<K>) -> bool) {
         self.0.retain(|tree| !tree.all.first().is_some_and(&is_of_part));
         let mut after = after.all;
@@ -54,7 +54,7 @@ impl<K: Kind> ObjectTrees<K> {
             // The owner is derived from the tags with every read.
             object.foreign = None;
         }
-        // A number chooses the same object in whatever order objects were created.
+        // A number selects the same object in any order of creation.
         let order = |object: &Object<K>| (object.kind, object.parent.clone(), object.key.clone());
         after.sort_by_cached_key(order);
         let is_root = |object: &&Object<K>| !after.iter().any(|parent| object.is_child_of(parent));
@@ -70,13 +70,13 @@ impl<K: Kind> ObjectTrees<K> {
         self.0.sort_by_cached_key(|tree| tree.all.first().map(order));
     }
 
-    /// Deletes one of the objects that are meant, by number, with everything below it.
-    pub fn delete(&mut self, number: usize, is_meant: impl Fn(&Object<K>) -> bool) -> Option<Object<K>> {
-        let meant = self.0.iter().enumerate().flat_map(|(at, tree)| {
-            let objects = tree.all.iter().filter(|object| is_meant(object));
+    /// Deletes one of the selected objects, by number, with its descendants.
+    pub fn delete(&mut self, number: usize, is_selected: impl Fn(&Object<K>) -> bool) -> Option<Object<K>> {
+        let selected = self.0.iter().enumerate().flat_map(|(at, tree)| {
+            let objects = tree.all.iter().filter(|object| is_selected(object));
             objects.map(move |object| (at, object.clone()))
         });
-        let (at, object) = pick(meant, number)?;
+        let (at, object) = pick(selected, number)?;
         self.0
             .get_mut(at)?
             .fold(&object.change(Action::Delete(true)), None);
@@ -85,8 +85,7 @@ impl<K: Kind> ObjectTrees<K> {
     }
 }
 
-/// The answer to a change: ids for what it creates. `detail` gets what is created and the answer to it, and adds what the cloud
-/// chooses.
+/// The answer to a change: ids of the objects that it creates. `detail` gets an object and the answer, and adds the cloud's values.
 pub fn reply<K: Kind>(
     change: &Change<K>,
     ids: &Ids,
@@ -118,9 +117,8 @@ pub fn edit_set<K: Kind>(object: &mut Object<K>, set: &str, edit: impl FnOnce(&m
     }
 }
 
-/// The lines of an object: itself, its attributes, the entries of its sets. `hidden` attributes have no line; a difference of
-/// `kept` attributes and of entries that are kept is accepted. This is not taken from the schema, whose policies the laws
-/// check.
+/// The lines of an object: itself, its attributes, the entries of its sets. `hidden` attributes have no line. Differences of
+/// `kept` attributes and of kept entries are accepted. The schema is not used, since the laws check its policies.
 pub fn lines<K: Kind>(
     object: &Object<K>,
     owner: &Owner,
@@ -160,32 +158,32 @@ pub fn lines<K: Kind>(
     lines
 }
 
-/// Objects that others edit.
+/// Objects that other clients edit.
 pub struct ObjectEdits<T, K: Kind> {
     trees: fn(&mut T) -> &mut ObjectTrees<K>,
-    is_meant: fn(&Object<K>) -> bool,
+    is_selected: fn(&Object<K>) -> bool,
 }
 
 impl<T: 'static, K: Kind> ObjectEdits<T, K> {
-    /// The objects in these trees that are meant.
-    pub fn new(trees: fn(&mut T) -> &mut ObjectTrees<K>, is_meant: fn(&Object<K>) -> bool) -> Self {
-        Self { trees, is_meant }
+    /// The selected objects in these trees.
+    pub fn new(trees: fn(&mut T) -> &mut ObjectTrees<K>, is_selected: fn(&Object<K>) -> bool) -> Self {
+        Self { trees, is_selected }
     }
 
-    /// An edit of all of them.
+    /// An edit of all selected objects.
     pub fn edit_all(
         &self,
         name: impl Into<String>,
         edit: impl Fn(Vec<&mut Object<K>>, usize) + Send + Sync + 'static,
     ) -> Edit<T> {
-        let Self { trees, is_meant } = *self;
+        let Self { trees, is_selected } = *self;
         Edit::new(name, move |truth: &mut T, number| {
             let objects = trees(truth).0.iter_mut().flat_map(|tree| &mut tree.all);
-            edit(objects.filter(|object| is_meant(object)).collect(), number);
+            edit(objects.filter(|object| is_selected(object)).collect(), number);
         })
     }
 
-    /// An edit of one of them. `edit` gets what is left of the number.
+    /// An edit of one selected object. `edit` gets the remainder of the number.
     pub fn edit(
         &self,
         name: impl Into<String>,
@@ -198,11 +196,11 @@ impl<T: 'static, K: Kind> ObjectEdits<T, K> {
         })
     }
 
-    /// The deletion of one of them with everything below it.
+    /// The deletion of one selected object with its descendants.
     pub fn delete(&self, name: impl Into<String>) -> Edit<T> {
-        let Self { trees, is_meant } = *self;
+        let Self { trees, is_selected } = *self;
         Edit::new(name, move |truth: &mut T, number| {
-            trees(truth).delete(number, is_meant);
+            trees(truth).delete(number, is_selected);
         })
     }
 

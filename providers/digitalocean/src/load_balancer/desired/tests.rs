@@ -44,7 +44,7 @@ pub(crate) fn api(sim: &DigitalOcean) -> Api {
     Api::new(&settings(&variables), &context(&variables)).unwrap()
 }
 
-/// A Service with ports 80 and 443 and these annotations, by the ends of their names.
+/// A Service with ports 80 and 443 and these annotations, by the suffixes of their names.
 fn web(annotations: &[(&str, &str)]) -> ServiceView {
     let mut service = service("web", &[80, 443]);
     for (end, value) in annotations {
@@ -61,7 +61,7 @@ fn regional(service: &ServiceView) -> Reading {
     read(service, &settings(&[("DEFAULT_LB_TYPE", "REGIONAL")]), None, None)
 }
 
-/// The rules as `https 443 -> http 30443 cert`, or everything that is refused.
+/// The rules as `https 443 -> http 30443 cert`, or all refused values.
 fn rules(reading: &Reading) -> Result<Vec<String>, String> {
     if !reading.invalid.is_empty() {
         let all: Vec<_> = reading
@@ -152,7 +152,7 @@ fn forwarding_rules_follow_ports_and_annotations() {
 }
 
 #[test]
-fn what_the_api_would_refuse_is_refused_with_its_key() {
+fn values_that_the_api_would_refuse_are_errors_with_their_key() {
     let cases: [(&[(&str, &str)], &str); 26] = [
         (
             &[("tls-ports", "443")],
@@ -169,7 +169,7 @@ fn what_the_api_would_refuse_is_refused_with_its_key() {
         (&[("protocol", "http2")], "ports with http2 need"),
         (
             &[("protocol", "udp")],
-            "do-loadbalancer-protocol: \"udp\" is none of tcp, http",
+            "do-loadbalancer-protocol: \"udp\" is not one of tcp, http",
         ),
         (
             &[
@@ -179,7 +179,7 @@ fn what_the_api_would_refuse_is_refused_with_its_key() {
             ],
             "ports 80, 443 are in more than one",
         ),
-        (&[("http-ports", "80,x")], "http-ports: \"x\" is no port"),
+        (&[("http-ports", "80,x")], "http-ports: \"x\" is not a port"),
         (&[("http3-port", "443")], "HTTP/3 needs a certificate"),
         (
             &[("http3-port", "443"), ("tls-passthrough", "1")],
@@ -187,16 +187,16 @@ fn what_the_api_would_refuse_is_refused_with_its_key() {
         ),
         (
             &[("type", "GLOBAL")],
-            "do-loadbalancer-type: \"GLOBAL\" is none of REGIONAL, REGIONAL_NETWORK",
+            "do-loadbalancer-type: \"GLOBAL\" is not one of REGIONAL, REGIONAL_NETWORK",
         ),
-        (&[("network", "PRIVATE")], "is none of EXTERNAL, INTERNAL"),
+        (&[("network", "PRIVATE")], "is not one of EXTERNAL, INTERNAL"),
         (
             &[("network", "INTERNAL"), ("network-stack", "DUALSTACK")],
             "network-stack: an internal load balancer",
         ),
         (
             &[("size-slug", "lb-huge")],
-            "is none of lb-small, lb-medium, lb-large",
+            "is not one of lb-small, lb-medium, lb-large",
         ),
         (&[("size-unit", "-1")], "size-unit: \"-1\" is not a whole number"),
         (&[("size-unit", "101")], "101 is not between 0 and 100"),
@@ -229,7 +229,7 @@ fn what_the_api_would_refuse_is_refused_with_its_key() {
         ),
         (
             &[("override-health-check", ""), ("healthcheck-port", "81")],
-            "healthcheck-port: 81 is no TCP port",
+            "healthcheck-port: 81 is not a TCP port",
         ),
         (
             &[("override-health-check", ""), ("healthcheck-port", "80,443")],
@@ -237,19 +237,19 @@ fn what_the_api_would_refuse_is_refused_with_its_key() {
         ),
         (
             &[("override-health-check", ""), ("healthcheck-protocol", "grpc")],
-            "is none of tcp, http, https",
+            "is not one of tcp, http, https",
         ),
         (
             &[("allow-rules", "ip:1.2.3.4,1.2.3.5")],
-            "allow-rules: \"1.2.3.5\" is no rule",
+            "allow-rules: \"1.2.3.5\" is not a rule",
         ),
         (
             &[("deny-rules", "cidr:10.0.0.0/40")],
-            "deny-rules: \"cidr:10.0.0.0/40\" is no rule",
+            "deny-rules: \"cidr:10.0.0.0/40\" is not a rule",
         ),
         (
             &[("ip", "2001:db8::1"), ("name", "-x"), ("subnet-uuid", "y")],
-            "is no UUID",
+            "is not a valid UUID",
         ),
     ];
     for (annotations, expected) in cases {
@@ -268,13 +268,13 @@ fn what_the_api_would_refuse_is_refused_with_its_key() {
     odd.ports[1].port = 50053;
     odd.source_ranges = Some(vec!["10.0.0.0".into()]);
     let error = rules(&regional(&odd)).unwrap_err();
-    for part in ["protocol SCTP", "50053 is reserved", "\"10.0.0.0\" is no CIDR"] {
+    for part in ["protocol SCTP", "50053 is reserved", "\"10.0.0.0\" is not a CIDR"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }
 }
 
 #[test]
-fn a_network_load_balancer_passes_the_ports_on() {
+fn a_network_load_balancer_keeps_the_ports() {
     let mut service = web(&[("protocol", "http"), ("certificate-id", "c")]);
     service.ports.push(ServicePort {
         protocol: Protocol::Udp,
@@ -296,7 +296,7 @@ fn a_network_load_balancer_passes_the_ports_on() {
     assert_eq!(
         kept.spec.kind,
         LbType::Regional,
-        "the type of a load balancer that exists stays"
+        "an existing load balancer keeps its type"
     );
 }
 
@@ -309,7 +309,7 @@ fn health_checks_follow_the_traffic_policy_unless_overridden() {
         let path = check["path"].as_str().unwrap_or("-").to_owned();
         format!(
             "{} {} {path} {}",
-            check["protocol"], check["port"], reading.spec.unread.plain_checks
+            check["protocol"], check["port"], reading.spec.write_only.plain_checks
         )
     };
     assert_eq!(check(&web(&[])), "\"http\" 10256 /healthz true");
@@ -387,7 +387,7 @@ fn numbers_of_health_checks_have_a_default_and_bounds() {
 }
 
 #[test]
-fn other_fields_are_as_the_annotations_say() {
+fn other_fields_follow_the_annotations() {
     let fields = |annotations: &[(&str, &str)]| regional(&web(annotations)).spec.fields;
     let none = fields(&[]);
     assert_eq!(
@@ -456,7 +456,7 @@ fn node(id: u64, addresses: &str) -> ServiceNode {
 }
 
 #[test]
-fn droplets_are_those_that_the_network_reaches() {
+fn only_droplets_with_suitable_addresses_are_backends() {
     use LbType::{Regional, RegionalNetwork as Network};
     let nodes: NodeSet = [
         node(1, "p4"),
@@ -516,7 +516,7 @@ fn a_node_counts_once_and_only_with_a_droplet_that_exists() {
 }
 
 #[test]
-fn nothing_is_created_without_a_node_that_can_serve() {
+fn a_load_balancer_is_created_only_with_a_usable_node() {
     let spec = |annotations: &[(&str, &str)]| read(&web(annotations), &settings(&[]), None, None).spec;
     let of = |nodes: &[ServiceNode]| {
         let nodes = nodes.iter().cloned().collect();

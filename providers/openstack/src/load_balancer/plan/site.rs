@@ -28,8 +28,8 @@ pub(super) fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want
     Blocked {
         service: service.cloned(),
         field: field.to_owned(),
-        have: have.to_owned(),
-        want: want.to_owned(),
+        observed: have.to_owned(),
+        desired: want.to_owned(),
     }
 }
 

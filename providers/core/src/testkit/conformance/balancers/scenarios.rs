@@ -21,22 +21,22 @@ pub(super) async fn run(subject: &dyn BalancerSubject) -> Vec<String> {
         a_service_stays_within_the_budget,
         a_plan_writes_nothing_and_is_empty_afterwards,
         a_change_keeps_the_address_and_can_be_undone,
-        a_service_of_another_type_gives_everything_back,
-        a_service_deleted_while_no_process_ran_leaves_nothing,
-        members_stay_while_no_node_is_eligible,
+        a_service_of_another_type_releases_everything,
+        a_service_deleted_while_no_process_runs_leaves_nothing,
+        members_are_kept_while_no_node_is_eligible,
         nodes_with_one_address_are_one_member,
         services_do_not_disturb_each_other,
         an_abandoned_pass_is_finished_by_the_next,
         foreign_objects_are_left_unchanged,
-        edits_that_people_may_make_are_kept,
+        edits_by_users_are_kept,
         edits_of_our_objects_are_reverted,
-        an_edited_load_balancer_is_deleted_without_remains,
-        clusters_of_one_name_do_not_share,
+        an_edited_load_balancer_is_deleted_completely,
+        clusters_with_the_same_name_do_not_share,
     );
     failed
 }
 
-/// What was called since the last time costs no more than this.
+/// Checks that the calls since the last check are within the budget.
 fn within(subject: &dyn BalancerSubject, what: &str, budget: Cost) -> Checked {
     let calls = subject.take_calls();
     let count = |kind| calls.iter().filter(|call| call.kind == kind).count();
@@ -118,7 +118,7 @@ async fn a_change_keeps_the_address_and_can_be_undone(subject: &dyn BalancerSubj
     same(&subject.picture().await?, &before)
 }
 
-async fn a_service_of_another_type_gives_everything_back(subject: &dyn BalancerSubject) -> Checked {
+async fn a_service_of_another_type_releases_everything(subject: &dyn BalancerSubject) -> Checked {
     let mut cluster = new_cluster(subject, 2).await?;
     let empty = subject.picture().await?;
     let original = service("web", &[80, 443]);
@@ -127,7 +127,7 @@ async fn a_service_of_another_type_gives_everything_back(subject: &dyn BalancerS
     web(&mut cluster)?.service_type = ServiceType::ClusterIp;
     settle(&mut cluster).await?;
     same(&subject.picture().await?, &empty)?;
-    let web_now = cluster.services.first_mut().ok_or("the Service is gone")?;
+    let web_now = cluster.services.first_mut().ok_or("the Service was deleted")?;
     ensure!(
         web_now.finalizers.is_empty() && web_now.ingress.is_empty(),
         "the Service keeps a finalizer or an address"
@@ -145,7 +145,7 @@ async fn a_service_of_another_type_gives_everything_back(subject: &dyn BalancerS
     Ok(())
 }
 
-async fn a_service_deleted_while_no_process_ran_leaves_nothing(subject: &dyn BalancerSubject) -> Checked {
+async fn a_service_deleted_while_no_process_runs_leaves_nothing(subject: &dyn BalancerSubject) -> Checked {
     let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("stays", &[81]));
     settle(&mut cluster).await?;
@@ -154,11 +154,11 @@ async fn a_service_deleted_while_no_process_ran_leaves_nothing(subject: &dyn Bal
     settle(&mut cluster).await?;
     restart(subject, &mut cluster).await?;
     delete(subject, &mut cluster, &before).await?;
-    ensure!(cluster.services.len() == 1, "both Services are gone");
+    ensure!(cluster.services.len() == 1, "both Services were deleted");
     Ok(())
 }
 
-async fn members_stay_while_no_node_is_eligible(subject: &dyn BalancerSubject) -> Checked {
+async fn members_are_kept_while_no_node_is_eligible(subject: &dyn BalancerSubject) -> Checked {
     let mut cluster = served(subject).await?;
     let before = subject.picture().await?;
     for node in &mut cluster.nodes {
@@ -196,7 +196,7 @@ async fn services_do_not_disturb_each_other(subject: &dyn BalancerSubject) -> Ch
     cluster.services.push(service("api", &[80, 6443]));
     settle(&mut cluster).await?;
     let both = subject.picture().await?;
-    let api = cluster.find("api").ok_or("the Service api is gone")?;
+    let api = cluster.find("api").ok_or("the Service api was deleted")?;
     ensure!(
         !api.ingress.is_empty() && api.ingress != address,
         "the Service api has the addresses {:?}",
@@ -204,7 +204,7 @@ async fn services_do_not_disturb_each_other(subject: &dyn BalancerSubject) -> Ch
     );
     ensure!(
         lines_without(&both, &alone).len() >= both.len() - alone.len(),
-        "the Service api has nothing of its own"
+        "the Service api has no objects of its own"
     );
     for service in &mut cluster.services {
         service.deleting |= &*service.id.name == "api";
@@ -226,7 +226,7 @@ async fn an_abandoned_pass_is_finished_by_the_next(subject: &dyn BalancerSubject
     let mut cluster = new_cluster(subject, 2).await?;
     cluster.services.push(service("web", &[80, 443]));
     for _ in 0..3 {
-        // The caller gives up before the cloud can have answered.
+        // The caller gives up before the cloud can answer.
         let _ = tokio::time::timeout(Duration::ZERO, cluster.settle()).await;
     }
     settle(&mut cluster).await?;
@@ -249,12 +249,12 @@ async fn edit(subject: &dyn BalancerSubject, cluster: &mut TestCluster, name: &s
     subject.edit(name).await?;
     ensure!(
         subject.picture().await? != before,
-        "{name}: the picture does not show the edit"
+        "{name}: the edit is not visible"
     );
     restart(subject, cluster).await
 }
 
-/// Says which edit it is about.
+/// Adds the name of the edit to an error.
 fn about(name: &str) -> impl Fn(BoxError) -> BoxError {
     move |error| format!("{name}: {error}").into()
 }
@@ -272,11 +272,11 @@ async fn foreign_objects_are_left_unchanged(subject: &dyn BalancerSubject) -> Ch
     subject.change(web_now);
     settle(&mut cluster).await?;
     let missing = lines_without(&foreign, &subject.picture().await?);
-    ensure!(missing.is_empty(), "these are gone or changed: {missing:#?}");
+    ensure!(missing.is_empty(), "these were deleted or changed: {missing:#?}");
     delete(subject, &mut cluster, &foreign).await
 }
 
-async fn edits_that_people_may_make_are_kept(subject: &dyn BalancerSubject) -> Checked {
+async fn edits_by_users_are_kept(subject: &dyn BalancerSubject) -> Checked {
     for name in edits(subject, EditResult::Kept)? {
         let about = about(name);
         let mut cluster = new_cluster(subject, 2).await?;
@@ -288,7 +288,7 @@ async fn edits_that_people_may_make_are_kept(subject: &dyn BalancerSubject) -> C
         settle_without_writes(subject, &mut cluster)
             .await
             .map_err(&about)?;
-        // A change of something else, and back.
+        // A change of another field, and back.
         for ports in [&[80, 443, 8080][..], &[80, 443]] {
             web(&mut cluster)?.ports = service("web", ports).ports;
             settle(&mut cluster).await.map_err(&about)?;
@@ -313,7 +313,7 @@ async fn edits_of_our_objects_are_reverted(subject: &dyn BalancerSubject) -> Che
     Ok(())
 }
 
-async fn an_edited_load_balancer_is_deleted_without_remains(subject: &dyn BalancerSubject) -> Checked {
+async fn an_edited_load_balancer_is_deleted_completely(subject: &dyn BalancerSubject) -> Checked {
     for name in edits(subject, EditResult::Reverted)? {
         let mut cluster = new_cluster(subject, 2).await?;
         let empty = subject.picture().await?;
@@ -325,7 +325,7 @@ async fn an_edited_load_balancer_is_deleted_without_remains(subject: &dyn Balanc
     Ok(())
 }
 
-async fn clusters_of_one_name_do_not_share(subject: &dyn BalancerSubject) -> Checked {
+async fn clusters_with_the_same_name_do_not_share(subject: &dyn BalancerSubject) -> Checked {
     let mut cluster = served(subject).await?;
     let ours = subject.picture().await?;
     let mut other = TestCluster::new(subject.start().await?, subject.wait_until());
@@ -334,20 +334,20 @@ async fn clusters_of_one_name_do_not_share(subject: &dyn BalancerSubject) -> Che
     let mut theirs = service("web", &[80, 443]);
     theirs.id.uid = "uid-of-the-other".into();
     other.services.push(theirs);
-    // Where names are not unique it has a load balancer of its own, else a problem.
+    // If names are not unique, it has its own load balancer; otherwise, a problem is reported.
     other.settle().await?;
     let missing = lines_without(&ours, &subject.picture().await?);
-    ensure!(missing.is_empty(), "these are gone or changed: {missing:#?}");
-    let theirs = other.services.first().ok_or("the other Service is gone")?;
+    ensure!(missing.is_empty(), "these were deleted or changed: {missing:#?}");
+    let theirs = other.services.first().ok_or("the other Service was deleted")?;
     ensure!(
         theirs.ingress.is_empty() != other.complaints().is_empty(),
-        "the other Service has the addresses {:?}, and the complaints are {:?}",
+        "the other Service has the addresses {:?} and the problems {:?}",
         theirs.ingress,
         other.complaints()
     );
     ensure!(
         theirs.ingress.is_empty() || theirs.ingress != web(&mut cluster)?.ingress,
-        "both Services have one address"
+        "both Services have the same address"
     );
     restart(subject, &mut cluster).await?;
     settle_without_writes(subject, &mut cluster).await?;

@@ -1,4 +1,4 @@
-//! What the scenarios stand on: machines, and passes over their routes.
+//! The fixture of the scenarios: machines, and passes over their routes.
 
 use super::*;
 use crate::{
@@ -7,37 +7,37 @@ use crate::{
 };
 
 /// Machines that live as long as the suite.
-pub(super) struct Ground<'a> {
+pub(super) struct RouteFixture<'a> {
     pub(super) subject: &'a dyn RouteSubject,
     pub(super) cidrs: ClusterCidrs,
     pub(super) nodes: Vec<RouteNode>,
 }
 
-impl<'a> Ground<'a> {
-    pub(super) async fn lay(subject: &'a dyn RouteSubject) -> Result<Self, BoxError> {
-        let mut ground = Self {
+impl<'a> RouteFixture<'a> {
+    pub(super) async fn new(subject: &'a dyn RouteSubject) -> Result<Self, BoxError> {
+        let mut fixture = Self {
             subject,
             cidrs: ClusterCidrs::parse(CLUSTER_CIDR)?,
             nodes: Vec::new(),
         };
-        for i in 0..subject.crowd().clamp(3, CROWD) {
-            let node = ground.machine(&format!("conf-route-{i}"), i).await?;
-            ground.nodes.push(node);
+        for i in 0..subject.crowd().clamp(3, MAX_MACHINES) {
+            let node = fixture.machine(&format!("conf-route-{i}"), i).await?;
+            fixture.nodes.push(node);
         }
-        // What an earlier run left.
-        ground.clear().await?;
-        Ok(ground)
+        // Routes of an earlier run.
+        fixture.delete_routes().await?;
+        Ok(fixture)
     }
 
-    pub(super) async fn leave(&self) -> Checked {
-        self.clear().await?;
+    pub(super) async fn clean_up(&self) -> Checked {
+        self.delete_routes().await?;
         for node in &self.nodes {
             self.subject.delete(&node.view.name).await?;
         }
         Ok(())
     }
 
-    /// A new machine as a node that was initialised, without Pods.
+    /// A new machine as an initialized node without podCIDRs.
     pub(super) async fn machine(&self, name: &str, age: usize) -> Result<RouteNode, BoxError> {
         self.subject.create(name).await?;
         let instance = present(by_name(self.subject, name).await?)?;
@@ -54,14 +54,14 @@ impl<'a> Ground<'a> {
         })
     }
 
-    /// The first nodes, each with Pods in the network of its place.
+    /// The first nodes, each with the podCIDR of its index.
     pub(super) fn nodes(&self, count: usize) -> Result<Vec<Arc<RouteNode>>, BoxError> {
         let nodes = self.nodes.iter().take(count).enumerate();
         nodes.map(|(i, node)| with_pods(node, i)).collect()
     }
 
-    /// Deletes what the scenarios made.
-    pub(super) async fn clear(&self) -> Checked {
+    /// Deletes the routes that the scenarios created.
+    pub(super) async fn delete_routes(&self) -> Checked {
         let cloud = self.subject.restarted().await?;
         let outside: IpNet = OUTSIDE.parse()?;
         let observed = observe(&*cloud, &Desired::default()).await?;
@@ -74,7 +74,7 @@ impl<'a> Ground<'a> {
             delete,
             ..Changes::default()
         };
-        well(&apply(&*cloud, &changes).await?)
+        ensure_applied(&apply(&*cloud, &changes).await?)
     }
 
     pub(super) fn desired(&self, cloud: &dyn Cloud, nodes: &[Arc<RouteNode>]) -> Result<Desired, BoxError> {
@@ -97,7 +97,7 @@ impl<'a> Ground<'a> {
         Ok(plan(&desired, &observed, &self.cidrs))
     }
 
-    /// One pass, as the controller plays it.
+    /// Runs one pass, as the controller does.
     pub(super) async fn pass(&self, nodes: &[Arc<RouteNode>]) -> Result<(RoutePlan, Applied), BoxError> {
         let cloud = self.subject.cloud();
         let plan = self.plan(&*cloud, nodes).await?;
@@ -105,36 +105,42 @@ impl<'a> Ground<'a> {
         Ok((plan, applied))
     }
 
-    /// A pass in which nothing fails and after which nothing is to do, for a new process neither.
-    pub(super) async fn settle(&self, nodes: &[Arc<RouteNode>]) -> Checked {
+    /// Runs a pass without failures, after which neither this nor a restarted process has changes to apply.
+    pub(super) async fn converge(&self, nodes: &[Arc<RouteNode>]) -> Checked {
         let (_, applied) = self.pass(nodes).await?;
-        well(&applied)?;
+        ensure_applied(&applied)?;
         for cloud in [self.subject.cloud(), self.subject.restarted().await?] {
             let rest = self.plan(&*cloud, nodes).await?;
             ensure!(
                 rest.changes.is_empty(),
-                "there is more to do: {:?}",
+                "changes remain: {:?}",
                 rest.changes.sentences()
             );
-            ensure!(rest.done.iter().all(|done| *done), "not all is done");
+            ensure!(
+                rest.complete.iter().all(|complete| *complete),
+                "not all routes are complete"
+            );
         }
-        self.agree().await
+        self.check_table().await
     }
 
-    /// What the provider sees is what everybody sees.
-    pub(super) async fn agree(&self) -> Checked {
-        let Some(shown) = self.subject.table().await? else {
+    /// Checks that the provider and another client read the same table.
+    pub(super) async fn check_table(&self) -> Checked {
+        let Some(expected) = self.subject.table().await? else {
             return Ok(());
         };
-        let mut shown: Vec<_> = shown.into_iter().map(|(to, via)| (to.trunc(), via)).collect();
-        let mut seen = self.table().await?;
-        shown.sort();
-        seen.sort();
-        ensure!(shown == seen, "the provider sees {seen:?}, others {shown:?}");
+        let mut expected: Vec<_> = expected.into_iter().map(|(to, via)| (to.trunc(), via)).collect();
+        let mut observed = self.table().await?;
+        expected.sort();
+        observed.sort();
+        ensure!(
+            expected == observed,
+            "the provider reads {observed:?}, others {expected:?}"
+        );
         Ok(())
     }
 
-    /// All routes as a new process sees them.
+    /// All routes as a restarted process reads them.
     pub(super) async fn table(&self) -> Result<Vec<(IpNet, String)>, BoxError> {
         let cloud = self.subject.restarted().await?;
         let observed = observe(&*cloud, &Desired::default()).await?;
@@ -145,19 +151,19 @@ impl<'a> Ground<'a> {
     /// The next hops of the routes to this destination.
     pub(super) async fn hops(&self, destination: IpNet) -> Result<BTreeSet<String>, BoxError> {
         let table = self.table().await?;
-        let there = table.into_iter().filter(|(to, _)| *to == destination);
-        Ok(there.map(|(_, via)| via).collect())
+        let routes = table.into_iter().filter(|(to, _)| *to == destination);
+        Ok(routes.map(|(_, via)| via).collect())
     }
 }
 
-/// Where the Pods of the node in this place are.
-pub(super) fn pods(place: usize) -> Result<IpNet, BoxError> {
-    Ok(format!("10.249.{place}.0/24").parse()?)
+/// The podCIDR of the node with this index.
+pub(super) fn pods(index: usize) -> Result<IpNet, BoxError> {
+    Ok(format!("10.249.{index}.0/24").parse()?)
 }
 
-pub(super) fn with_pods(node: &RouteNode, place: usize) -> Result<Arc<RouteNode>, BoxError> {
+pub(super) fn with_pods(node: &RouteNode, index: usize) -> Result<Arc<RouteNode>, BoxError> {
     Ok(Arc::new(RouteNode {
-        pod_cidrs: vec![pods(place)?],
+        pod_cidrs: vec![pods(index)?],
         ..node.clone()
     }))
 }
@@ -167,28 +173,28 @@ pub(super) fn routes_of(cloud: &dyn Cloud) -> Result<&dyn Routes, BoxError> {
 }
 
 pub(super) async fn observe(cloud: &dyn Cloud, desired: &Desired) -> Result<Observed, BoxError> {
-    Ok(routes_of(cloud)?.observe(&desired.wanted, Priority::User).await?)
+    Ok(routes_of(cloud)?.observe(&desired.routes, Priority::User).await?)
 }
 
-/// Makes the changes; there is a result for each.
+/// Applies the changes, and checks that each has a result.
 pub(super) async fn apply(cloud: &dyn Cloud, changes: &Changes) -> Result<Applied, BoxError> {
     let applied = routes_of(cloud)?.apply(changes, Priority::User).await;
-    for (what, results, asked) in [
+    for (what, results, expected) in [
         ("deletions", &applied.deleted, changes.delete.len()),
         ("creations", &applied.created, changes.create.len()),
         ("completions", &applied.finished, changes.finish.len()),
     ] {
         ensure!(
-            results.len() == asked,
-            "{} results of {asked} {what}",
+            results.len() == expected,
+            "{} results of {expected} {what}",
             results.len()
         );
     }
     Ok(applied)
 }
 
-/// Nothing failed.
-pub(super) fn well(applied: &Applied) -> Checked {
+/// Checks that no change failed.
+pub(super) fn ensure_applied(applied: &Applied) -> Checked {
     let all = [&applied.deleted, &applied.created, &applied.finished];
     match all.into_iter().flatten().find_map(|result| result.as_ref().err()) {
         Some(error) => Err(error.report().into()),

@@ -1,12 +1,12 @@
-//! The laws themselves.
+//! The checks of the laws.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::runtime::Runtime;
 
 use super::{
-    Broken, Case, Fault, Lawful, MemoryCloud, SERVICES, Sentences, Served, Weather, different,
-    drive::{Rest, engine, request, settle, settle_or_die},
+    Broken, Case, CloudBehavior, Fault, Lawful, MemoryCloud, SERVICES, Sentences, Served, different,
+    drive::{SettledState, engine, request, settle, settle_or_die},
     service_id, shape,
 };
 use crate::{
@@ -24,7 +24,7 @@ pub fn check<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> 
         converges(model, case).await?;
         polite(model, case).await?;
         quiet(model, case).await?;
-        foretold(model, case).await?;
+        predictable(model, case).await?;
         restartable(model, case).await?;
         reclaimable(model, case).await
     })
@@ -43,7 +43,7 @@ fn shape_of<L: Lawful>(model: &L, cloud: &MemoryCloud<L>) -> Vec<String> {
     shape(model, &cloud.truth())
 }
 
-/// A call that may not fail has failed.
+/// Reports a call that must not fail as a broken law.
 fn failed(law: &'static str) -> impl Fn(Error) -> Broken {
     move |error| broken(law, error.report())
 }
@@ -52,18 +52,18 @@ fn worlds<T>(case: &Case<T>) -> Vec<Arc<ClusterSnapshot>> {
     case.worlds.iter().cloned().map(Arc::new).collect()
 }
 
-/// What the cloud holds when the laws begin.
+/// The contents of the cloud when the laws begin.
 async fn start<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<L::Truth, Broken> {
     let mut truth = case.ground.clone();
     for (world, killed_after) in &case.built {
-        let cloud = Arc::new(MemoryCloud::new(model.clone(), truth, Weather::default()));
+        let cloud = Arc::new(MemoryCloud::new(model.clone(), truth, CloudBehavior::default()));
         cloud.name_ids();
         if let Some(writes) = killed_after {
             cloud.fail(*writes, Fault::KilledAfterCommit);
         }
         let builder = engine(model, &cloud);
-        let rest = settle_or_die(&builder, &cloud, &Arc::new(world.clone())).await;
-        rest.map_err(|how| broken("converges", how))?;
+        let settled = settle_or_die(&builder, &cloud, &Arc::new(world.clone())).await;
+        settled.map_err(|how| broken("converges", how))?;
         truth = cloud.truth();
     }
     let edits = model.edits();
@@ -75,24 +75,24 @@ async fn start<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<L::Truth, 
     Ok(truth)
 }
 
-/// The case with a cloud in which all is built and edited.
+/// The case with a cloud after all builds and edits.
 ///
 /// # Errors
-/// If the cluster that builds never comes to rest.
+/// If the cluster that builds never settles.
 pub async fn built<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<Case<L::Truth>, Broken> {
     let truth = start(model, case).await?;
     Ok(Case {
-        weather: case.weather,
+        behavior: case.behavior,
         ..Case::of(truth, case.worlds.clone())
     })
 }
 
 async fn cloud<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<Arc<MemoryCloud<L>>, Broken> {
     let truth = start(model, case).await?;
-    Ok(Arc::new(MemoryCloud::new(model.clone(), truth, case.weather)))
+    Ok(Arc::new(MemoryCloud::new(model.clone(), truth, case.behavior)))
 }
 
-/// Everything but the last world, undisturbed. What comes back holds the last one.
+/// Settles all snapshots of the cluster except the last one, without faults. Returns the cloud and the last one.
 async fn prepare<L: Lawful>(
     law: &'static str,
     model: &L,
@@ -102,7 +102,7 @@ async fn prepare<L: Lawful>(
     let mut worlds = worlds(case);
     let last = worlds
         .pop()
-        .ok_or_else(|| broken("generated", "a case needs a world"))?;
+        .ok_or_else(|| broken("generated", "a case needs a snapshot"))?;
     let engine = engine(model, &cloud);
     for world in &worlds {
         settle(&engine, world).await.map_err(|how| broken(law, how))?;
@@ -111,8 +111,8 @@ async fn prepare<L: Lawful>(
     Ok((cloud, last))
 }
 
-/// From any state the engine comes to rest. Then a Service has what it would have alone in a new cloud, unless something is
-/// blocked or refused, and one that has left has nothing.
+/// From any state the engine reaches a state without steps. Then a Service without blocked differences or errors has the same
+/// objects as alone in a new cloud, and one that has left has none.
 ///
 /// # Errors
 /// If that is not so.
@@ -121,28 +121,28 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
     let cloud = cloud(model, case).await?;
     let engine = engine(model, &cloud);
     for world in worlds(case) {
-        let rest = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
+        let settled = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
         let discovery = engine.discover(&request(&world)).await.map_err(failed(LAW))?;
         for part in discovery.parts {
             let inspection = engine.inspect(&part, &request(&world)).await;
             let inspection = inspection.map_err(failed(LAW))?;
             if let Some(step) = inspection.iter().flat_map(|part| &part.plan.steps).next() {
-                return Err(broken(LAW, format!("{part}: at rest, but `{step}` is due")));
+                return Err(broken(LAW, format!("{part}: settled, but `{step}` is due")));
             }
         }
         for service in &world.services {
-            let is_finished = rest
+            let is_finished = settled
                 .services
                 .get(&service.id)
                 .is_some_and(|(_, finished)| *finished);
-            if !is_finished || rest.hindered.contains(&service.id) {
+            if !is_finished || settled.incomplete.contains(&service.id) {
                 continue;
             }
             let have = Served::of(model, &cloud.truth(), &service.id, &world.cluster.name);
             let want = alone(model, service, &world.cluster).await?;
             if let Some(want) = want.filter(|want| !is_served(&have, want)) {
                 let how = format!(
-                    "{} has {have:?}, and nothing is due or blocked; alone it has {want:?}",
+                    "{} has {have:?} without steps or blocked differences; alone it has {want:?}",
                     service.id
                 );
                 return Err(broken(LAW, how));
@@ -159,8 +159,8 @@ fn is_served(have: &Served, want: &Served) -> bool {
     have.exact == want.exact && have.at_least.is_superset(&want.at_least)
 }
 
-/// What a Service has that is alone in a new cloud. `None` if that cannot be said: it does not get all that it asks for, or
-/// there are no nodes, so that it keeps those that it had.
+/// The objects of a Service that is alone in a new cloud. `None` if they are not comparable: its spec is not completely applied,
+/// or the cluster has no nodes, so that members are kept.
 async fn alone<L: Lawful>(
     model: &L,
     service: &Arc<ServiceView>,
@@ -176,46 +176,46 @@ async fn alone<L: Lawful>(
         services: vec![Arc::clone(service)],
         cluster: cluster.clone(),
     };
-    let (rest, truth) = build(model, &world).await?;
-    let is_finished = rest
+    let (settled, truth) = build(model, &world).await?;
+    let is_finished = settled
         .services
         .get(&service.id)
         .is_some_and(|(_, finished)| *finished);
-    let is_served = is_finished && !rest.hindered.contains(&service.id);
+    let is_served = is_finished && !settled.incomplete.contains(&service.id);
     Ok(is_served.then(|| Served::of(model, &truth, &service.id, &cluster.name)))
 }
 
-/// Builds in a new cloud.
-async fn build<L: Lawful>(model: &L, world: &ClusterSnapshot) -> Result<(Rest, L::Truth), Broken> {
+/// Reconciles a snapshot of the cluster in a new cloud.
+async fn build<L: Lawful>(model: &L, world: &ClusterSnapshot) -> Result<(SettledState, L::Truth), Broken> {
     let cloud = Arc::new(MemoryCloud::new(
         model.clone(),
         model.ground(),
-        Weather::default(),
+        CloudBehavior::default(),
     ));
     let engine = engine(model, &cloud);
-    let rest = settle(&engine, &Arc::new(world.clone())).await;
-    let rest = rest.map_err(|how| broken("converges", how))?;
-    Ok((rest, cloud.truth()))
+    let settled = settle(&engine, &Arc::new(world.clone())).await;
+    let settled = settled.map_err(|how| broken("converges", how))?;
+    Ok((settled, cloud.truth()))
 }
 
-/// Every visible setting changes what a Service has.
+/// Every visible setting changes the objects of a Service.
 ///
 /// # Errors
-/// If one does not, or if a Service without settings gets nothing.
+/// If one does not, or if a Service without settings has no objects.
 pub fn effective<L: Lawful>(model: &L) -> Result<(), Broken> {
     const LAW: &str = "effective";
     let (plain, with_settings) = model.clusters().with_each_setting();
     let served = |world: &ClusterSnapshot| {
-        let (rest, truth) = runtime()?.block_on(build(model, world))?;
+        let (settled, truth) = runtime()?.block_on(build(model, world))?;
         let service = world.services.first().map(|service| &service.id);
         let service = service.ok_or_else(|| broken(LAW, "a cluster needs a Service"))?;
         Ok((
-            rest.hindered.contains(service),
+            settled.incomplete.contains(service),
             Served::of(model, &truth, service, &world.cluster.name),
         ))
     };
-    let (is_hindered, usual) = served(&plain)?;
-    if is_hindered || usual.exact.is_empty() {
+    let (is_incomplete, usual) = served(&plain)?;
+    if is_incomplete || usual.exact.is_empty() {
         return Err(broken(LAW, format!("a Service without settings has {usual:?}")));
     }
     for (setting, world) in with_settings {
@@ -229,7 +229,7 @@ pub fn effective<L: Lawful>(model: &L) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What has come to rest stays at rest, also for a process that has just started.
+/// A settled state is stable, also for a process that has just started.
 ///
 /// # Errors
 /// If that is not so.
@@ -241,13 +241,13 @@ pub async fn quiet<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Br
     let shape = shape_of(model, &cloud);
     cloud.take_done();
     still(LAW, &first, &cloud, &world, &before).await?;
-    // A new process, with nothing in its memory.
+    // A new process, without state.
     let second = engine(model, &cloud);
     let plans = second.plan(&request(&world), None).await.map_err(failed(LAW))?;
     if let Some(step) = plans.iter().flat_map(|plan| &plan.steps).next() {
         return Err(broken(
             LAW,
-            format!("at rest, but the plan has `{}`", step.sentence),
+            format!("settled, but the plan has `{}`", step.sentence),
         ));
     }
     still(LAW, &second, &cloud, &world, &before).await?;
@@ -255,7 +255,10 @@ pub async fn quiet<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Br
     if now != shape {
         return Err(broken(
             LAW,
-            format!("it was and is {:?}", different(&shape, &now)),
+            format!(
+                "the cloud changed: before and after {:?}",
+                different(&shape, &now)
+            ),
         ));
     }
     Ok(())
@@ -266,24 +269,21 @@ async fn still<L: Lawful>(
     engine: &super::LawEngine<L>,
     cloud: &MemoryCloud<L>,
     world: &Arc<ClusterSnapshot>,
-    before: &Rest,
+    before: &SettledState,
 ) -> Result<(), Broken> {
     let again = settle(engine, world).await.map_err(|how| broken(law, how))?;
     if let Some(step) = cloud.take_done().first() {
-        return Err(broken(law, format!("at rest, but `{step}` was sent")));
+        return Err(broken(law, format!("settled, but `{step}` was sent")));
     }
-    for (service, said) in &again.services {
-        // A Service that has left everything leaves nothing behind that could say so again.
+    for (service, now) in &again.services {
+        // A Service that has left all parts has no objects whose effects could be reported again.
         match before.services.get(service) {
             Some(known)
-                if known != said
-                    && known.1
-                    && said.1
-                    && !known.0.annotations.values().all(Option::is_none) =>
+                if known != now && known.1 && now.1 && !known.0.annotations.values().all(Option::is_none) =>
             {
                 return Err(broken(
                     law,
-                    format!("{service}: {known:?} was said, and now {said:?}"),
+                    format!("{service}: the effects were {known:?}, and are {now:?}"),
                 ));
             }
             _ => {}
@@ -292,7 +292,7 @@ async fn still<L: Lawful>(
     Ok(())
 }
 
-/// Every write leaves what is not ours as it was.
+/// No write changes foreign objects.
 ///
 /// # Errors
 /// If that is not so.
@@ -303,27 +303,27 @@ pub async fn polite<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), B
     for world in worlds(case) {
         settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
     }
-    cloud.rude().map_or(Ok(()), |how| Err(broken(LAW, how)))
+    cloud.foreign_change().map_or(Ok(()), |how| Err(broken(LAW, how)))
 }
 
-/// An imagined plan names the steps that are then carried out.
+/// A dry run plans the steps that are then carried out.
 ///
 /// # Errors
 /// If that is not so.
-pub async fn foretold<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
-    const LAW: &str = "foretold";
-    // What has to wait lets others go first; then what is held back meanwhile may need one more step.
+pub async fn predictable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
+    const LAW: &str = "predictable";
+    // A part that waits lets others run first, and then a frozen member may need another step.
     let calm = Case {
-        weather: Weather::default(),
+        behavior: CloudBehavior::default(),
         ..case.clone()
     };
     let (cloud, world) = prepare(LAW, model, &calm).await?;
     let engine = engine(model, &cloud);
     let plans = engine.plan(&request(&world), None).await.map_err(failed(LAW))?;
     if !cloud.take_done().is_empty() {
-        return Err(broken(LAW, "making a plan wrote to the cloud"));
+        return Err(broken(LAW, "the plan wrote to the cloud"));
     }
-    let said = count(
+    let planned = count(
         plans
             .iter()
             .flat_map(|plan| &plan.steps)
@@ -332,26 +332,26 @@ pub async fn foretold<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(),
     for plan in &plans {
         for member in &plan.members {
             if matches!(member.state, MemberState::Pending) && plan.problem.is_none() {
-                let how = format!("the plan leaves {} in the air", member.service);
+                let how = format!("the plan leaves {} pending", member.service);
                 return Err(broken(LAW, how));
             }
         }
     }
-    let rest = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
+    let settled = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
     let mut done = count(cloud.take_done().into_iter());
     // A plan deletes no orphan.
-    for sentence in rest.deleted_orphans {
+    for sentence in settled.deleted_orphans {
         if let Some(times) = done.get_mut(&sentence)
-            && *times > said.get(&sentence).copied().unwrap_or_default()
+            && *times > planned.get(&sentence).copied().unwrap_or_default()
         {
             *times -= 1;
         }
     }
     done.retain(|_, times| *times > 0);
-    if said != done {
+    if planned != done {
         return Err(broken(
             LAW,
-            format!("the plan said {said:?} and {done:?} was done"),
+            format!("the plan has {planned:?}, but the run did {done:?}"),
         ));
     }
     Ok(())
@@ -365,7 +365,7 @@ fn count(sentences: impl Iterator<Item = String>) -> Sentences {
     counted
 }
 
-/// Whatever goes wrong with whichever write: the end is the same as if nothing had.
+/// After a fault in any write, the result is the same as without it.
 ///
 /// # Errors
 /// If that is not so.
@@ -374,7 +374,7 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     let (cloud, world) = prepare(LAW, model, case).await?;
     // The same start every time.
     let case = Case {
-        weather: case.weather,
+        behavior: case.behavior,
         ..Case::of(cloud.truth(), vec![(*world).clone()])
     };
     let first = engine(model, &cloud);
@@ -385,10 +385,13 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
         for fault in Fault::for_write(at) {
             let cloud = self::cloud(model, &case).await?;
             cloud.fail(at, fault);
-            let doomed = engine(model, &cloud);
+            let interrupted = engine(model, &cloud);
             let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
-            if settle_or_die(&doomed, &cloud, &world).await.map_err(context)? {
-                drop(doomed);
+            if settle_or_die(&interrupted, &cloud, &world)
+                .await
+                .map_err(context)?
+            {
+                drop(interrupted);
                 cloud.revive();
                 settle(&engine(model, &cloud), &world).await.map_err(context)?;
             }
@@ -396,11 +399,11 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
             if now != shape {
                 let done = cloud.take_done();
                 return Err(context(format!(
-                    "undisturbed and now: {:?} after {done:?}",
+                    "without the fault and with it: {:?} after {done:?}",
                     different(&shape, &now)
                 )));
             }
-            if let Some(how) = cloud.rude() {
+            if let Some(how) = cloud.foreign_change() {
                 return Err(broken("polite", format!("write {at}, {fault:?}: {how}")));
             }
         }
@@ -408,24 +411,24 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     Ok(())
 }
 
-/// Whatever goes wrong while parts are being built: once the Services are deleted, nothing is left that is not left when
-/// nothing went wrong.
+/// After a fault while parts are being built and the deletion of the Services, no objects are left that are not left without
+/// the fault.
 ///
 /// # Errors
 /// If that is not so.
 pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
     const LAW: &str = "reclaimable";
-    // Without polls nothing is built while other parts run.
-    let weather = Weather {
-        polls: case.weather.polls.max(2),
-        ..Weather::default()
+    // Without polls, no part is built while other parts run.
+    let behavior = CloudBehavior {
+        polls: case.behavior.polls.max(2),
+        ..CloudBehavior::default()
     };
     let case = Case {
-        weather,
+        behavior,
         ..case.clone()
     };
     let (cloud, world) = prepare(LAW, model, &case).await?;
-    // This law is about what is created. So every Service that the cluster ever had is deleted before: an orphan that
+    // This law is about created objects. So every Service that the cluster ever had is deleted before: an orphan that
     // exists already may only be reported, and then it depends on the kill whether it has got the cluster's new name
     // and may be deleted.
     let mut former = ClusterSnapshot::clone(&world);
@@ -444,7 +447,7 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     let deleted = Arc::new(deleted(&world));
     cloud.take_done();
     let case = Case {
-        weather,
+        behavior,
         ..Case::of(cloud.truth(), vec![(*world).clone()])
     };
     let first = engine(model, &cloud);
@@ -456,15 +459,21 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
         for fault in Fault::WHILE_BUILDING {
             let cloud = self::cloud(model, &case).await?;
             cloud.fail(at, fault);
-            let doomed = engine(model, &cloud);
+            let interrupted = engine(model, &cloud);
             let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
-            let killed = settle_or_die(&doomed, &cloud, &world).await.map_err(context)?;
+            let killed = settle_or_die(&interrupted, &cloud, &world)
+                .await
+                .map_err(context)?;
             cloud.revive();
-            let next = if killed { engine(model, &cloud) } else { doomed };
+            let next = if killed {
+                engine(model, &cloud)
+            } else {
+                interrupted
+            };
             settle(&next, &deleted).await.map_err(context)?;
             cloud.edit(|truth| model.repair(truth));
             settle(&next, &deleted).await.map_err(context)?;
-            // What people asked to keep may not have been created yet.
+            // Objects that users asked to keep may not have been created yet.
             let mut leaked = shape_of(model, &cloud);
             for line in &shape {
                 if let Some(at) = leaked.iter().position(|leaked| leaked == line) {

@@ -1,4 +1,4 @@
-//! The program inside a test's own process.
+//! Runs the program in the test's process.
 
 use std::{future::Future, thread, time::Duration};
 
@@ -8,22 +8,22 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// How long a program that is ended may still block.
+/// Time limit for blocking tasks of the program after it is stopped.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The program, run by a runtime of its own. When this is dropped, everything that the program does has ended, as in a crash:
-/// whatever went on would meet the next test that uses the control plane.
+/// The program in its own async runtime. Dropping it ends all of the program's tasks, like a crash, so that they do not disturb
+/// the next test on the same control plane.
 #[derive(Debug)]
-pub struct Inside {
+pub struct InProcess {
     task: JoinHandle<Result<()>>,
     runtime: Option<Runtime>,
 }
 
-impl Inside {
+impl InProcess {
     /// Starts the program.
     ///
     /// # Errors
-    /// When there can be no runtime.
+    /// When the runtime cannot be created.
     pub fn start(program: impl Future<Output = Result<()>> + Send + 'static) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
@@ -35,20 +35,20 @@ impl Inside {
         })
     }
 
-    /// Waits until the program has ended by itself.
+    /// Waits until the program ends.
     ///
     /// # Errors
-    /// Those of the program, or its panic.
+    /// The error or panic of the program.
     pub async fn ended(&mut self) -> Result<()> {
         (&mut self.task).await?
     }
 }
 
-impl Drop for Inside {
+impl Drop for InProcess {
     fn drop(&mut self) {
         self.task.abort();
         if let Some(runtime) = self.runtime.take() {
-            // A runtime must not be waited for where another one runs tasks.
+            // Waiting for a runtime is not allowed in a thread of another runtime.
             let end = thread::spawn(move || runtime.shutdown_timeout(LIMIT));
             let _panicked = end.join();
         }
