@@ -189,7 +189,7 @@ async fn routes_of_nodes_with_an_unknown_next_hop_are_left_unchanged() {
         matches!(
             decisions.as_slice(),
             [
-                RouteDecision::Skip(SkipReason::Waiting),
+                RouteDecision::Skip(SkipReason::Uninitialized),
                 RouteDecision::Skip(SkipReason::NoNextHop(_))
             ]
         ),
@@ -219,7 +219,7 @@ async fn the_older_of_two_nodes_with_the_same_pod_cidr_gets_the_route() {
     let (desired, plan) = planned(&nodes, SINGLE, &FakeRoutes::default()).await;
     assert_eq!(plan.changes.create.len(), 1);
     assert_eq!(plan.changes.create[0].next_hop.as_str(), "10.0.0.1");
-    let RouteDecision::Skip(SkipReason::Taken(owner)) = &desired.pod_cidrs[1].decision else {
+    let RouteDecision::Skip(SkipReason::Duplicate(owner)) = &desired.pod_cidrs[1].decision else {
         panic!("{:?}", desired.pod_cidrs)
     };
     assert_eq!(owner.view.name, "node-1");

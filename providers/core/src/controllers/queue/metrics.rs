@@ -143,7 +143,7 @@ impl<K: Send> QueueState for Mutex<State<K>> {
             ..QueueSnapshot::default()
         };
         let now = Instant::now();
-        let working = state.keys.values().filter(|entry| entry.place == Phase::Working);
+        let working = state.keys.values().filter(|entry| entry.phase == Phase::Working);
         for since in working.filter_map(|entry| entry.since) {
             let time = now.saturating_duration_since(since);
             snapshot.unfinished += time;

@@ -238,7 +238,7 @@ async fn routes_outside_the_cluster_cidr_are_left_unchanged(fixture: &RouteFixtu
     let outside: IpNet = OUTSIDE.parse()?;
     let mut foreign = fixture
         .desired(&*cloud, nodes.get(..1).unwrap_or_default())?
-        .wanted;
+        .routes;
     for route in &mut foreign {
         route.destination = outside;
     }
