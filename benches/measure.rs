@@ -25,7 +25,7 @@ pub(crate) const PARALLEL: usize = 32;
 /// The program's requests to the API server that change something.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Writes {
-    /// Of nodes.
+    /// The number of nodes.
     pub(crate) nodes: usize,
     /// New or updated Events.
     pub(crate) events: usize,

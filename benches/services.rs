@@ -69,7 +69,7 @@ struct Calls {
 struct Phase {
     calls: Calls,
     seconds: f64,
-    /// Of the program, in seconds of one processor.
+    /// Processor time of the program, in seconds.
     cpu: f64,
 }
 
@@ -312,7 +312,7 @@ impl Cluster {
 
 /// The processor time that the program has used, in seconds.
 fn cpu(ccm: &Ccm) -> Result<f64> {
-    /// Of `/proc`, on every Linux in use.
+    /// The unit of times in `/proc`, on every Linux in use.
     const TICKS_PER_SECOND: f64 = 100.0;
     let text = std::fs::read_to_string(format!("/proc/{}/stat", ccm.pid()))?;
     // The name of the program, in brackets, may contain spaces.

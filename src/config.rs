@@ -28,7 +28,7 @@ pub struct Config {
     pub api_server: ApiServerConfig,
     /// Whether each controller acts as a service account of its own.
     pub service_accounts: bool,
-    /// Which controllers run.
+    /// The controllers that run.
     pub controllers: Controllers,
     /// The node controller.
     pub node: NodeConfig,
@@ -89,7 +89,7 @@ pub struct NodeConfig {
     pub refresh_topology_labels: bool,
 }
 
-/// Which controllers run: `--controllers`, and the file of a leader migration. All names are canonical.
+/// The controllers that run: `--controllers`, and the file of a leader migration. All names are canonical.
 #[derive(Clone, Debug, Default)]
 pub struct Controllers {
     /// The controllers that are switched off.

@@ -239,7 +239,7 @@ fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> 
     builder
 }
 
-/// What connections have in common.
+/// The shared state of all connections.
 struct Answering {
     acceptor: TlsAcceptor,
     http: auto::Builder<TokioExecutor>,

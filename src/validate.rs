@@ -71,7 +71,7 @@ pub(crate) struct Report {
     /// The problems of config, cloud and manifests, each in its order.
     findings: Vec<Problem>,
     passed: Vec<Passed>,
-    /// What was not checked, in sentences.
+    /// Checks that were skipped, in sentences.
     left_out: Vec<String>,
     /// The number of checked Services.
     services: usize,
@@ -89,7 +89,7 @@ struct Problem {
     finding: Finding,
 }
 
-/// What was checked.
+/// The subject of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {

@@ -165,7 +165,7 @@ async fn its_controller_sees_nodes_and_services_and_ends_with_the_process() {
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
     let log = ccm.log().unwrap();
-    assert!(log.contains("The firewall controller ends"), "{log}");
+    assert!(log.contains("Firewall controller stopped"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -169,8 +169,8 @@ impl<R: Rule> Rules<R> {
     }
 
     /// Waits while any rule satisfies the condition.
-    pub async fn while_any(&self, holds: impl Fn(&R) -> bool) {
-        let over = |rules: &[Entry<R>]| (!rules.iter().any(|(state, _)| holds(&state.rule))).then_some(());
+    pub async fn while_any(&self, is_met: impl Fn(&R) -> bool) {
+        let over = |rules: &[Entry<R>]| (!rules.iter().any(|(state, _)| is_met(&state.rule))).then_some(());
         self.until(over).await;
     }
 

@@ -6,7 +6,7 @@ use tower::service_fn;
 
 use super::*;
 
-/// What an API server knows and has been asked.
+/// The state and requests of an API server.
 #[derive(Default)]
 struct Server {
     account: bool,

@@ -63,7 +63,7 @@ impl Default for Keepalive {
     }
 }
 
-/// Which versions of HTTP are offered over TLS. Without TLS it is always HTTP/1.1.
+/// The versions of HTTP that are offered over TLS. Without TLS it is always HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Versions {
     /// All requests share one connection.

@@ -309,7 +309,7 @@ impl LifecycleController {
         self.reports
             .publish(&blocked, &decision.totals, &self.cloud.scope());
         if let Some(slot) = self.brake.next_slot() {
-            // If one of them is under way, the next one is due when it has ended.
+            // If one of them is running, the next one is due when it has ended.
             self.ask_next(slot.max(Instant::now() + self.config.monitor_period));
         }
     }

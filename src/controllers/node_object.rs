@@ -78,6 +78,6 @@ pub(crate) async fn describe(
             queries.len()
         ),
     );
-    // Which answer belongs to which node is unknown.
+    // The answers cannot be assigned to nodes.
     queries.iter().map(|_| Err(error.clone())).collect()
 }

@@ -175,7 +175,7 @@ impl ServiceController {
         self.services.get(name).filter(|object| object.is_concerned())
     }
 
-    /// Runs until shutdown; then finishes the passes and patches that are under way, begins nothing, and returns.
+    /// Runs until shutdown; then finishes the running passes and patches, starts nothing, and returns.
     pub(crate) async fn run(self: Arc<Self>) {
         let (services, nodes) = (self.services.subscribe(), self.nodes.subscribe());
         let mut tag = ownership_tag::follow(self.cluster.clone());

@@ -158,7 +158,7 @@ mod tests {
         }))
     }
 
-    /// What is done with a Lease that is read again and again without a change, second by second.
+    /// The second in which a Lease that never changes is acquired.
     fn taken_after(state: &mut State, lease: &Lease, start: Instant) -> Option<u32> {
         (0..100).find(|second| {
             let step = state.observe(Some(lease.clone()), start + *second * SECOND, clock());

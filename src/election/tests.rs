@@ -17,7 +17,7 @@ use super::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What happens to a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,

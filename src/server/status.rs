@@ -99,7 +99,7 @@ pub(crate) struct OrphanRow {
     pub(crate) name: String,
     pub(crate) seen_for_seconds: u64,
     pub(crate) deletable: bool,
-    /// What happens to it.
+    /// The action that follows.
     pub(crate) consequence: &'static str,
 }
 

@@ -206,7 +206,7 @@ async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
 }
 
 #[test]
-fn probes_are_counted_until_somebody_resets_them() {
+fn probes_are_counted_until_reset() {
     let (checks, slis) = (Checks::default(), health::Slis::default());
     checks.register("informer-sync", Kind::Ready);
     let probe = |endpoint| health::aggregate(&checks, endpoint, None, &slis);

@@ -26,7 +26,7 @@ const SEEDS: [&str; 7] = [
 ];
 
 /// Reads them, and checks the result.
-fn holds(bytes: &[u8]) {
+fn check(bytes: &[u8]) {
     let reading = manifest::read("f.yaml", bytes);
     let lines = bytes.iter().filter(|byte| matches!(byte, b'\n' | b'\r')).count() + 1;
     for (_, finding) in &reading.findings {
@@ -72,7 +72,7 @@ fn holds(bytes: &[u8]) {
 #[test]
 fn every_seed_holds() {
     for seed in SEEDS {
-        holds(seed.as_bytes());
+        check(seed.as_bytes());
     }
 }
 
@@ -81,11 +81,11 @@ proptest! {
 
     #[test]
     fn changed_manifests_hold((first, splices) in splices::splices()) {
-        holds(&splices::apply(&SEEDS, &first, &splices));
+        check(&splices::apply(&SEEDS, &first, &splices));
     }
 
     #[test]
     fn random_bytes_hold(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        holds(&bytes);
+        check(&bytes);
     }
 }

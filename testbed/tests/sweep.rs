@@ -101,10 +101,12 @@ impl Scenario for Locks {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_recovers_from_every_crash_passes() {
     let scenario = Locks::set("some").await;
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     let sweep = Sweep::default();
     let report = sweep
-        .run(&scenario, |progress| told.push((progress.done, progress.total)))
+        .run(&scenario, |progress| {
+            reports.push((progress.done, progress.total))
+        })
         .await
         .unwrap();
     report.verdict().unwrap();
@@ -113,8 +115,8 @@ async fn a_program_that_recovers_from_every_crash_passes() {
         (9, 9, 0),
         "{report}"
     );
-    assert_eq!(told.len(), 9);
-    assert_eq!(told.last(), Some(&(9, 9)));
+    assert_eq!(reports.len(), 9);
+    assert_eq!(reports.last(), Some(&(9, 9)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -236,8 +236,8 @@ async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
     }
     stage.more_lookups("n-0", 3).await;
     assert_eq!(stage.names().await, names);
-    let held = stage.events("reason=DeletingNodeHeld").await;
-    assert_eq!(held.len(), names.len(), "reported once");
+    let blocked = stage.events("reason=DeletingNodeHeld").await;
+    assert_eq!(blocked.len(), names.len(), "reported once");
 
     // With the right credentials the machines exist, and the node without a machine is deleted.
     stage.cloud.remove("n-1");
@@ -266,13 +266,14 @@ async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
     // The credentials change to those of another project while the program runs.
     stage.cloud.set_blind(true);
     stage.cloud.change_credentials("project two");
-    let held = eventually("deletions are blocked", async || {
-        let held = stage.events("reason=DeletingNodeHeld").await;
-        (held.len() >= 20).then_some(held)
+    let blocked = eventually("deletions are blocked", async || {
+        let blocked = stage.events("reason=DeletingNodeHeld").await;
+        (blocked.len() >= 20).then_some(blocked)
     })
     .await;
     assert!(
-        held.iter()
+        blocked
+            .iter()
             .all(|event| event.message.as_ref().unwrap().contains("project two"))
     );
     stage.more_lookups("n-0", 3).await;
@@ -390,12 +391,12 @@ async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
         stage.set_ready(name, false).await;
     }
     stage.cloud.open();
-    let held = eventually("the other deletions are blocked", async || {
-        let held = stage.events("reason=DeletingNodeHeld").await;
-        (held.len() >= 3).then_some(held)
+    let blocked = eventually("the other deletions are blocked", async || {
+        let blocked = stage.events("reason=DeletingNodeHeld").await;
+        (blocked.len() >= 3).then_some(blocked)
     })
     .await;
-    let message = held[0].message.clone().unwrap();
+    let message = blocked[0].message.clone().unwrap();
     assert!(message.contains("--node-deletion-share"), "{message}");
     let left = async || {
         let left = stage.names().await;

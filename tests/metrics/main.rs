@@ -86,7 +86,7 @@ fn registered() -> BTreeSet<String> {
         let found = calls.chain(line.captures_iter(&product));
         names.extend(found.map(|found| found[1].to_owned()));
     }
-    let timed = Regex::new(r#"Timed::new\(\s*metrics,\s*"([a-z_]+)""#).unwrap();
+    let timed = Regex::new(r#"OperationMetrics::new\(\s*metrics,\s*"([a-z_]+)""#).unwrap();
     for found in timed.captures_iter(&read("providers/digitalocean/src/firewall.rs")) {
         names.extend(["s", "_duration_seconds"].map(|end| format!("{}{end}", &found[1])));
     }

@@ -295,13 +295,15 @@ async fn a_plan_shows_changes_of_nodes() {
     for id in &ids[1..] {
         scene.cloud.delete_server(id).unwrap();
     }
-    let held = stage.plan(&["--controllers=cloud-node-lifecycle", grace]).await;
+    let blocked = stage.plan(&["--controllers=cloud-node-lifecycle", grace]).await;
     assert!(
-        held.text.contains("no other machine of this cluster was found"),
+        blocked
+            .text
+            .contains("no other machine of this cluster was found"),
         "{}",
-        held.text
+        blocked.text
     );
-    assert!(!held.text.contains("Nodes to delete"), "{}", held.text);
+    assert!(!blocked.text.contains("Nodes to delete"), "{}", blocked.text);
     assert_eq!(stage.writes(), BTreeMap::new());
 }
 

@@ -230,12 +230,13 @@ async fn routes_that_cannot_be_planned_are_a_problem_unless_they_are_disabled() 
     // No node has a podCIDR: nothing is deleted.
     scene.nodes.delete("node-1", &Default::default()).await.unwrap();
     routes.write_table(&[("10.244.9.0/24", "10.0.0.99")]);
-    let held = stage.plan(&[CIDR]).await.assert_code(3);
+    let blocked = stage.plan(&[CIDR]).await.assert_code(3);
     assert!(
-        held.text
+        blocked
+            .text
             .contains("nothing is deleted while no node has a podCIDR"),
         "{}",
-        held.text
+        blocked.text
     );
 }
 

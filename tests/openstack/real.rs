@@ -154,12 +154,15 @@ async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
         nodes::set_ready(&client, &spec.name, false).await.unwrap();
     }
     let events: Api<Event> = Api::all(client.clone());
-    let held = async || {
-        let held = ListParams::default().fields("reason=DeletingNodeHeld");
-        let held = events.list(&held).await.ok()?.items.len();
-        (held == specs.len()).then_some(())
+    let blocked = async || {
+        let blocked = ListParams::default().fields("reason=DeletingNodeHeld");
+        let blocked = events.list(&blocked).await.ok()?.items.len();
+        (blocked == specs.len()).then_some(())
     };
-    assert!(eventually(LIMIT, held).await.is_some(), "no Event was reported");
+    assert!(
+        eventually(LIMIT, blocked).await.is_some(),
+        "no Event was reported"
+    );
     let api: Api<Node> = Api::all(client);
     assert_eq!(
         api.list(&ListParams::default()).await.unwrap().items.len(),

@@ -44,7 +44,7 @@ const JOINING: usize = 2;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct DemoOptions {
-    /// Which cloud: the name of its folder in `providers/`.
+    /// The cloud: the name of its folder in `providers/`.
     #[arg(long, value_name = "NAME", default_value = OPENSTACK)]
     pub(crate) cloud: String,
     /// How many nodes join at first [default: 100; with --real 5]

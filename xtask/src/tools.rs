@@ -20,7 +20,7 @@ pub(crate) struct Tool {
     pub(crate) version: &'static str,
     /// Arguments of `cargo install`, such as features.
     pub(crate) args: &'static [&'static str],
-    /// What the program does, to be printed when it is installed.
+    /// The purpose of the program, printed when it is installed.
     pub(crate) purpose: &'static str,
 }
 

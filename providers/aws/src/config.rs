@@ -178,7 +178,7 @@ pub(crate) fn is_live(key: &str) -> bool {
     connects(key) || key.starts_with("[Quota] ")
 }
 
-/// Reads and checks the config file and the files that the environment names. Talks to nobody.
+/// Reads and checks the config file and the files that the environment names. Sends no request.
 ///
 /// # Errors
 ///

@@ -218,7 +218,7 @@ impl TableRoutes {
 /// Gives a route another target.
 async fn replace(client: &Client, table: &str, to: IpNet, target: &str) -> Result<()> {
     match client.replace_route(table, to, target).await {
-        // Upstream's policy does not allow it; or somebody else deleted the route.
+        // Upstream's policy does not allow it; or another client deleted the route.
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
             let error = error.report();
             debug!(error, table, "Deleting the route and creating it again");

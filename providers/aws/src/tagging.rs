@@ -1,7 +1,7 @@
 //! The tagging controller: the tags of `--tags` on the instances of all nodes.
 //!
 //! A node whose instance has the tags bears a label with their checksum, so that a restart writes nothing. Instances are tagged
-//! and untagged up to 1000 at a time. Tags that somebody changed by hand are repaired once an hour. Source:
+//! and untagged up to 1000 at a time. Tags that were changed by hand are repaired once an hour. Source:
 //! `pkg/controllers/tagging` of the Go cloud controller.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -191,7 +191,7 @@ impl Tagger {
         let mut resync = Instant::now() + RESYNC;
         let (mut batch, mut due) = (Vec::new(), Instant::now());
         loop {
-            // What is under way ends before the process does.
+            // Running calls end before the process does.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,

@@ -377,8 +377,8 @@ async fn immutable_fields_are_blocked_and_other_fields_are_applied() {
     annotate(stage.web(), &key("size-unit"), Some("2"));
     let complaints = stage.settle_with_complaints().await;
     for part in [
-        "type of load balancer auidweb is REGIONAL_NETWORK",
-        "network of load balancer auidweb is EXTERNAL",
+        "type of load balancer auidweb in place: observed REGIONAL_NETWORK",
+        "network of load balancer auidweb in place: observed EXTERNAL",
     ] {
         assert!(complaints.contains(part), "{complaints}");
     }

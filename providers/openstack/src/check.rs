@@ -50,7 +50,7 @@ pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
 struct Inspector {
     context: BuildContext,
     loaded: Parsed<Config>,
-    /// What Octavia and its provider support; empty until Octavia was read.
+    /// The features of Octavia and its provider; empty until Octavia was read.
     can: OnceLock<Capabilities>,
 }
 

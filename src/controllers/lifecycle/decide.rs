@@ -105,7 +105,7 @@ pub(super) struct Decision {
 pub(super) struct Brake {
     /// Deletions that count, the latest last.
     recent: VecDeque<Instant>,
-    /// Deletions under way that count.
+    /// Running deletions that count.
     under_way: usize,
 }
 
@@ -118,7 +118,7 @@ impl Brake {
     /// Decides about the nodes that are proven missing.
     pub(super) fn decide(&mut self, proven: Vec<Arc<NodeObject>>, totals: &Totals, now: Instant) -> Decision {
         self.recent.retain(|at| *at + REMEMBERED > now);
-        // Nodes that were deleted a moment ago count as nodes that existed before. Those under way are still among the nodes.
+        // Nodes that were deleted a moment ago count as nodes that existed before. Running deletions are still among the nodes.
         let mut decision = Decision {
             delete: Vec::new(),
             blocked: Vec::new(),

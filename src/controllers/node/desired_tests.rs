@@ -234,7 +234,7 @@ fn list(text: &str) -> Vec<NodeAddress> {
         .collect()
 }
 
-/// What a refresh writes on a node that shows these addresses.
+/// The addresses that a refresh writes on a node with these addresses.
 fn refreshed(shown: &str, cloud: &str, node_ip: Option<&str>, enforced: bool) -> Option<Vec<NodeAddress>> {
     let mut shown_node = node(&[], &[]);
     shown_node.addresses = list(shown);

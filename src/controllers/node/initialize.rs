@@ -20,8 +20,8 @@ use crate::{
     metrics::increment,
 };
 
-/// How many answers without addresses are usual for a machine that was just created.
-const PATIENCE: u32 = 3;
+/// The number of answers without addresses that are usual for a new machine.
+const EMPTY_ANSWERS: u32 = 3;
 
 /// The node has to be tried again.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +144,7 @@ impl NodeController {
         let Problem { reason, message } = problem;
         increment(&self.metrics.initializations, "result", reason);
         let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
-        let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < PATIENCE;
+        let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < EMPTY_ANSWERS;
         if expected {
             debug!(
                 controller = COMPONENT,

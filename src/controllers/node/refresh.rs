@@ -37,7 +37,7 @@ struct NodeMemory {
     topology: NewLabels,
 }
 
-/// One refresh under way.
+/// A running refresh.
 #[derive(Debug, Default)]
 struct Pass {
     before: Memory,

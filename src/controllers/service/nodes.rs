@@ -1,4 +1,4 @@
-//! Which nodes may be members of load balancers, and when a change of them is worth a pass.
+//! The nodes that may be members of load balancers, and the changes of them that need a pass.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

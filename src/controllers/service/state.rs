@@ -48,7 +48,7 @@ use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::s
 /// Waits between tries of a discovery. Short, since everything waits for it, and it is one listing.
 const DISCOVERY_BACKOFF: Backoff = Backoff::seconds(2, 30);
 
-/// A Service that is not served although no work is under way for it is compared again after this time, the next time
+/// A Service that is not served although no work runs for it is compared again after this time, the next time
 /// after twice as long.
 const LOST: Backoff = Backoff::seconds(1, 300);
 
@@ -139,7 +139,7 @@ struct PartEntry {
     /// The nodes that it follows, by their generation.
     follows: Option<u64>,
     status: PartStatus,
-    /// A pass is under way.
+    /// A pass is running.
     running: bool,
     /// The last plan with a step.
     plan: Option<Plan>,
@@ -282,7 +282,7 @@ impl State {
         job.add_to(&mut self.discovery);
     }
 
-    /// When the next work is due without a change. `discovers`: a discovery is under way or due, and work that only leads to
+    /// When the next work is due without a change. `discovers`: a discovery is running or due, and work that only leads to
     /// a discovery waits for it.
     pub(super) fn due(&self, discovers: bool) -> Option<Instant> {
         let nodes = self.nodes.due().filter(|_| self.started);
@@ -764,7 +764,7 @@ impl State {
         }
     }
 
-    /// Finds Services that are not served although no work is under way for them. The cloud has changed since their parts
+    /// Finds Services that are not served although no work runs for them. The cloud has changed since their parts
     /// were discovered.
     fn find_lost(&mut self, part: &PartKey, at: Instant) {
         let lost: Vec<_> = self

@@ -45,7 +45,7 @@ impl Watcher for Announcer {
 // === Parts ===
 
 impl ServiceController {
-    /// Runs parts until shutdown. Then the pass under way is finished, and the next process continues with parts that wait
+    /// Runs parts until shutdown. Then the running pass is finished, and the next process continues with parts that wait
     /// for the cloud.
     pub(super) async fn work_on_parts(self: Arc<Self>) {
         while let Some(part) = self.shutdown.run_until_cancelled(self.parts.next()).await {
@@ -126,7 +126,7 @@ impl ServiceController {
 // === Objects ===
 
 impl ServiceController {
-    /// Writes Service objects until shutdown. Then the patch under way is finished.
+    /// Writes Service objects until shutdown. Then the running patch is finished.
     pub(super) async fn work_on_objects(self: Arc<Self>) {
         while let Some(name) = self.shutdown.run_until_cancelled(self.objects.next()).await {
             self.sync_object(&name).await;

@@ -88,7 +88,7 @@ fn flags_of_routes_do_what_they_do_elsewhere() {
     assert_eq!(given.route.cluster_cidr, "10.0.0.0/8");
     assert_eq!(given.route.period, Some(Duration::from_secs(10)));
     assert_eq!(given.warnings, [""; 0]);
-    // Where there are no routes, nobody minds.
+    // Without routes it has no effect.
     assert_eq!(warnings(&["--cluster-cidr=junk"]), [""; 0]);
 }
 

@@ -1,4 +1,4 @@
-//! The flags of the framework that all other cloud-controller-managers are built on, held against ours.
+//! The flags of the framework that all other cloud-controller-managers are built on, compared with ours.
 
 use clap::{Arg, ArgAction};
 

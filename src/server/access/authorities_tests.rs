@@ -18,7 +18,7 @@ fn what_the_cluster_publishes_is_read_and_what_is_unusable_changes_nothing() {
     assert!(usable(Some("nothing"), Some(&first)).is_some());
     assert!(usable(Some("nothing"), None).is_none());
     assert!(usable(Some("nothing"), Some(&None)).is_none());
-    // What the cluster withdraws is withdrawn.
+    // Authorities that the cluster removes are removed.
     assert!(usable(Some(" "), Some(&first)).is_none());
     assert!(usable(None, Some(&first)).is_none());
 }

@@ -45,7 +45,7 @@ fn a_certificate_is_for_its_common_name_and_its_organizations_are_groups() {
 }
 
 #[test]
-fn a_certificate_without_a_readable_common_name_is_for_nobody() {
+fn a_certificate_without_a_readable_common_name_is_refused() {
     let universal = DnValue::UniversalString("plain".try_into().unwrap());
     for names in [
         &[][..],

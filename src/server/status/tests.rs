@@ -115,7 +115,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
     (status, checks, metrics, gate)
 }
 
-/// What changes with the clock.
+/// The text without what changes with the clock.
 fn settled(text: &str) -> String {
     let mut settled = String::new();
     for line in text.lines() {
@@ -151,7 +151,7 @@ async fn json_has_the_same_content() {
         (&"Statusz".into(), &"1.2.3".into())
     );
     assert_eq!(report["nodes"]["states"]["not ready"], 1);
-    // What is wrong comes first.
+    // Problems come first.
     assert_eq!(report["nodes"]["shown"][0]["name"], "two");
     assert_eq!(report["services"]["shown"][0]["name"], "default/web");
     assert_eq!(

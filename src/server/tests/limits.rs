@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_thousand_idle_connections_keep_nobody_out() {
+async fn a_thousand_idle_connections_block_no_client() {
     let folder = tempfile::tempdir().unwrap();
     let running = start_in(folder.path()).await;
     let file = folder.path().join("cloud-controller-manager.crt");

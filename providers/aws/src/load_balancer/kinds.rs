@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     Group,
     /// A security group of nodes, by ID. Never created or deleted.
     NodeGroup,
-    /// By name, which holds a hash of what cannot be changed.
+    /// By name, which contains a hash of the attributes that cannot be changed.
     TargetGroup,
     /// A network load balancer, by name.
     Balancer,

@@ -137,7 +137,7 @@ fn network() -> Vec<Subnet> {
 impl Lawful for Model {
     type Truth = ObjectTrees<Kind>;
 
-    /// A load balancer of somebody else, and the security group of the nodes.
+    /// A foreign load balancer, and the security group of the nodes.
     fn ground(&self) -> Self::Truth {
         let ssh = Rule::new("tcp", (22, 22), "0.0.0.0/0", BY_HAND);
         let mut nodes = Object::new(Kind::NodeGroup, NODES).entries(RULES, [Entry::Rule(ssh)]);

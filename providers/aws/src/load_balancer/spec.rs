@@ -26,7 +26,7 @@ pub(crate) enum Flavor {
     /// A classic load balancer, which is the default, as upstream.
     #[default]
     Classic,
-    /// The AWS Load Balancer Controller, or nobody, is responsible.
+    /// The AWS Load Balancer Controller, or no controller, is responsible.
     Elsewhere,
 }
 

@@ -337,8 +337,8 @@ async fn a_service_never_gets_a_second_load_balancer() {
     let mut stage = Stage::new("", 1).await;
     stage.add("web", &[80], &[("type", "nlb")]);
     stage.settle_well().await;
-    for wish in [None, Some("external")] {
-        stage.annotate("web", "type", wish);
+    for requested in [None, Some("external")] {
+        stage.annotate("web", "type", requested);
         assert_eq!(stage.settle().await, NOTHING);
         stage.assert_complaint("create a second Service");
     }

@@ -154,7 +154,7 @@ async fn only_the_second_answer_says_that_an_instance_is_gone() {
         ),
         "{answers:?}"
     );
-    // The second read fails: nothing is known, and nobody is gone.
+    // The second read fails: nothing is known, and no instance is absent.
     stage.refuse(
         "DescribeInstances",
         "InstanceId.1",

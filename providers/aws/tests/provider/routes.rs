@@ -212,7 +212,7 @@ async fn a_cluster_without_a_table_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_route_of_somebody_else_is_left_alone() {
+async fn a_foreign_route_is_left_unchanged() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 1).await;
     let filter =

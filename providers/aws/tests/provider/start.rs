@@ -63,11 +63,11 @@ async fn a_role_is_assumed_and_says_for_whom() {
         server.url()
     );
     // The file wins over the environment, and the variable of an API over that of all.
-    let nobody = "http://127.0.0.1:9";
+    let unused = "http://127.0.0.1:9";
     let given = [
         ("AWS_ENDPOINT_URL_STS", server.url()),
-        ("AWS_ENDPOINT_URL", nobody.to_owned()),
-        ("AWS_ENDPOINT_URL_EC2", nobody.to_owned()),
+        ("AWS_ENDPOINT_URL", unused.to_owned()),
+        ("AWS_ENDPOINT_URL_EC2", unused.to_owned()),
     ];
     build(&conf, &variables(&given)).await.unwrap();
     let requests = server.requests();
@@ -152,19 +152,19 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
 async fn hosts_of_no_proxy_are_reached_without_it() {
     let (acceptor, pem) = tls("localhost");
     let server = Server::start(Some(acceptor), sts).await;
-    let nobody = Server::start(None, |_| (502, String::new())).await;
+    let unused = Server::start(None, |_| (502, String::new())).await;
     let directory = tempfile::tempdir().unwrap();
     let bundle = directory.path().join("ca.pem");
     std::fs::write(&bundle, pem).unwrap();
     let endpoint = format!("https://localhost:{}", server.port);
     let given = [
-        ("HTTPS_PROXY", nobody.url()),
+        ("HTTPS_PROXY", unused.url()),
         ("NO_PROXY", "10.0.0.0/8,localhost".to_owned()),
         ("AWS_CA_BUNDLE", bundle.to_str().unwrap().to_owned()),
         ("AWS_ENDPOINT_URL", endpoint),
     ];
     build(CLUSTER, &variables(&given)).await.unwrap();
-    assert!(nobody.requests().is_empty());
+    assert!(unused.requests().is_empty());
     assert!(!server.requests()[0].starts_with("CONNECT"));
 }
 
@@ -243,7 +243,7 @@ async fn a_token_that_expires_is_renewed_and_throttling_is_obeyed() {
             .add(Rule::when(|request| request.name == "DescribeInstances", answer).at(1));
         present(stage.ask(question()).await);
     }
-    // For good: nobody is gone.
+    // Permanently: no instance is reported absent.
     stage.refuse(
         "DescribeInstances",
         "",

@@ -90,7 +90,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
         .iter()
         .map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")))
         .collect();
-    // One whose instance EC2 does not know (yet), and one of another cloud: neither holds up the others.
+    // One whose instance EC2 does not know (yet), and one of another cloud: neither delays the others.
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
     let fargate = "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal";
     ids.insert("d".into(), fargate.into());

@@ -31,7 +31,7 @@ use crate::error;
 /// Nova's microversion.
 const MICROVERSION: HeaderName = HeaderName::from_static("openstack-api-version");
 
-/// What is needed to reach the cloud.
+/// The settings that are needed to reach the cloud.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     /// The identity.

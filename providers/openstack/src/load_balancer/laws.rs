@@ -33,7 +33,7 @@ use super::{
 };
 use crate::instances::records::Port;
 
-/// What is in the cloud.
+/// The state of the cloud.
 #[derive(Clone, Debug)]
 pub(crate) struct Truth {
     /// Load balancers and floating IPs.
@@ -53,7 +53,7 @@ const HIDDEN: [&str; 4] = ["vip_port_id", "vip_address", STATUS, "tags"];
 /// Attributes that keep the value that they were created with.
 const KEPT: [&str; 2] = ["name", "description"];
 
-/// What Services may ask for: annotation and values, and whether they alone change what a Service has.
+/// Settings of Services: annotation and values, and whether they alone change what a Service has.
 const SETTINGS: [(&str, &[&str], bool); 13] = [
     (a::LOAD_BALANCER_ID, &[USERS], true),
     (a::X_FORWARDED_FOR, &["true"], true),
@@ -92,7 +92,9 @@ fn is_of(root: &Object<Kind>, key: &Key) -> bool {
 fn persons_listener(port: u16, balancer: &str) -> Object<Kind> {
     let (transport, id) = (Protocol::Tcp, format!("listener-{port}"));
     let record = json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
-                        "allowed_cidrs": ["0.0.0.0/0"]});
+                        "allowed_cidrs": ["0.0.0.0/0"], "insert_headers": {}, "default_tls_container_ref": "",
+                        "timeout_client_data": 50000, "timeout_member_connect": 5000,
+                        "timeout_member_data": 50000, "timeout_tcp_inspect": 0});
     Kind::Listener.below(ListenerKey { transport, port }, balancer, &id, &record)
 }
 
@@ -227,7 +229,7 @@ impl Lawful for Model {
             Key::Balancer(_) | Key::New(_) => {
                 let mut objects = truth.objects.view(|root| is_of(root, key));
                 if objects.of(Kind::Balancer).count() > 1 {
-                    // Of several nothing else is read.
+                    // Of several load balancers nothing else is read.
                     objects.all.retain(|root| is_of(root, key));
                 }
                 let services = members.iter().map(|member| &*member.service);
@@ -354,7 +356,7 @@ impl Lawful for Model {
             let all_users = Owner::Services(users.clone()).foreign_if(is_others);
             let cluster = Owner::Cluster.foreign_if(is_others || !is_created(balancer));
             let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
-                // What is below it is found by the load balancer's tags.
+                // Its children are found by the load balancer's tags.
                 true if users.iter().any(|user| user == tag) => Owner::service(tag),
                 true => Owner::Cluster,
                 false if tag.starts_with("t-") => all_users.clone(),

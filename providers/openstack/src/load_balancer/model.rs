@@ -151,9 +151,9 @@ impl PartModel for Model {
         // A Service keeps its port when another one requests it, even if the Service has other problems.
         for member in PartMember::staying(members) {
             let tag = names::load_balancer(&cluster.name, &member.service.id);
-            let held = ListenerKey::all_of(&member.service);
-            let held = held.filter(|listener_key| inputs.port_owners.get(listener_key) == Some(&tag));
-            taken.extend(held.map(|listener_key| (listener_key, member.service.id.clone())));
+            let owned = ListenerKey::all_of(&member.service);
+            let owned = owned.filter(|listener_key| inputs.port_owners.get(listener_key) == Some(&tag));
+            taken.extend(owned.map(|listener_key| (listener_key, member.service.id.clone())));
         }
         for member in active {
             let service = &member.service;

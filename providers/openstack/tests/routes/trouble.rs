@@ -105,7 +105,11 @@ async fn one_node_outside_the_routers_subnets_does_not_hold_up_the_others() {
     assert_eq!(stage.table().len(), 40);
     stage.join("nodes", false);
     let again = refused(&stage).await;
-    assert_eq!(again.message(), error.message(), "the same is told once");
+    assert_eq!(
+        again.message(),
+        error.message(),
+        "the same error is reported once"
+    );
     assert_eq!(stage.table().len(), 41);
 }
 

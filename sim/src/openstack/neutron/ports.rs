@@ -82,20 +82,20 @@ fn claim(
     fields: &Map<String, Value>,
     id: &str,
 ) -> Result<Vec<FixedIp>, Fault> {
-    let wishes: Vec<(String, Option<IpAddr>)> = match fields.get("fixed_ips").and_then(Value::as_array) {
+    let requested: Vec<(String, Option<IpAddr>)> = match fields.get("fixed_ips").and_then(Value::as_array) {
         Some(list) => {
-            let mut wishes = Vec::new();
+            let mut requested = Vec::new();
             for entry in list {
                 let text = |name: &str| entry.get(name).and_then(Value::as_str);
                 let address = text("ip_address").and_then(|text| text.parse().ok());
                 let subnets = &edit.region.network.subnets;
-                let holds = |id: &&String| {
+                let contains = |id: &&String| {
                     let subnet = subnets.get(*id);
                     subnet.is_some_and(|subnet| address.is_none_or(|address| subnet.cidr.contains(&address)))
                 };
                 let subnet = match text("subnet_id") {
                     Some(subnet) => network.subnets.iter().find(|known| *known == subnet),
-                    None => network.subnets.iter().find(holds),
+                    None => network.subnets.iter().find(contains),
                 };
                 let subnet = subnet.ok_or_else(|| {
                     let message = format!(
@@ -106,14 +106,14 @@ fn claim(
                     );
                     Fault::new(StatusCode::BAD_REQUEST, "InvalidInput", message)
                 })?;
-                wishes.push((subnet.clone(), address));
+                requested.push((subnet.clone(), address));
             }
-            wishes
+            requested
         }
         None => network.subnets.iter().map(|id| (id.clone(), None)).collect(),
     };
     let mut claimed: Vec<FixedIp> = Vec::new();
-    for (subnet, address) in wishes {
+    for (subnet, address) in requested {
         match edit.region.network.claim_in(&subnet, address, id) {
             Ok(fixed) => claimed.push(fixed),
             Err(_) => {

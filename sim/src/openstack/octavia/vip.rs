@@ -254,13 +254,13 @@ pub(super) fn additional(
     fields: &Map<String, Value>,
     vip: &Vip,
 ) -> Result<Vec<(String, Option<IpAddr>)>, Fault> {
-    let mut wishes: Vec<(String, Option<IpAddr>)> = Vec::new();
+    let mut addresses: Vec<(String, Option<IpAddr>)> = Vec::new();
     for requested in list(fields, "additional_vips")
         .iter()
         .filter_map(Value::as_object)
     {
         let id = text(requested, "subnet_id").unwrap_or_default();
-        if id == vip.subnet_id || wishes.iter().any(|(known, _)| known == id) {
+        if id == vip.subnet_id || addresses.iter().any(|(known, _)| known == id) {
             return Err(Fault::validation(
                 "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.",
             ));
@@ -273,7 +273,7 @@ pub(super) fn additional(
             ));
         }
         let address = text(requested, "ip_address").and_then(|text| text.parse().ok());
-        wishes.push((id.to_owned(), address));
+        addresses.push((id.to_owned(), address));
     }
-    Ok(wishes)
+    Ok(addresses)
 }

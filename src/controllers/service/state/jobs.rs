@@ -139,7 +139,7 @@ impl PartStatus {
         match self {
             Self::New => "new",
             Self::Done => "done",
-            Self::Refused => "held",
+            Self::Refused => "refused",
             Self::Parked => "parked",
             Self::Blocked => "blocked",
             Self::Failed => "failed",

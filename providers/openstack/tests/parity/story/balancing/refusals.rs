@@ -1,4 +1,4 @@
-//! What Octavia refuses.
+//! Requests that Octavia refuses.
 
 use super::*;
 
