@@ -105,7 +105,7 @@ async fn a_program_that_recovers_from_every_crash_passes() {
     let sweep = Sweep::default();
     let report = sweep
         .run(&scenario, |progress| {
-            reports.push((progress.done, progress.total))
+            reports.push((progress.done, progress.total));
         })
         .await
         .unwrap();

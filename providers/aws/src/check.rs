@@ -1,4 +1,4 @@
-//! What is wrong with config and account, found without running: the provider's part of `validate`.
+//! Problems of config and account, found without running: the provider's part of `validate`.
 //!
 //! All requests are reads, or writes with `DryRun`, which EC2 refuses after it has looked at the rights.
 

@@ -160,7 +160,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// What is wrong with the proxy, or there is no region.
+    /// If the proxy is invalid, or no region is known.
     pub(crate) async fn connect(settings: &Config, context: &BuildContext) -> Result<Self> {
         let connection = settings.connection.clone();
         let metadata = Metadata::new(&connection)?;
@@ -273,7 +273,7 @@ impl Api {
 ///
 /// # Errors
 ///
-/// That of the call.
+/// The error of the call.
 pub(crate) fn accepted<T>(answer: Result<T>) -> Result<()> {
     accept(answer.map(drop), ErrorKind::PermissionDenied, ())
 }
@@ -283,7 +283,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// What AWS answers, by the table of [`crate::error`].
+    /// The errors of AWS, by the table of [`crate::error`].
     async fn call<T, E, F, Fut>(&self, op: Op, request: F) -> Result<T>
     where
         T: Send,

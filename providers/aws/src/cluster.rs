@@ -106,7 +106,7 @@ impl Cluster {
     }
 }
 
-/// Where the cluster is. Determined once, at the start.
+/// The location of the cluster. Determined once, at the start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Site {
     /// The region.

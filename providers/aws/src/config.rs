@@ -100,7 +100,7 @@ config_file! {
     }
 }
 
-/// What the provider runs with: the checked config as it was at one moment.
+/// The checked config at one moment, with which the provider runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// How to reach AWS.
@@ -121,7 +121,7 @@ pub(crate) struct Config {
     pub(crate) route_table: Option<String>,
     /// How load balancers are built.
     pub(crate) load_balancing: LoadBalancing,
-    /// What the file gives, to compare with a later one.
+    /// The content of the file, to compare with a later one.
     conf: CloudConf,
     /// The variables that name the files of trusted authorities and of credentials, each with a hash of its file.
     file_hashes: [(&'static str, Option<u64>); 3],
@@ -138,7 +138,7 @@ pub(crate) struct LoadBalancing {
     pub(crate) shared_probe: Option<SharedProbe>,
     /// Every new network load balancer gets a security group of its own.
     pub(crate) managed_security_groups: bool,
-    /// What a Service without the annotation gets.
+    /// The type for Services without the annotation.
     pub(crate) default_type: Flavor,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct SharedProbe {
 }
 
 impl Config {
-    /// What changes from this config to a new one. Credentials, endpoints and quotas can be taken over while running.
+    /// The changes from this config to a new one. Credentials, endpoints and quotas can be taken over while running.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
         let files = self.file_hashes.iter().zip(&new.file_hashes);
         let rotated = files.filter(|(old, new)| old != new);

@@ -56,14 +56,14 @@ const UNAUTHENTICATED: &str = "AuthFailure ExpiredToken ExpiredTokenException Re
 /// Credentials without the right, or an account that may not.
 const DENIED: &str = "UnauthorizedOperation AccessDenied AccessDeniedException NotAuthorized OptInRequired \
     PendingVerification Blocked";
-/// What an annotation or the config names, not what is read or changed.
+/// An object that an annotation or the config names, not the one that is read or changed.
 const INVALID: &str = "CertificateNotFound SSLPolicyNotFound SubnetNotFound AllocationIdNotFound \
     AvailabilityZoneNotSupported UnsupportedProtocol InvalidTarget InvalidSubnet InvalidScheme InvalidSecurityGroup \
     InvalidConfigurationRequest OperationNotPermitted IncompatibleProtocols InvalidLoadBalancerAction PolicyTypeNotFound";
 /// Something else is at work on the object, or uses it.
 const CONFLICT: &str = "DependencyViolation ResourceInUse IncorrectState IncorrectInstanceState ConcurrentTagAccess \
     OperationInProgress IdempotentParameterMismatch";
-/// What this region or API does not have.
+/// An action that this region or API does not have.
 const UNSUPPORTED: &str = "UnsupportedOperation InvalidAction UnknownOperation UnsupportedOperationException";
 /// AWS failed on its side.
 const UNAVAILABLE: &str = "InternalError InternalFailure InternalServiceError ServiceUnavailable Unavailable \

@@ -1,4 +1,4 @@
-//! Which instances are behind the nodes, in as few requests as EC2 allows.
+//! The instances of the nodes, in as few requests as EC2 allows.
 //!
 //! | Asked | Requests |
 //! |---|---|

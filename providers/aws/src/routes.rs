@@ -50,7 +50,7 @@ pub(crate) struct TableRoutes {
     unchecked: Mutex<HashMap<String, Instant>>,
 }
 
-/// What a route to an instance leads to.
+/// The target of a route to an instance.
 #[derive(Clone, Debug)]
 struct Target {
     /// The ID of the instance or of its primary network interface.
@@ -75,7 +75,7 @@ impl Target {
 /// A route as it is compared: where to, where through, and whether that is gone.
 type Key = (IpNet, NextHop, bool);
 
-/// What is compared of a route; `None` for those that no node is behind.
+/// The compared attributes of a route; `None` for routes that do not lead to a node.
 fn key(route: &Route) -> Option<Key> {
     if route.gateway.as_deref() == Some("local") {
         return None;
@@ -239,7 +239,7 @@ async fn in_turn(changes: Vec<impl Future<Output = Result<()>>>) -> Vec<Result<(
     stream::iter(changes).buffered(BATCH).collect().await
 }
 
-/// What a round of changes begins with, read now.
+/// The state that a round of changes starts from, read now.
 struct State {
     tables: Vec<RouteTable>,
     /// The instances of desired routes.

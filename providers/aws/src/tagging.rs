@@ -85,7 +85,7 @@ pub(crate) fn check(context: &BuildContext) -> Result<()> {
     Ok(())
 }
 
-/// What the flags say.
+/// The values of the flags.
 #[derive(Clone, Debug, PartialEq)]
 struct Settings {
     tags: Tags,

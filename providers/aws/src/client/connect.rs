@@ -103,9 +103,9 @@ impl Service {
 /// Another endpoint than that of AWS, by `[ServiceOverride]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// Of this API.
+    /// The API.
     pub(crate) service: Service,
-    /// In this region. `None`: that of the instance metadata service.
+    /// The region. `None`: that of the instance metadata service.
     pub(crate) region: Option<String>,
     /// Its URL.
     pub(crate) url: String,
@@ -137,7 +137,7 @@ pub(crate) struct Connection {
     pub(crate) endpoints: Vec<Endpoint>,
     /// Certificates of the authorities to trust in place of the system's, PEM.
     pub(crate) ca_bundle: Option<Vec<u8>>,
-    /// Where credentials and the proxy come from.
+    /// The source of credentials and proxy.
     pub(crate) environment: Environment,
 }
 
@@ -215,7 +215,7 @@ impl Connection {
         let names = VARIABLES.split_whitespace();
         let names = names.chain(ENDPOINT_VARIABLES.split_whitespace());
         let variables = names.filter_map(|name| Some((name, self.environment.var(name)?)));
-        // That of the file wins.
+        // The file takes precedence.
         let metadata = self.metadata_endpoint().map(|url| (METADATA_ENDPOINT, url));
         Env::from_slice(&variables.chain(metadata).collect::<Vec<_>>())
     }
@@ -224,7 +224,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What is wrong with the proxy. Credentials are read when they are needed.
+    /// If the proxy is invalid. Credentials are read when they are needed.
     pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
         let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT);
         let timeouts = timeouts.read_timeout(ANSWER_TIMEOUT).build();
@@ -277,7 +277,7 @@ pub(super) struct Clients {
     pub(super) sts: aws_sdk_sts::Client,
 }
 
-/// What is set in requests before they are signed.
+/// Headers that are set before requests are signed.
 #[derive(Debug)]
 enum BeforeSigning {
     /// Region and service name of the signature.

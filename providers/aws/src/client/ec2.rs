@@ -105,7 +105,7 @@ pub(crate) struct RouteTable {
 /// A route of a route table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Where packets are for; prefix lists are left out.
+    /// The destination of packets. Prefix lists are left out.
     pub(crate) destination: IpNet,
     /// The instance that they go to.
     pub(crate) instance: Option<String>,

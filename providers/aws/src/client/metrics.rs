@@ -12,7 +12,7 @@ use super::{Op, Service};
 type Label = [(&'static str, &'static str); 1];
 
 provider_metrics! {
-    /// Where requests are counted.
+    /// Counters of requests.
     pub(super) struct RequestMetrics {
         duration: Family<Label, Histogram> = Family::new_with_constructor(|| Histogram::new(PROMETHEUS_BUCKETS)),
             "cloudprovider_aws_api_request_duration_seconds" => "Latency of AWS API calls";

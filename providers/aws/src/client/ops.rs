@@ -218,7 +218,7 @@ actions! { $
     /// The health check of a classic load balancer.
     ClassicHealthCheck = elb.configure_health_check "ConfigureHealthCheck", IdempotentWrite, elb_write;
 
-    /// Who we are: credentials are checked, and nothing needs to be allowed.
+    /// The identity of the credentials, which are checked. It needs no permission.
     CallerIdentity = sts.get_caller_identity "GetCallerIdentity", Read, ec2_write;
 }
 

@@ -6,10 +6,10 @@ use ccm_core::{Error, ErrorKind, NodeView, Result};
 
 /// The scheme, which is also the provider's name.
 pub(crate) const SCHEME: &str = "aws";
-/// What the ids of Fargate nodes begin with.
+/// The prefix of the IDs of Fargate nodes.
 const FARGATE: &str = "fargate-";
 
-/// Whose machine a provider ID names.
+/// The machine that a provider ID names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProviderId {
     /// An EC2 instance, `i-...`.

@@ -48,7 +48,7 @@ const IN_USE: Duration = Duration::from_secs(2);
 const OPTIONAL: &str =
     "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates RemoveTags";
 
-/// What the calls keep. All of it can be read again.
+/// The state between calls. All of it can be read again.
 #[derive(Debug, Default)]
 struct State {
     /// Load balancers as they were last read, with the changes since then, and when the read began.
@@ -121,7 +121,7 @@ impl Calls {
         self.listings.apply(&observed.objects, &after);
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
-            // What leaves makes room.
+            // Removed entries make room.
             let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
             state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
         }

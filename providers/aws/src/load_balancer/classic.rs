@@ -16,7 +16,7 @@ use super::{
 };
 use crate::config::LoadBalancing;
 
-/// What the names of policies with a predefined TLS policy begin with.
+/// The prefix of names of policies with a predefined TLS policy.
 pub(crate) const SSL_POLICY_PREFIX: &str = "k8s-SSLNegotiationPolicy-";
 
 impl Spec {

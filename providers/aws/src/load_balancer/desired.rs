@@ -27,9 +27,9 @@ use crate::{
 /// The desired state of a part.
 #[derive(Debug)]
 pub(crate) enum Desired {
-    /// Of a load balancer.
+    /// The objects of a load balancer.
     Balancer(Box<DesiredBalancer>),
-    /// Of the security groups of nodes.
+    /// The rules in the security groups of nodes.
     NodeGroups(DesiredRules),
 }
 
@@ -68,7 +68,7 @@ impl Observed {
     }
 }
 
-/// What the objects of a Service are built of.
+/// Builds the objects of a Service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Builder<'a> {
     pub(crate) model: &'a Model,
@@ -199,7 +199,7 @@ pub(crate) fn has_owner_tag(object: &Object, tag: &OwnershipTag) -> bool {
     ours.is_some_and(|ours| object.set(TAGS).contains(&ours))
 }
 
-/// Who else an observed object belongs to: it is then neither changed nor deleted.
+/// The other owner of an observed object, which is then neither changed nor deleted.
 pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
     let kind = object.text("type");
     if object.kind == Kind::Balancer && kind != "network" {
@@ -253,7 +253,7 @@ impl DesiredBalancer {
         lean
     }
 
-    /// What is observed, with the current instances.
+    /// The observed objects with the current instances.
     fn following(&self, observed: &Objects) -> Vec<Object> {
         let follow = |object: &Object| {
             let mut same = Object::new(object.kind, object.key.clone());
@@ -296,7 +296,7 @@ impl DesiredBalancer {
             return (desired, None);
         };
         if root.foreign.is_some() {
-            // What belongs to it is of no use without it.
+            // Its children have no use without it.
             desired.retain(|object| object.kind == root.kind);
             return (desired, None);
         }

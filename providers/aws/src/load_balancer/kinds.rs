@@ -9,7 +9,7 @@ use ccm_core::plan::{
 
 use crate::cluster::Tags;
 
-/// What every description of our rules in the security groups of nodes begins with.
+/// The prefix of the descriptions of our rules in the security groups of nodes.
 pub(crate) const RULE_PREFIX: &str = "kubernetes.io/rule/nlb/";
 /// The description of the rules for path MTU discovery, which serve all load balancers.
 pub(crate) const MTU: &str = "kubernetes.io/rule/nlb/mtu";

@@ -41,7 +41,7 @@ const CHANGED: &str = "test/changed";
 /// An attribute of target groups.
 const NO_CLIENT_IP: &str = "preserve_client_ip.enabled=false";
 
-/// What Services may ask for: annotation and values, and whether they alone change a network and a classic load balancer.
+/// Settings of Services: annotation and values, and whether they alone change a network and a classic load balancer.
 const SETTINGS: [(&str, &[&str], bool, bool); 24] = [
     (CHANGED, &["true"], false, false),
     (a::TYPE, &["nlb"], false, true),

@@ -1,4 +1,4 @@
-//! What the account lists: load balancers, target groups and security groups with their tags, subnets and route tables, and the
+//! Listings of the account: load balancers, target groups and security groups with their tags, subnets and route tables, and the
 //! actions that the credentials may not call. Listings are shared by all parts and corrected by this process's own writes.
 
 use std::{
@@ -177,7 +177,7 @@ impl Listings {
         self.state.lock().cluster.clone()
     }
 
-    /// What is read by an action, or nothing if the credentials may not call it.
+    /// The result of a read, or nothing if the credentials may not call it.
     pub(super) async fn optional<T: Default>(
         &self,
         action: &'static str,
@@ -234,7 +234,7 @@ impl Listings {
         object
     }
 
-    /// What the listings show.
+    /// The directory of the listed objects.
     pub(super) async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let listings = self.get(read).await?;
         if let Some((of, directory)) = &self.state.lock().directory
@@ -245,7 +245,7 @@ impl Listings {
         let is_named_by_us = |object: &&Object| {
             object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
-        // Of two with one name, the network load balancer counts.
+        // If both kinds have the same name, the network load balancer counts.
         let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
         let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
         let is_loose = |group: &&Object| group.key.starts_with("k8s-") && listings.is_loose(group);

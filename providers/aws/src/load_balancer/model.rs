@@ -38,7 +38,7 @@ pub(crate) struct Model {
 /// A Service in a part.
 pub(crate) type PartMember = Member<Model>;
 
-/// What the shared listings show.
+/// The objects in the shared listings.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     /// Load balancers, network and classic, by name.
@@ -51,10 +51,10 @@ pub(crate) struct Directory {
     pub(crate) ruled: BTreeMap<String, String>,
 }
 
-/// What is needed beside Services and nodes.
+/// The inputs beside Services and nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
-    /// What the shared listings show.
+    /// The objects in the shared listings.
     pub(crate) directory: Arc<Directory>,
     /// The subnets for each member's load balancer.
     pub(crate) places: BTreeMap<ServiceId, Vec<Subnet>>,
@@ -64,11 +64,11 @@ pub(crate) struct Inputs {
     pub(crate) cidrs: BTreeMap<String, Vec<String>>,
     /// The security group of each instance that is a target, or why it has none.
     pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
-    /// What the credentials may not read, with the error.
+    /// Objects that the credentials may not read, with the error.
     pub(crate) unread: Vec<String>,
 }
 
-/// What the security groups of nodes need of a load balancer.
+/// The facts about a load balancer that the security groups of nodes need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
     /// Its subnets.

@@ -31,7 +31,7 @@ pub(crate) enum Flavor {
 }
 
 impl Flavor {
-    /// What a Service asks for.
+    /// Reads the spec and annotations of a Service.
     pub(crate) fn of(service: &ServiceView, settings: &LoadBalancing) -> Self {
         match service.annotation(a::TYPE) {
             Some("external" | "nlb-ip") => Self::Elsewhere,
@@ -57,7 +57,7 @@ pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
     hostnames.any(|hostname| names::is_hostname_of(hostname, &service.id))
 }
 
-/// Who is responsible for a Service.
+/// The controller that is responsible for a Service.
 pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
     if has_own_hostname(service) {
         return Claim::Ours;
@@ -74,7 +74,7 @@ pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
 pub(crate) struct PortSpec {
     pub(crate) port: u16,
     pub(crate) node_port: u16,
-    /// Of a network load balancer `TCP`, `UDP`, `TCP_UDP` or `TLS`, of a classic one `TCP`, `HTTP`, `SSL` or `HTTPS`.
+    /// On a network load balancer `TCP`, `UDP`, `TCP_UDP` or `TLS`, on a classic one `TCP`, `HTTP`, `SSL` or `HTTPS`.
     pub(crate) protocol: &'static str,
     /// The protocol to the targets.
     pub(crate) target_protocol: &'static str,
@@ -106,7 +106,7 @@ pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
     }
 }
 
-/// What a Service asks of its load balancer. Everything that is wrong has a default in its place.
+/// The desired load balancer of a Service. Invalid values are replaced by defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Spec {
     pub(crate) internal: bool,
@@ -160,7 +160,7 @@ impl Spec {
         spec
     }
 
-    /// What is the same for both kinds.
+    /// The part that is the same for both kinds.
     fn common(service: &ServiceView, flavor: Flavor, reader: &mut AnnotationReader<'_>) -> Self {
         if service.ports.is_empty() {
             reader.refuse_spec("ports", "there is none");

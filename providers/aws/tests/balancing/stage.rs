@@ -15,7 +15,7 @@ use ccm_testbed::{
 };
 use serde_json::Value;
 
-/// What the annotations of Services begin with.
+/// The prefix of the annotations of Services.
 pub(crate) const ANNOTATION: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Without an annotation, Services get network load balancers.
 pub(crate) const NLB: &str = "DefaultLoadBalancerType=nlb\n";
@@ -136,7 +136,7 @@ impl Stage {
         self.aws.call(service, operation, arguments).await.unwrap()
     }
 
-    /// What the last pass could not change.
+    /// Differences that the last pass could not change.
     pub(crate) fn blocked(&self) -> Vec<&Blocked> {
         let reports = self.cluster.reports.iter();
         reports.flat_map(|report| &report.blocked).collect()

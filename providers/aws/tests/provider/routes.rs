@@ -77,7 +77,7 @@ async fn second_table(stage: &Stage) {
     stage.call("ec2", "create_route_table", arguments).await;
 }
 
-/// Where the routes lead.
+/// The targets of the routes.
 async fn targets(stage: &Stage) -> Vec<String> {
     let routes = table(stage).await.unwrap().into_iter();
     routes.map(|(_, to)| to).collect()

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, rustls};
 
-/// What it answers to a request, head and body as text: status and body.
+/// The answer to a request (head and body as text): status and body.
 type Answer = dyn Fn(&str) -> (u16, String) + Send + Sync;
 
 /// How long a token of the metadata service is good.
@@ -40,7 +40,7 @@ impl Server {
         Self { port, requests }
     }
 
-    /// What it was asked so far.
+    /// The requests so far.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().clone()
     }

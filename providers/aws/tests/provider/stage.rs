@@ -56,7 +56,7 @@ pub(crate) async fn build(conf: &str, variables: &[(String, String)]) -> Result<
 pub(crate) struct Stage {
     pub(crate) account: Account<'static>,
     pub(crate) cloud: Arc<dyn Cloud>,
-    /// What the config file has beyond the account's.
+    /// Additional lines of the config file.
     more: String,
 }
 

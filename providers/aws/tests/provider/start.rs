@@ -31,7 +31,7 @@ fn variables(given: &[(&str, impl AsRef<str>)]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What `validate` says: its findings, as lines that begin with their severity, and what is right.
+/// The result of `validate`: its findings, as lines that begin with their severity, and its confirmations.
 async fn validated(conf: &str, variables: &[(String, String)]) -> (Vec<String>, Vec<String>) {
     let (_directory, context) = context(conf, variables);
     let checker = (provider().checker.unwrap())(&context);
