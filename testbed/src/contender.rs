@@ -40,7 +40,7 @@ impl Contender {
     /// # Errors
     /// When it cannot be built or started.
     pub async fn start(
-        contest: &ElectionConfig,
+        config: &ElectionConfig,
         kubeconfig: &Path,
         identity: &str,
         url: &str,
@@ -64,18 +64,18 @@ impl Contender {
         command
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(["--namespace", &contest.namespace, "--name", &contest.name])
+            .args(["--namespace", &config.namespace, "--name", &config.name])
             .args(["--identity", identity, "--url", url])
             .arg(format!("--release={release}"))
             .arg(format!(
                 "--lease-duration={}ms",
-                contest.lease_duration.as_millis()
+                config.lease_duration.as_millis()
             ))
             .arg(format!(
                 "--renew-deadline={}ms",
-                contest.renew_deadline.as_millis()
+                config.renew_deadline.as_millis()
             ))
-            .arg(format!("--retry-period={}ms", contest.retry_period.as_millis()));
+            .arg(format!("--retry-period={}ms", config.retry_period.as_millis()));
         Self::spawn(&command, log)
     }
 
@@ -86,7 +86,7 @@ impl Contender {
     /// # Errors
     /// When it cannot be built or started.
     pub async fn manager(
-        contest: &ElectionConfig,
+        config: &ElectionConfig,
         kubeconfig: &Path,
         flags: &[String],
         url: &str,
@@ -110,19 +110,19 @@ impl Contender {
             .args(["--cloud-provider=writes", "--secure-port=0", "-v=4"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .arg(format!("--leader-elect-resource-namespace={}", contest.namespace))
-            .arg(format!("--leader-elect-resource-name={}", contest.name))
+            .arg(format!("--leader-elect-resource-namespace={}", config.namespace))
+            .arg(format!("--leader-elect-resource-name={}", config.name))
             .arg(format!(
                 "--leader-elect-lease-duration={}ms",
-                contest.lease_duration.as_millis()
+                config.lease_duration.as_millis()
             ))
             .arg(format!(
                 "--leader-elect-renew-deadline={}ms",
-                contest.renew_deadline.as_millis()
+                config.renew_deadline.as_millis()
             ))
             .arg(format!(
                 "--leader-elect-retry-period={}ms",
-                contest.retry_period.as_millis()
+                config.retry_period.as_millis()
             ))
             .args(flags)
             .env("CCM_MIGRATION_URL", url);

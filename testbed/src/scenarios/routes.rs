@@ -144,8 +144,8 @@ impl Scenario for Routes {
     }
 
     async fn check(&self) -> Result<()> {
-        let expected = self.missing().await?;
-        ensure!(expected.is_none(), "{}", expected.unwrap_or_default());
+        let missing = self.missing().await?;
+        ensure!(missing.is_none(), "{}", missing.unwrap_or_default());
         let leaver = self.site.machine(LEAVER).await?;
         let changed = self.routes()?.changed(&leaver).await?;
         ensure!(changed.is_none(), "{LEAVER}: {}", changed.unwrap_or_default());

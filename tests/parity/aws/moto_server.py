@@ -27,12 +27,12 @@ def patch(cls, name):
     return to
 
 
-requests = threading.RLock()
+one_at_a_time = threading.RLock()
 
 
 @patch(BaseResponse, "_dispatch")
 def _(old, self, *a, **k):
-    with requests: return old(self, *a, **k)
+    with one_at_a_time: return old(self, *a, **k)
 
 
 def attach(backend):
