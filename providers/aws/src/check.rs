@@ -1,6 +1,6 @@
-//! Problems of config and account, found without running: the provider's part of `validate`.
+//! Checks of the config and the account: the provider's part of `validate`.
 //!
-//! All requests are reads, or writes with `DryRun`, which EC2 refuses after it has looked at the rights.
+//! All requests are reads, or writes with `DryRun`, for which EC2 checks only the permissions.
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, Result, async_trait,
@@ -20,11 +20,11 @@ use crate::{
     routes::route_tables,
 };
 
-/// Reads the config, to look over what it leads to.
+/// Reads the config and returns its checker.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it.
+/// All problems of the config.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     let loaded = config::load(context, &mut ConfigFiles::default())?;
     crate::tagging::check(context).map_err(|error| vec![Finding::of_error("flags", &error)])?;
@@ -32,7 +32,7 @@ pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     Ok(Box::new(Inspector { context, loaded }))
 }
 
-/// Looks over one config and what it leads to.
+/// Checks one config and the account that it refers to.
 struct Inspector {
     context: BuildContext,
     loaded: Parsed<Config>,
@@ -49,8 +49,8 @@ impl Checker for Inspector {
         let (api, site) = match Box::pin(in_time(self.connect(&mut report))).await {
             Ok(connected) => connected,
             Err(error) => {
-                report.findings.push(no_entry(&error));
-                report.leave_out("AWS: without credentials, region and VPC there is nothing to ask.");
+                report.findings.push(connection_finding(&error));
+                report.leave_out("AWS: cannot be checked without credentials, region and VPC.");
                 return report;
             }
         };
@@ -63,12 +63,12 @@ impl Checker for Inspector {
                 _ => "",
             },
         };
-        let table = self.places(&api, &site, &mut inspection).await;
+        let table = self.check_ids(&api, &site, &mut inspection).await;
         let mut report = inspection.report;
-        rights(&api, &site, table.as_deref(), &mut report).await;
+        check_permissions(&api, &site, table.as_deref(), &mut report).await;
         report.leave_out("Rights to write load balancers: Elastic Load Balancing has no dry runs.");
         let objects = "instances and rules of security groups";
-        let text = format!("Rights to change {objects}: a dry run needs one that may be changed.");
+        let text = format!("Rights to change {objects}: a dry run needs one of the cluster.");
         report.leave_out(text);
         report
     }
@@ -85,11 +85,11 @@ impl Checker for Inspector {
 }
 
 impl Inspector {
-    /// Finds region, credentials and place of the cluster.
+    /// Connects with the credentials, and finds region, VPC and cluster.
     async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
         let config = &self.loaded.value;
         let api = Api::connect(config, &self.context).await?;
-        // An account in which STS cannot be reached can be used all the same.
+        // The provider also works if STS cannot be reached.
         if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));
         }
@@ -97,8 +97,8 @@ impl Inspector {
         Ok((api, site))
     }
 
-    /// Whether what the config names exists. Returns a route table, if there is one for routes.
-    async fn places(&self, api: &Api, site: &Site, inspection: &mut Inspection<'_>) -> Option<String> {
+    /// Checks that all IDs in the config exist. Returns a route table, if one qualifies for routes.
+    async fn check_ids(&self, api: &Api, site: &Site, inspection: &mut Inspection<'_>) -> Option<String> {
         let config = &self.loaded.value;
         let client = api.at(Priority::User);
         let mut found = |key: &str, id: &str, found: Result<Option<()>>, what: String| {
@@ -127,7 +127,7 @@ impl Inspector {
                 return None;
             }
         };
-        let takes = |id: &str| format!("{id} takes routes to Pods");
+        let takes = |id: &str| format!("{id} gets the routes to Pods");
         match (&table, id) {
             (_, Some(id)) => found("RouteTableID", id, Ok(table.as_ref().map(drop)), takes(id)),
             (None, None) => {
@@ -140,17 +140,17 @@ impl Inspector {
     }
 }
 
-/// Why AWS cannot be asked.
-fn no_entry(error: &Error) -> Finding {
+/// The finding for a failed connection to AWS.
+fn connection_finding(error: &Error) -> Finding {
     let (about, fix) = match error.kind() {
         ErrorKind::Unauthenticated => (
             "credentials",
-            "see that environment, shared credentials file, web identity or instance profile give valid ones",
+            "check that environment, shared credentials file, web identity or instance profile provide valid ones",
         ),
-        ErrorKind::PermissionDenied => ("credentials", "allow the action, or let the role be assumed"),
+        ErrorKind::PermissionDenied => ("credentials", "allow the action, or allow assuming the role"),
         ErrorKind::Unavailable | ErrorKind::Timeout => (
             "AWS",
-            "see that the endpoint answers from here: region, network, HTTPS_PROXY, AWS_CA_BUNDLE",
+            "check that the endpoint is reachable from here: region, network, HTTPS_PROXY, AWS_CA_BUNDLE",
         ),
         _ => ("AWS", ""),
     };
@@ -168,12 +168,12 @@ fn not_allowed(op: Op, error: &Error, severity: Severity) -> Finding {
     }
 }
 
-/// Tries the actions that can be tried without a change.
-async fn rights(api: &Api, site: &Site, table: Option<&str>, report: &mut CloudReport) {
+/// Checks the permissions that can be checked without a change.
+async fn check_permissions(api: &Api, site: &Site, table: Option<&str>, report: &mut CloudReport) {
     let mut allowed = Vec::new();
     for (op, result) in api.at(Priority::User).try_out(&site.vpc, table).await {
         let severity = match op {
-            // Upstream's policy has no such action, and DeleteRoute with CreateRoute does instead.
+            // Upstream's policy does not allow it; DeleteRoute and CreateRoute are used instead.
             Op::RouteReplace => Severity::Warning,
             _ => Severity::Error,
         };

@@ -1,4 +1,4 @@
-//! The way to AWS: the SDK behind the gate. Nothing outside this module and its children names the SDK.
+//! The client of AWS: the SDK behind the gate. Only this module and its children use the SDK.
 //!
 //! | Module | Contents |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`metadata`] | the instance metadata service |
 //! | [`metrics`] | metrics under the names of the Go cloud controller |
 //! | [`ec2`] | instances, subnets, route tables, security groups, tags |
-//! | [`dry_run`] | which rights there are |
+//! | [`dry_run`] | checks of permissions |
 //! | [`elb`] | reads of load balancers, network and classic |
 //! | [`send`] | writes of load balancers and security groups |
 //!
@@ -24,12 +24,12 @@ macro_rules! send {
     };
 }
 
-/// The same for a request whose answer says nothing.
+/// Sends a request whose response has no content.
 macro_rules! done {
     ($($request:tt)*) => { send!($($request)*).map(drop) };
 }
 
-/// The same for all pages of a listing: the items of each reply, converted. `$set` and `$next` are the names of the token.
+/// Sends requests for all pages of a listing, and converts their items. `$set` and `$next` are the names of the token.
 macro_rules! list {
     (
         $client:expr, $op:ident($set:ident, $next:ident), $items:ident.flat_map($convert:expr), $($fields:tt)*
@@ -100,7 +100,7 @@ pub(crate) use self::{
 };
 use crate::config::Config;
 
-/// Credentials that AWS refuses are read again, but not more often than this.
+/// The shortest time between two reads of credentials that AWS refuses.
 const RENEW_AFTER: Duration = Duration::from_secs(10);
 
 /// The API of AWS in one region. A clone shares quota and credentials.
@@ -110,7 +110,7 @@ pub(crate) struct Api {
     gate: Gate,
 }
 
-/// The API with the priority of its calls. Each call is a method: see the modules below.
+/// The API with the priority of its calls. Each call is a method, in the child modules.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     api: Api,
@@ -130,7 +130,7 @@ struct State {
     clients: Arc<Clients>,
     /// When credentials that AWS refused were last read again.
     renewed: Option<Instant>,
-    /// How many connections were in use before, as [`Api::reconnect`] counts them.
+    /// The number of earlier connections, as [`Api::reconnect`] counts them.
     generation: u64,
 }
 
@@ -155,7 +155,7 @@ impl fmt::Debug for Api {
 }
 
 impl Api {
-    /// Makes the clients, also that of the instance metadata service, which is asked for the region if the config has none.
+    /// Creates the clients, including that of the instance metadata service, which returns the region if the config has none.
     /// Credentials are read with the first call.
     ///
     /// # Errors
@@ -205,12 +205,12 @@ impl Api {
         &self.inner.metadata
     }
 
-    /// How often other credentials were applied.
+    /// The number of times that other credentials were applied.
     pub(crate) fn generation(&self) -> u64 {
         self.inner.state.read().generation
     }
 
-    /// The same, but writes pass this fence.
+    /// The API whose writes pass this fence.
     pub(crate) fn fenced_by(&self, fence: &Fence) -> Self {
         Self {
             gate: self.gate.fenced_by(fence),
@@ -225,7 +225,7 @@ impl Api {
         }
     }
 
-    /// Goes on with other credentials and endpoints, if they are good. The region stays.
+    /// Switches to other credentials and endpoints, if they are valid. The region does not change.
     ///
     /// # Errors
     ///
@@ -244,8 +244,8 @@ impl Api {
         Ok(())
     }
 
-    /// Reads the credentials again, unless that was done since these clients were made, or a moment ago. Whether there may be
-    /// others now.
+    /// Reads the credentials again, unless that was done since these clients were created, or a moment ago. Returns whether
+    /// they may have changed.
     async fn renew(&self, refused: &Arc<Clients>) -> bool {
         let inner = &self.inner;
         let connection = {
@@ -269,7 +269,7 @@ impl Api {
     }
 }
 
-/// Whether AWS accepts the credentials of a call. It does, too, if they may not make this call.
+/// Whether AWS accepts the credentials of a call, even if they do not allow this call.
 ///
 /// # Errors
 ///
@@ -316,7 +316,7 @@ impl Client {
     }
 }
 
-/// The error for what the SDK says.
+/// The error for a failure of the SDK.
 fn failure<E>(error: &SdkError<E, HttpResponse>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -343,7 +343,7 @@ where
     }
 }
 
-/// The error of the credentials: nothing was sent.
+/// The error of missing or invalid credentials: nothing was sent.
 fn credentials_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
     let chain = || std::iter::successors(Some(error), |cause| cause.source());
     if let Some(own) = chain().find_map(|cause| cause.downcast_ref::<Error>()) {

@@ -1,4 +1,4 @@
-//! The cluster's id, the tags by which resources belong to it, and where it is: region and VPC.
+//! The cluster's id, the tags of its resources, and its location: region and VPC.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,19 +18,19 @@ pub(crate) type Tags = BTreeMap<String, String>;
 
 /// `kubernetes.io/cluster/<id>` with [`OWNED`] or `shared`.
 const PREFIX: &str = "kubernetes.io/cluster/";
-/// The tag of clusters from before that one.
+/// The legacy tag of older clusters.
 pub(crate) const LEGACY: &str = "KubernetesCluster";
-/// The value on what is deleted with the cluster.
+/// The tag value of resources that are deleted with the cluster.
 pub(crate) const OWNED: &str = "owned";
 /// The tag with `<namespace>/<name>` of the Service on load balancers, target groups and listeners.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Whether a resource belongs to a cluster, other than ours included.
+/// Whether a resource belongs to any cluster.
 pub(crate) fn has_any_cluster(tags: &Tags) -> bool {
     tags.keys().any(|key| key.starts_with(PREFIX))
 }
 
-/// How resources of the cluster are tagged.
+/// The tags of the cluster's resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cluster {
     /// The cluster's id. Empty with `--allow-untagged-cloud`: then every resource counts as the cluster's.
@@ -45,13 +45,13 @@ impl Cluster {
         (!self.id.is_empty()).then(|| format!("{PREFIX}{}", self.id))
     }
 
-    /// The key of the tag that all resources of the cluster have; `None` if some may have the legacy one instead. There is no
-    /// filter for either of two tags.
+    /// The key of the tag that all resources of the cluster have; `None` if some may have the legacy one instead: EC2 cannot
+    /// filter by either of two tags.
     pub(crate) fn common_key(&self) -> Option<String> {
         self.key().filter(|_| !self.legacy)
     }
 
-    /// Whether a resource belongs to the cluster, also to others with it.
+    /// Whether a resource belongs to the cluster, alone or shared.
     pub(crate) fn has(&self, tags: &Tags) -> bool {
         match self.key() {
             None => true,
@@ -71,7 +71,7 @@ impl Cluster {
         tags.get(LEGACY).is_some_and(|id| *id == self.id)
     }
 
-    /// The tags of a new resource that belongs to the cluster alone: those that the user asks for, and ours, which win.
+    /// The tags of a new resource of the cluster alone: the user's, and the cluster's, which take precedence.
     pub(crate) fn tags(&self, extra: &Tags) -> Tags {
         let mut tags = extra.clone();
         if let Some(key) = self.key() {
@@ -119,7 +119,7 @@ pub(crate) struct Site {
     pub(crate) cluster: Cluster,
 }
 
-/// As events and the log call it.
+/// The text in Events and the log.
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "region {}, VPC {}", self.region, self.vpc)?;
@@ -136,7 +136,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// AWS cannot be reached or refuses, or there is no cluster id.
+    /// AWS cannot be reached or refuses, or the cluster id is unknown.
     pub(crate) async fn find(api: &Api, config: &Config, flags: &FlagValues) -> Result<Self> {
         let mut site = Self {
             region: api.region().to_owned(),
@@ -159,13 +159,12 @@ impl Site {
         }
         if site.cluster.id.is_empty() && !flags.boolean(&ALLOW_UNTAGGED) {
             let fix = "set [Global] KubernetesClusterID, or allow that with --allow-untagged-cloud";
-            let missing =
-                format!("there is no cluster id: tag instance {id} with kubernetes.io/cluster/<id>");
+            let missing = format!("cluster id not found: tag instance {id} with kubernetes.io/cluster/<id>");
             let text = format!("{missing}, {fix}");
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         if site.vpc.is_empty() {
-            let text = format!("instance {id} is in no VPC; set [Global] VPC");
+            let text = format!("instance {id} is not in a VPC; set [Global] VPC");
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         Ok(site)
@@ -177,8 +176,8 @@ async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
     let found = api.at(Priority::User).instances_by_id(&[id.to_owned()]).await;
     let found = accept(found, ErrorKind::NotFound, Vec::new())?;
     found.into_iter().next().ok_or_else(|| {
-        let unknown = format!("EC2 does not know instance {id}, which this program runs on");
-        let text = format!("{unknown}; is the region {} right", api.region());
+        let unknown = format!("instance {id}, which this program runs on, was not found");
+        let text = format!("{unknown}; check region {}", api.region());
         Error::new(ErrorKind::NotFound, text)
     })
 }
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_say_whose_a_resource_is() {
+    fn tags_identify_the_cluster_of_a_resource() {
         let cluster = Cluster {
             id: "a".into(),
             legacy: true,
@@ -244,13 +243,13 @@ mod tests {
                 "{given:?}"
             );
         }
-        let made = cluster.tags(&tags(&[("team", "x"), ("kubernetes.io/cluster/a", "mine")]));
+        let created = cluster.tags(&tags(&[("team", "x"), ("kubernetes.io/cluster/a", "mine")]));
         let expected = [
             ("team", "x"),
             ("kubernetes.io/cluster/a", "owned"),
             ("KubernetesCluster", "a"),
         ];
-        assert_eq!(made, tags(&expected));
-        assert!(has_any_cluster(&made) && !has_any_cluster(&tags(&[("KubernetesCluster", "a")])));
+        assert_eq!(created, tags(&expected));
+        assert!(has_any_cluster(&created) && !has_any_cluster(&tags(&[("KubernetesCluster", "a")])));
     }
 }

@@ -1,7 +1,7 @@
 //! The config file, `cloud.conf`: its keys, and from them the settings that the provider runs with.
 //!
-//! Every key that the Go cloud controller knows is known here with the same type and default. A file is optional: without one
-//! all keys have their defaults. The documentation of the fields is the reference that users read.
+//! All keys of the Go cloud controller are supported with the same type and default. The file is optional: without one
+//! all keys have their defaults. The documentation of the fields is the user's reference.
 
 use std::{
     collections::BTreeMap,
@@ -32,9 +32,9 @@ const PROBE_PORT: u16 = 10256;
 const PROBE_PATH: &str = "/healthz";
 
 config_section! {
-    /// Where the cluster is, who we are, and how nodes and load balancers are built.
+    /// Location and identity of the cluster, credentials, nodes and load balancers.
     pub(crate) struct Global {
-        /// Availability zone, such as `us-west-2a`. The region is derived from it. Wins over `Region`. Example: `us-west-2a`.
+        /// Availability zone, such as `us-west-2a`. The region is derived from it. Takes precedence over `Region`. Example: `us-west-2a`.
         "Zone" => pub(crate) zone: String,
         /// Region. Without it and `Zone`: `AWS_REGION` or `AWS_DEFAULT_REGION`, then the region of the instance that this program runs on. Example: `us-west-2`.
         "Region" => pub(crate) region: String,
@@ -56,9 +56,9 @@ config_section! {
         "DisableSecurityGroupIngress" => pub(crate) disable_security_group_ingress: bool,
         /// Id of a security group that all classic load balancers use in place of one each. It is never changed. Example: `sg-0a1b2c3d4e5f67890`.
         "ElbSecurityGroup" => pub(crate) elb_security_group: String,
-        /// Which addresses of a node are reported, in this order: `ipv4`, `ipv6`. Give the key once for each. Example: `ipv6`.
+        /// Address families of a node that are reported, in this order: `ipv4`, `ipv6`. Give the key once for each. Example: `ipv6`.
         "NodeIPFamilies" => pub(crate) node_ip_families: Vec<String> = vec!["ipv4".to_owned()],
-        /// What load balancers probe for Services with `externalTrafficPolicy: Cluster`: `ServiceNodePort` is the Service's own node port, `Shared` is one health check of kube-proxy for all Services. Example: `Shared`.
+        /// Health check of load balancers for Services with `externalTrafficPolicy: Cluster`: `ServiceNodePort` is the Service's own node port, `Shared` is one health check of kube-proxy for all Services. Example: `Shared`.
         "ClusterServiceLoadBalancerHealthProbeMode" => pub(crate) health_probe_mode: String,
         /// Port of the shared health check. `0` is 10256. Example: `10256`.
         "ClusterServiceSharedLoadBalancerHealthProbePort" => pub(crate) shared_probe_port: i32,
@@ -68,7 +68,7 @@ config_section! {
         "SupportedTopologyInstanceTypePattern" => pub(crate) topology_types: String,
         /// `Managed`: every new network load balancer gets a security group of its own. Example: `Managed`.
         "NLBSecurityGroupMode" => pub(crate) nlb_security_group_mode: String,
-        /// The load balancer of a Service without the annotation `aws-load-balancer-type`: `classic`, `nlb` (recommended), or `none` (the Service is left alone). Load balancers that exist keep their type. The Go cloud controller does not know this key. Example: `nlb`.
+        /// The load balancer of a Service without the annotation `aws-load-balancer-type`: `classic`, `nlb` (recommended), or `none` (the Service is ignored). Load balancers that exist keep their type. The Go cloud controller does not know this key. Example: `nlb`.
         "DefaultLoadBalancerType" => pub(crate) default_load_balancer_type: String,
     }
 }
@@ -78,7 +78,7 @@ config_section! {
     pub(crate) struct ServiceOverride {
         /// `EC2`, `Elastic Load Balancing` (classic), `Elastic Load Balancing v2`, `STS`, or `ec2imds` for the instance metadata service. Short names (`ec2`, `elb`, `elbv2`) work too. Without an entry of its own, v2 uses that of classic. Example: `EC2`.
         "Service" => pub(crate) service: String,
-        /// The region that it is for. Example: `us-west-2`.
+        /// The region that the endpoint serves. Example: `us-west-2`.
         "Region" => pub(crate) region: String,
         /// The URL of the endpoint. Example: `https://ec2.example.com`.
         "URL" => pub(crate) url: String,
@@ -103,9 +103,9 @@ config_file! {
 /// The checked config at one moment, with which the provider runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// How to reach AWS.
+    /// The connection to AWS.
     pub(crate) connection: Connection,
-    /// How much may be requested.
+    /// The rate limits of requests.
     pub(crate) quotas: Quotas,
     /// `VPC`.
     pub(crate) vpc: Option<String>,
@@ -113,13 +113,13 @@ pub(crate) struct Config {
     pub(crate) subnet: Option<String>,
     /// `KubernetesClusterID` or `KubernetesClusterTag`. Without both, the ID is empty.
     pub(crate) cluster: Cluster,
-    /// `NodeIPFamilies`: which addresses of nodes are reported, in this order.
+    /// `NodeIPFamilies`: the address families of nodes that are reported, in this order.
     pub(crate) families: Vec<IpFamily>,
     /// Instance types whose nodes should have topology labels.
     pub(crate) topology_types: Option<Regex>,
     /// `RouteTableID`.
     pub(crate) route_table: Option<String>,
-    /// How load balancers are built.
+    /// The settings of load balancers.
     pub(crate) load_balancing: LoadBalancing,
     /// The content of the file, to compare with a later one.
     conf: CloudConf,
@@ -127,7 +127,7 @@ pub(crate) struct Config {
     file_hashes: [(&'static str, Option<u64>); 3],
 }
 
-/// How load balancers are built.
+/// The settings of load balancers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadBalancing {
     /// Leave the security groups of nodes unchanged.
@@ -152,7 +152,7 @@ pub(crate) struct SharedProbe {
 }
 
 impl Config {
-    /// The changes from this config to a new one. Credentials, endpoints and quotas can be taken over while running.
+    /// The changes from this config to a new one. Credentials, endpoints and quotas can be applied while running.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
         let files = self.file_hashes.iter().zip(&new.file_hashes);
         let rotated = files.filter(|(old, new)| old != new);
@@ -182,16 +182,16 @@ pub(crate) fn is_live(key: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Everything that is wrong, with line numbers.
+/// All problems, with line numbers.
 pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Config>, LoadError> {
     let (path, env) = (context.cloud_config.as_deref(), &context.environment);
     config::load_optional(path, "environment", files, |conf, files, problems| {
-        Some(settle(conf, env, files, problems))
+        Some(resolve(conf, env, files, problems))
     })
 }
 
 /// From the keys to the settings.
-fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems: &mut Problems) -> Config {
+fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems: &mut Problems) -> Config {
     let global = &conf.global;
     let region = region(global, env, problems);
     let ca_bundle = env.var("AWS_CA_BUNDLE").and_then(|path| {
@@ -203,7 +203,7 @@ fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems
         problems.error("Global", format!("AWS_CA_BUNDLE: {what}"));
         None
     });
-    // The SDK reads the files of credentials. Usually there is none.
+    // The SDK reads the files of credentials, which usually do not exist.
     let home = env.var("HOME").map(|home| Path::new(home).join(".aws"));
     let mut hash_of = |variable, name| {
         let path = env.var(variable).map(PathBuf::from);
@@ -274,7 +274,7 @@ fn region(global: &Global, env: &Environment, problems: &mut Problems) -> Option
     region
 }
 
-/// The region of a zone: letters and dashes, then digits. Local and wavelength zones have more behind that.
+/// The region of a zone: letters and dashes, then digits. Local and wavelength zones have a suffix.
 pub(crate) fn region_of_zone(zone: &str) -> Option<String> {
     let region = Regex::new("^([A-Za-z]+-)+[0-9]+").ok()?.find(zone)?;
     Some(region.as_str().to_owned())
@@ -372,7 +372,7 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         let what = format!("{url:?} is not a URL; write https://<host>");
         problems.require(is_url(&url), at("URL"), what);
         let Some(service) = Service::parse(&text) else {
-            let what = format!("{text:?} is not an API that is used here and has no effect");
+            let what = format!("{text:?} is not a supported API and has no effect");
             let fix = format!("write one of {}", Service::names());
             problems.warn(at("Service"), format!("{what}; {fix}"));
             continue;

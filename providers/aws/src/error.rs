@@ -5,12 +5,12 @@ use ccm_core::{Error, ErrorKind, Outcome};
 /// The context key under which an error has its code.
 const CODE: &str = "code";
 
-/// The error for what AWS, or the way to it, answered: the HTTP status, if there was an answer, the error code, if the answer
-/// has one, the message of AWS or of the cause, and the ID of the request in the logs of AWS.
+/// The error of a failed call: the HTTP status and the error code, if the response has them, the message of AWS or of the
+/// cause, and the ID of the request in the logs of AWS.
 pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request_id: Option<&str>) -> Error {
     let kind = match (code, status) {
         (Some(code), status) => kind(code, status),
-        // Something in front of the service, or half an answer.
+        // A response of a proxy or load balancer, or an incomplete one.
         (None, Some(..=299 | 500..)) => ErrorKind::Unavailable,
         (None, Some(429)) => ErrorKind::RateLimited,
         (None, Some(_)) => ErrorKind::Unexpected,
@@ -25,7 +25,7 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
         (text, _) => text.to_owned(),
     };
     let mut error = Error::new(kind, message);
-    // A server that failed may have done the work.
+    // A server that failed may have applied the change.
     if code.is_none() || kind == ErrorKind::Unavailable {
         error = error.with_outcome(Outcome::Unknown);
     }
@@ -53,14 +53,14 @@ const THROTTLED: &str = "RequestLimitExceeded Throttling ThrottlingException Thr
 const UNAUTHENTICATED: &str = "AuthFailure ExpiredToken ExpiredTokenException RequestExpired InvalidClientTokenId \
     InvalidAccessKeyId InvalidSecurity UnrecognizedClientException SignatureDoesNotMatch IncompleteSignature \
     MissingAuthenticationToken MissingAuthenticationTokenException InvalidIdentityToken IDPRejectedClaim";
-/// Credentials without the right, or an account that may not.
+/// Credentials or an account without the permission.
 const DENIED: &str = "UnauthorizedOperation AccessDenied AccessDeniedException NotAuthorized OptInRequired \
     PendingVerification Blocked";
 /// An object that an annotation or the config names, not the one that is read or changed.
 const INVALID: &str = "CertificateNotFound SSLPolicyNotFound SubnetNotFound AllocationIdNotFound \
     AvailabilityZoneNotSupported UnsupportedProtocol InvalidTarget InvalidSubnet InvalidScheme InvalidSecurityGroup \
     InvalidConfigurationRequest OperationNotPermitted IncompatibleProtocols InvalidLoadBalancerAction PolicyTypeNotFound";
-/// Something else is at work on the object, or uses it.
+/// Another operation changes the object, or another object uses it.
 const CONFLICT: &str = "DependencyViolation ResourceInUse IncorrectState IncorrectInstanceState ConcurrentTagAccess \
     OperationInProgress IdempotentParameterMismatch";
 /// An action that this region or API does not have.
@@ -69,7 +69,7 @@ const UNSUPPORTED: &str = "UnsupportedOperation InvalidAction UnknownOperation U
 const UNAVAILABLE: &str = "InternalError InternalFailure InternalServiceError ServiceUnavailable Unavailable \
     RequestTimeout RequestTimeoutException ServerInternal";
 
-/// The one table: what a code means for the caller; one that is not listed, by its form.
+/// The kind of an error by its code; unlisted codes are classified by their form.
 fn kind(code: &str, status: Option<u16>) -> ErrorKind {
     let is_in = |codes: &str| codes.split_whitespace().any(|listed| listed == code);
     let begins = |words: &[&str]| words.iter().any(|word| code.starts_with(word));
@@ -153,7 +153,7 @@ mod tests {
                 assert!(error.to_string().contains("request_id=r1"), "{error}");
             }
         }
-        // EC2 throttles with status 503, and nothing was done.
+        // EC2 throttles with status 503, and the call was not executed.
         let throttled = of(Some(503), Some("RequestLimitExceeded"), "", None);
         assert_eq!(
             (throttled.retry(), throttled.outcome()),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_something_else_is_no_verdict() {
+    fn a_response_of_a_proxy_is_not_an_error_of_aws() {
         for (status, message, kind, text) in [
             (
                 Some(502),

@@ -2,11 +2,11 @@
 //!
 //! | Asked | Requests |
 //! |---|---|
-//! | k nodes by id | one for 200, by the filter `instance-id`: an unknown id refuses nothing |
-//! | ids that no filter finds | one for all of them, by `InstanceIds`: only this answer can say that an instance is gone |
-//! | an id that is not one of EC2 | one each: it refuses every request that names it |
-//! | k nodes by name | one for 200, by their private DNS name; one more for names that hold an address |
-//! | many nodes | pages of 1000, where those are fewer |
+//! | k nodes by id | one for 200, by the filter `instance-id`: an unknown id does not fail the request |
+//! | ids that the filter does not find | one for all of them, by `InstanceIds`: only it proves that an instance does not exist |
+//! | an id that is not one of EC2 | one each: it fails every request that names it |
+//! | k nodes by name | one for 200, by their private DNS name; one more for names that contain an address |
+//! | many nodes | pages of 1000, if those are fewer |
 //!
 //! Core's [`Finder`] chooses. Topology labels come from an API with a tiny quota: they are read in the background and appear
 //! with a later refresh ([`topology`]).
@@ -53,7 +53,7 @@ const ZONES_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The ids of the zones by their names.
 type Zones = BTreeMap<String, String>;
 
-/// The provider's [`Instances`]. A clone is the same.
+/// The provider's [`Instances`]. A clone shares its state.
 #[derive(Clone, Debug)]
 pub(crate) struct AwsInstances {
     finder: Finder<Source>,
@@ -78,7 +78,7 @@ impl AwsInstances {
         }
     }
 
-    /// Forgets what was read with other credentials.
+    /// Drops data that was read with other credentials.
     pub(crate) fn forget(&self) {
         self.finder.forget();
         self.zones.invalidate_all();
@@ -140,9 +140,9 @@ impl InstanceSource for Source {
         match provider_id::parse(text) {
             Err(error) => Lookup::Known(Err(error)),
             Ok(ProviderId::Foreign) => Lookup::Known(Ok(InstanceState::Unmanaged)),
-            // Nothing has such an address, and nothing that is not there was asked for.
+            // Without an address in the id, no request is possible. The instance is not reported absent.
             Ok(ProviderId::Fargate(id)) if !fargate_address(&id).is_some_and(is_ip) => {
-                let text = format!("provider ID {text:?} does not hold the address of a Fargate node");
+                let text = format!("provider ID {text:?} does not contain the address of a Fargate node");
                 Lookup::Known(Err(Error::new(ErrorKind::InvalidSpec, text)))
             }
             Ok(ProviderId::Instance(id) | ProviderId::Fargate(id)) => Lookup::Id(id),
@@ -162,7 +162,7 @@ impl InstanceSource for Source {
         found.extend(odd.into_iter().flatten().chain(fargate));
         let answers = ids.iter().map(|id| {
             let unanswered = || {
-                let text = format!("instance {id} was left out of the answer");
+                let text = format!("instance {id} is missing from the response");
                 Error::new(ErrorKind::Unexpected, text)
             };
             let answer = found.remove(*id).ok_or_else(unanswered)??;
@@ -172,7 +172,7 @@ impl InstanceSource for Source {
         answers.collect()
     }
 
-    /// By private DNS names; where none fits, by the address in the name: a VPC with a DHCP domain of its own has other names.
+    /// Reads by private DNS name, else by the address in the name: a VPC with a custom DHCP domain has other names.
     async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Instance>>> {
         let client = self.api.at(priority);
         let states = || ("instance-state-name", STATES.map(str::to_owned).to_vec());
@@ -268,7 +268,7 @@ impl Source {
         self.zones.get((), Freshness::now(), load).await
     }
 
-    /// Instances by ids that EC2 could have given.
+    /// Instances by ids that are well-formed.
     async fn well_formed(&self, mut ids: Vec<String>, priority: Priority) -> Answers {
         let found = match self.api.at(priority).instances_among(&ids).await {
             Ok(found) => found,
@@ -277,12 +277,12 @@ impl Source {
         let found = found.into_iter().map(|one| (one.id.clone(), Ok(Some(one))));
         let mut answers: Answers = found.collect();
         ids.retain(|id| !answers.contains_key(id));
-        // A filter shows what EC2 finds. Only a request for the ids themselves says which do not exist.
+        // A filter returns only instances that EC2 finds. A request by id reports those that do not exist.
         answers.extend(self.exact(ids, priority).await);
         answers
     }
 
-    /// Instances by ids alone. `None`: EC2 says that there is no such id.
+    /// Instances by ids alone. `None`: EC2 reports that the id does not exist.
     async fn exact(&self, ids: Vec<String>, priority: Priority) -> Answers {
         let client = &self.api.at(priority);
         let read = |ids: Vec<String>| async move {
@@ -318,7 +318,7 @@ impl Source {
     }
 }
 
-/// The answers by ids.
+/// The results by id.
 type Answers = HashMap<String, Result<Option<Instance>>>;
 
 fn has_address(instance: &Instance, address: &String) -> bool {

@@ -42,15 +42,15 @@ provider_flags! {
     ALLOW_UNTAGGED = "allow-untagged-cloud": Bool, "false";
     /// Tags for the tagging controller, as key=value; may be repeated.
     TAGS = "tags": List, "";
-    /// What the tagging controller tags; only instance.
+    /// Resources that the tagging controller tags; only instance is supported.
     RESOURCES = "resources": Array("RESOURCE"), "";
-    /// Nodes per second that the tagging controller handles. 0 is no limit, as is a burst limit of 0.
+    /// Nodes per second that the tagging controller handles. 0 means no limit, as does a burst limit of 0.
     RATE = "tagging-controller-rate-limit": Float, "0";
-    /// Nodes that the tagging controller handles at once after a quiet time. 0 is no limit, as is a rate limit of 0.
+    /// Burst of nodes that the tagging controller handles. 0 means no limit, as does a rate limit of 0.
     BURST = "tagging-controller-burst-limit": Number(0), "0";
-    /// How many nodes the tagging controller labels at the same time.
+    /// Number of nodes that the tagging controller labels at the same time.
     SYNCS = "tagging-controller-concurrent-node-syncs": Number(1), "1";
-    /// Without effect: instances are always tagged together, up to 1000 with one request.
+    /// Has no effect: instances are always tagged in batches of up to 1000.
     BATCHING = "tagging-controller-enable-batching": Bool, "false";
 }
 
@@ -65,7 +65,7 @@ register_provider! {
     controllers: &[tagging::DEF],
 }
 
-/// AWS as far as load balancers see it: its nodes.
+/// The nodes of AWS, for load balancers.
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     api: Api,

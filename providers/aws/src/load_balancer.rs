@@ -1,16 +1,16 @@
-//! Load balancers: what they are read with and written with, and the pure rules by which Services become load balancers.
+//! Load balancers: reads, writes, and the pure rules that map Services to load balancers.
 //!
 //! | Module | Contents |
 //! |---|---|
 //! | [`annotations`] | the annotations of Services |
-//! | [`spec`], [`classic`] | from a Service's fields and annotations to what its load balancer is asked to be |
+//! | [`spec`], [`classic`] | from a Service's fields and annotations to the requested load balancer |
 //! | [`names`] | names, equal to those of the Go cloud controller |
 //! | [`kinds`] | the kinds of objects and the parts: `lb/<name>`, `node-sg` |
 //! | [`desired`] | the desired state of a load balancer, and the plan from the observed state to it |
-//! | [`node_groups`] | the same of the security groups of nodes |
-//! | [`model`] | the `PartModel` of all that |
+//! | [`node_groups`] | the desired rules of the security groups of nodes |
+//! | [`model`] | the `PartModel` of AWS |
 //! | [`subnets`] | the subnets of a new load balancer |
-//! | [`listings`] | what the account lists, shared by all parts |
+//! | [`listings`] | the listings of the account, shared by all parts |
 //! | [`calls`] | reads and changes of parts |
 
 pub(crate) mod annotations;

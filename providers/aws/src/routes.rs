@@ -5,9 +5,9 @@
 //! | observe | one for 100 route tables; one for 200 instances whose source/destination check was not read for an hour |
 //! | apply | the same once more, then one for each route and table |
 //!
-//! Every table has all routes: one that some table lacks is there and has to be finished. A route leads to an instance; to one
-//! with several network interfaces EC2 takes only its primary interface. A route whose target changes is replaced, so that its
-//! Pods are never without one. An instance drops packets for Pods until its source/destination check is off.
+//! Every table has all routes: one that some table lacks exists and has to be finished. A route leads to an instance; if that
+//! has several network interfaces, to its primary interface, as EC2 requires. A route whose target changes is replaced, so
+//! that its Pods are never without one. An instance drops packets for Pods until its source/destination check is off.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -34,7 +34,7 @@ use crate::{
     instances::provider_id::{self, ProviderId},
 };
 
-/// So long it is believed that a source/destination check is still off.
+/// How long a source/destination check counts as off without another read.
 const CHECK_MAX_AGE: Duration = Duration::from_secs(3600);
 /// Routes that are written at the same time.
 const BATCH: usize = 10;
@@ -72,10 +72,10 @@ impl Target {
     }
 }
 
-/// A route as it is compared: where to, where through, and whether that is gone.
+/// The compared attributes of a route: destination, target, and whether the target does not exist.
 type Key = (IpNet, NextHop, bool);
 
-/// The compared attributes of a route; `None` for routes that do not lead to a node.
+/// The key of a route; `None` for routes that do not lead to a node.
 fn key(route: &Route) -> Option<Key> {
     if route.gateway.as_deref() == Some("local") {
         return None;
@@ -83,7 +83,7 @@ fn key(route: &Route) -> Option<Key> {
     let hop = match (&route.instance, &route.interface, route.blackhole) {
         (Some(instance), _, _) => instance.as_str(),
         (None, Some(interface), true) => interface,
-        (None, None, true) => "gone",
+        (None, None, true) => "blackhole",
         (None, _, false) => return None,
     };
     Some((route.destination.trunc(), NextHop::new(hop), route.blackhole))
@@ -124,7 +124,7 @@ impl TableRoutes {
         }
         let vpc = &self.site.vpc;
         let text = match (&self.table, self.site.cluster.key()) {
-            (Some(id), _) => format!("there is no route table {id}; correct [Global] RouteTableID"),
+            (Some(id), _) => format!("route table {id} not found; correct [Global] RouteTableID"),
             (None, Some(key)) => {
                 let fix = "tag one, or set [Global] RouteTableID";
                 format!("no route table of VPC {vpc} has the tag {key}; {fix}")
@@ -147,7 +147,7 @@ impl TableRoutes {
         Ok(targets)
     }
 
-    /// Creates, replaces or finishes a route in all tables, then lets its packets pass. Nothing is sent after a table was full.
+    /// Writes a route to all tables, then switches the source/destination check off. Nothing is sent after a table was full.
     async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
         if let Some(error) = state.full.get() {
             return Err(error.clone());
@@ -158,17 +158,17 @@ impl TableRoutes {
         let Target { id, is_checked } = state.targets.get(hop).ok_or_else(missing)?;
         for table in &state.tables {
             let mut routes = table.routes.iter();
-            let there = routes.find(|there| there.destination.trunc() == to);
-            let written = match there.map(|there| (key(there), there)) {
+            let existing = routes.find(|entry| entry.destination.trunc() == to);
+            let written = match existing.map(|entry| (key(entry), entry)) {
                 None => client.create_route(&table.id, to, id).await,
-                Some((Some((_, there, false)), _)) if there == route.next_hop => continue,
-                Some((Some(there), _)) if state.deleted.contains(&there) => {
+                Some((Some((_, current, false)), _)) if current == route.next_hop => continue,
+                Some((Some(key), _)) if state.deleted.contains(&key) => {
                     replace(&client, &table.id, to, id).await
                 }
-                Some((_, there)) => {
-                    let target = [&there.instance, &there.interface, &there.gateway];
+                Some((_, other)) => {
+                    let target = [&other.instance, &other.interface, &other.gateway];
                     let target = target.into_iter().flatten().next();
-                    let target = target.map_or("something else", String::as_str);
+                    let target = target.map_or("another target", String::as_str);
                     let text = format!("route table {} has a route for {to} to {target}", table.id);
                     return Err(Error::new(ErrorKind::AlreadyExists, text));
                 }
@@ -176,7 +176,7 @@ impl TableRoutes {
             written.map_err(|error| {
                 let error = error.with_context("table", &table.id);
                 if error.kind() == ErrorKind::QuotaExceeded {
-                    // Another write may have been first.
+                    // A concurrent write may have set it first.
                     let _ = state.full.set(error.clone());
                 }
                 error
@@ -189,13 +189,13 @@ impl TableRoutes {
         Ok(())
     }
 
-    /// Deletes a route from the tables in which it still leads where it led.
+    /// Deletes a route from the tables in which its target is unchanged.
     async fn delete(&self, route: &CloudRoute, tables: &[RouteTable], priority: Priority) -> Result<()> {
         let client = self.api.at(priority);
-        let gone = Some(key_of(route));
+        let deleted_key = Some(key_of(route));
         for table in tables {
-            for there in table.routes.iter().filter(|there| key(there) == gone) {
-                let deleted = delete(&client, &table.id, there.destination).await;
+            for entry in table.routes.iter().filter(|entry| key(entry) == deleted_key) {
+                let deleted = delete(&client, &table.id, entry.destination).await;
                 deleted.map_err(|error| error.with_context("table", &table.id))?;
             }
         }
@@ -234,26 +234,26 @@ async fn delete(client: &Client, table: &str, to: IpNet) -> Result<()> {
     accept(client.delete_route(table, to).await, ErrorKind::NotFound, ())
 }
 
-/// The results of changes, a few of which are sent at a time.
+/// The results of changes, of which at most [`BATCH`] are sent at a time.
 async fn in_turn(changes: Vec<impl Future<Output = Result<()>>>) -> Vec<Result<()>> {
     stream::iter(changes).buffered(BATCH).collect().await
 }
 
-/// The state that a round of changes starts from, read now.
+/// The observed state at the start of a round of changes.
 struct State {
     tables: Vec<RouteTable>,
     /// The instances of desired routes.
     targets: HashMap<String, Target>,
-    /// Routes that go.
+    /// Routes to delete.
     deleted: HashSet<Key>,
-    /// Why no more routes are tried: a table is full.
+    /// The error after which no more routes are created: a table is full.
     full: OnceLock<Error>,
 }
 
 #[async_trait]
 impl Routes for TableRoutes {
     async fn unsupported_reason(&self, _: Priority) -> Result<Option<String>> {
-        // Tables may be tagged later. That there are none now is an error of every pass.
+        // Tables may be tagged later. If none has the tag, every pass fails.
         Ok(None)
     }
 
@@ -262,7 +262,7 @@ impl Routes for TableRoutes {
         let id = node.view.provider_id.as_deref().filter(|id| !id.is_empty());
         match provider_id::parse(id.ok_or_else(|| invalid("the node has no provider ID yet"))?)? {
             ProviderId::Instance(id) => Ok(NextHop::new(id)),
-            ProviderId::Fargate(_) => Err(invalid("a Fargate node takes no routes")),
+            ProviderId::Fargate(_) => Err(invalid("a Fargate node cannot be the target of routes")),
             ProviderId::Foreign => Err(invalid("the node is not an EC2 instance")),
         }
     }
@@ -279,14 +279,14 @@ impl Routes for TableRoutes {
                 found.entry(key).or_default().push(&table.id);
             }
         }
-        let there = |route: &DesiredRoute| found.get(&(route.destination, route.next_hop.clone(), false));
+        let tables_of = |route: &DesiredRoute| found.get(&(route.destination, route.next_hop.clone(), false));
         let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
         let is_unknown = |id: &String| !self.unchecked.lock().get(id).is_some_and(is_off);
-        let hops = desired.iter().filter(|route| there(route).is_some());
+        let hops = desired.iter().filter(|route| tables_of(route).is_some());
         let hops = hops.map(|route| route.next_hop.to_string());
         let unknown: HashSet<String> = hops.filter(is_unknown).collect();
         let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
-            // The routes themselves are known. Finishing them says what is wrong.
+            // The routes themselves are known. Finishing them reports the error.
             let error = error.report();
             debug!(error, "Could not read the source/destination checks of nodes");
         });
@@ -295,7 +295,7 @@ impl Routes for TableRoutes {
             Err(_) => unknown.contains(hop),
         };
         let is_unfinished = |route: &DesiredRoute| {
-            let of = there(route);
+            let of = tables_of(route);
             of.is_some_and(|of| of.len() < tables.len() || is_checked(route.next_hop.as_str()))
         };
         let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));
@@ -330,7 +330,7 @@ impl Routes for TableRoutes {
         let mut deleted = in_turn(deletes.collect()).await;
         let writes = desired.clone().map(|route| self.write(route, &state, priority));
         let mut created = in_turn(writes.collect()).await;
-        // A route that could not be replaced is still there.
+        // A route that could not be replaced still exists.
         let failed = desired.zip(&created);
         let failed = failed.filter_map(|(route, result)| Some((route.destination, result.as_ref().err()?)));
         let failures: HashMap<IpNet, &Error> = failed.collect();

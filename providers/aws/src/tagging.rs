@@ -1,6 +1,6 @@
 //! The tagging controller: the tags of `--tags` on the instances of all nodes.
 //!
-//! A node whose instance has the tags bears a label with their checksum, so that a restart writes nothing. Instances are tagged
+//! A node whose instance has the tags has a label with their checksum, so that a restart writes nothing. Instances are tagged
 //! and untagged up to 1000 at a time. Tags that were changed by hand are repaired once an hour. Source:
 //! `pkg/controllers/tagging` of the Go cloud controller.
 
@@ -36,15 +36,15 @@ use crate::{
 
 /// The label with the checksum of the tags.
 const LABEL: &str = "k8s.io/cloud-provider-aws";
-/// So long an instance that EC2 does not know is tried again.
-const YOUNG: Duration = Duration::from_secs(300);
-/// Tries of one node.
+/// The age of a node until which an instance that EC2 does not find is retried.
+const NEW_NODE: Duration = Duration::from_secs(300);
+/// Attempts for one node.
 const ATTEMPTS: u32 = 10;
-/// Changes that come closer to each other are handled together.
+/// Changes within this interval are handled together.
 const IDLE: Duration = Duration::from_millis(100);
 /// Pause between two comparisons of all tags.
 const RESYNC: Duration = Duration::from_secs(3600);
-/// Waits between tries.
+/// The backoff between attempts.
 const BACKOFF: Backoff = Backoff::seconds(1, 1000);
 
 /// The name of the controller.
@@ -72,7 +72,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 ///
 /// # Errors
 ///
-/// Everything that is wrong with them.
+/// All problems of the flags.
 pub(crate) fn check(context: &BuildContext) -> Result<()> {
     let flags = &context.flags;
     let enabled = flags.given("controllers").unwrap_or_default();
@@ -89,7 +89,7 @@ pub(crate) fn check(context: &BuildContext) -> Result<()> {
 #[derive(Clone, Debug, PartialEq)]
 struct Settings {
     tags: Tags,
-    /// How many nodes are handled, if that is limited.
+    /// The rate limit of nodes, if there is one.
     limit: Option<Quota>,
     syncs: usize,
 }
@@ -209,7 +209,7 @@ impl Tagger {
         }
     }
 
-    /// Remembers the instance of a node and asks for what is to be done.
+    /// Remembers the instance of a node and enqueues it.
     fn changed(&mut self, change: Change) {
         match change {
             Change::Applied(name) => {
@@ -224,8 +224,8 @@ impl Tagger {
                 }
             }
             Change::Deleted(name) => {
-                let gone = self.instances.extract_if(|_, node| *node == name);
-                gone.for_each(|(id, _)| self.queue.add(id));
+                let deleted = self.instances.extract_if(|_, node| *node == name);
+                deleted.for_each(|(id, _)| self.queue.add(id));
             }
             // Perhaps the API server lost the node.
             Change::Vanished(_) => {}
@@ -245,10 +245,10 @@ impl Tagger {
                 permit.accepted();
             }
         }
-        let (mut nodes, mut gone) = (HashMap::new(), Vec::new());
+        let (mut nodes, mut untagged) = (HashMap::new(), Vec::new());
         for id in batch {
             let Some(name) = self.instances.get(&id) else {
-                gone.push(id);
+                untagged.push(id);
                 continue;
             };
             match self.nodes.get(name).filter(|node| !self.has_label(node)) {
@@ -256,7 +256,7 @@ impl Tagger {
                 None => self.queue.done(&id),
             }
         }
-        for (id, result) in self.write(gone, false).await {
+        for (id, result) in self.write(untagged, false).await {
             self.finish(&id, "", result.or_else(|error| give_up(error, false)));
         }
         let tagged = self.write(nodes.keys().cloned().collect(), true).await;
@@ -265,7 +265,7 @@ impl Tagger {
             Some(async move {
                 let result = match tagged {
                     Ok(()) => self.label(node).await,
-                    Err(error) => give_up(error, is_young(node)),
+                    Err(error) => give_up(error, is_new(node)),
                 };
                 self.finish(&id, &node.view.name, result);
             })
@@ -353,16 +353,16 @@ fn instance_of(node: &NodeObject) -> Option<String> {
     provider_id::instance_of(&node.view).filter(|id| is_well_formed(id))
 }
 
-/// EC2 may not show the instance of a new node everywhere yet.
-fn is_young(node: &NodeObject) -> bool {
-    node.age_seconds().is_some_and(|age| age < YOUNG.as_secs_f64())
+/// Whether a node is so new that EC2 may not show its instance everywhere yet.
+fn is_new(node: &NodeObject) -> bool {
+    node.age_seconds().is_some_and(|age| age < NEW_NODE.as_secs_f64())
 }
 
-/// Leaves an instance alone that does not exist, unless its node is new.
-fn give_up(error: Error, is_young: bool) -> Result<()> {
+/// Ignores the error if the instance does not exist, unless its node is new.
+fn give_up(error: Error, is_new: bool) -> Result<()> {
     let code = crate::error::code(&error).unwrap_or_default();
     match error.kind() {
-        ErrorKind::NotFound if !is_young => Ok(()),
+        ErrorKind::NotFound if !is_new => Ok(()),
         ErrorKind::InvalidSpec if code.starts_with("InvalidID") => Ok(()),
         _ => Err(error),
     }
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_read_and_everything_wrong_is_said() {
+    fn flags_are_read_and_all_problems_are_reported() {
         let read = settings(&[
             ("tags", &["team=web,cost=1", "empty="]),
             ("resources", &["instance"]),
@@ -430,10 +430,10 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_instance_is_tried_again_only_while_its_node_is_new() {
-        let gives_up = |error: &Error, is_young| give_up(error.clone(), is_young).is_ok();
-        let gone = Error::new(ErrorKind::NotFound, "gone");
-        assert!(gives_up(&gone, false) && !gives_up(&gone, true));
+    fn a_missing_instance_is_retried_only_while_its_node_is_new() {
+        let gives_up = |error: &Error, is_new| give_up(error.clone(), is_new).is_ok();
+        let missing = Error::new(ErrorKind::NotFound, "missing");
+        assert!(gives_up(&missing, false) && !gives_up(&missing, true));
         let malformed = Error::new(ErrorKind::InvalidSpec, "odd").with_context("code", "InvalidID");
         assert!(gives_up(&malformed, true));
         assert!(!gives_up(&Error::new(ErrorKind::Unavailable, "down"), false));

@@ -32,7 +32,7 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-/// Variables that the SDK reads. All are of the process that the config came from.
+/// Variables that the SDK reads. Their values come from the environment that the config was read with.
 const VARIABLES: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_PROFILE AWS_CONFIG_FILE \
     AWS_SHARED_CREDENTIALS_FILE HOME PATH AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN AWS_ROLE_SESSION_NAME \
     AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_CONTAINER_AUTHORIZATION_TOKEN \
@@ -47,7 +47,7 @@ pub(crate) const ENDPOINT_VARIABLES: &str = "AWS_ENDPOINT_URL AWS_ENDPOINT_URL_E
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest wait for an answer.
+/// The longest wait for a response.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The name of the session in which a role is assumed, as CloudTrail shows it.
 const SESSION: &str = "aws-cloud-controller-manager";
@@ -100,7 +100,7 @@ impl Service {
     }
 }
 
-/// Another endpoint than that of AWS, by `[ServiceOverride]`.
+/// A custom endpoint, from `[ServiceOverride]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// The API.
@@ -126,7 +126,7 @@ pub(crate) struct Role {
     pub(crate) source_arn: Option<String>,
 }
 
-/// How to reach AWS. The URL of a proxy may have a password. It is only in the environment, whose `Debug` has no values.
+/// The connection to AWS. The URL of a proxy may have a password. It is only in the environment, whose `Debug` has no values.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     /// The region, if file or environment give it.
@@ -141,7 +141,7 @@ pub(crate) struct Connection {
     pub(crate) environment: Environment,
 }
 
-/// Whether this is a PEM bundle of certificates that can be trusted. The SDK ends the process if it is not.
+/// Whether this is a PEM bundle of trusted certificates. The SDK panics if it is not.
 pub(crate) fn is_certificates(pem: &[u8]) -> bool {
     let mut roots = RootCertStore::empty();
     let all_good = CertificateDer::pem_slice_iter(pem).all(|der| der.is_ok_and(|der| roots.add(der).is_ok()));
@@ -182,7 +182,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The proxy is not one.
+    /// The URL of the proxy is invalid.
     pub(super) fn http_client(&self) -> Result<SharedHttpClient> {
         let invalid = |what: &str, error: &dyn fmt::Display| {
             Error::new(ErrorKind::InvalidConfig, format!("{what}: {error}"))
@@ -282,7 +282,7 @@ pub(super) struct Clients {
 enum BeforeSigning {
     /// Region and service name of the signature.
     Signature(Endpoint),
-    /// For whom a role is assumed, so that a policy can refuse others.
+    /// The account and resource on whose behalf a role is assumed, so that a policy can refuse others.
     ConfusedDeputy(Role),
 }
 
@@ -324,9 +324,9 @@ async fn assume(role: Arc<(aws_sdk_sts::Client, String)>) -> provider::Result {
         let error = super::failure(&error).with_operation("sts:AssumeRole");
         let error = error.with_context("role", arn);
         CredentialsError::provider_error(match error.kind() {
-            // For whoever needs the role: there are no credentials.
+            // Callers that need the role have no credentials.
             ErrorKind::PermissionDenied => {
-                Error::new(ErrorKind::Unauthenticated, "the role may not be assumed").with_source(error)
+                Error::new(ErrorKind::Unauthenticated, "could not assume the role").with_source(error)
             }
             _ => error,
         })

@@ -1,4 +1,4 @@
-//! Tries of API calls that change nothing: which rights there are.
+//! Checks of permissions by API calls that change nothing.
 
 use ccm_core::{Error, ErrorKind, Result, check::in_time};
 use futures_util::future::{BoxFuture, join_all};
@@ -9,7 +9,7 @@ use super::{Client, Op, ec2::sdk_tags};
 const NETWORK: &str = "192.0.2.0/24";
 
 impl Client {
-    /// The ARN of whom AWS sees in us.
+    /// The ARN of the identity that the credentials belong to.
     ///
     /// # Errors
     ///
@@ -18,12 +18,12 @@ impl Client {
         Ok(send!(self, CallerIdentity)?.arn.unwrap_or_default())
     }
 
-    /// Tries operations, those for routes only with a route table: writes are dry runs, reads read as little as possible.
-    /// An error of [`ErrorKind::PermissionDenied`] says that an operation is not allowed; any other, that this could not be
-    /// found out.
+    /// Tries operations, those for routes only with a route table. Writes are dry runs; reads are as small as possible.
+    /// [`ErrorKind::PermissionDenied`] means that an operation is not allowed; any other error, that this could not be
+    /// checked.
     pub(crate) async fn try_out(&self, vpc: &str, table: Option<&str>) -> Vec<(Op, Result<()>)> {
         let (has_table, table) = (table.is_some(), table.unwrap_or_default());
-        // A dry run is no write, so that no fence refuses it.
+        // A dry run is not a write, so fences do not apply.
         macro_rules! trials {
             ($($op:ident($($fields:tt)*);)+) => {{
                 let trials: Vec<(Op, BoxFuture<'_, Result<()>>)> = vec![$((Op::$op, Box::pin(async {
@@ -58,8 +58,8 @@ impl Client {
     }
 }
 
-/// The answer to a dry run: EC2 says that the request would have succeeded, or that it is wrong in another way than that it is
-/// not allowed.
+/// The result of a dry run. A request that would have succeeded, or that fails for another reason than a missing permission,
+/// is allowed.
 fn allowed(error: Error) -> Result<()> {
     match (crate::error::code(&error), error.kind()) {
         (Some("DryRunOperation"), _) => Ok(()),

@@ -17,14 +17,14 @@ use crate::{
 const PAGE: i32 = 1000;
 /// The most route tables on a page.
 const TABLES_PAGE: i32 = 100;
-/// The most values of one filter. More are refused with FilterLimitExceeded.
+/// The most values of one filter. EC2 refuses more with FilterLimitExceeded.
 pub(crate) const FILTER_VALUES: usize = 200;
 /// The most resources of one CreateTags or DeleteTags.
 pub(crate) const TAGGED_RESOURCES: usize = 1000;
 /// The most instances of one DescribeInstanceTopology.
 pub(crate) const TOPOLOGY_INSTANCES: usize = 100;
 
-/// An instance, or a Fargate node, as far as nodes and load balancers need it.
+/// An instance, or a Fargate node, with the fields that nodes and load balancers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instance {
     /// `i-...`, or `fargate-...`.
@@ -62,7 +62,7 @@ pub(crate) struct Instance {
 pub(crate) struct Interface {
     /// `eni-...`.
     pub(crate) id: String,
-    /// Its place; `None` while it is not attached.
+    /// Its device index; `None` while it is not attached.
     pub(crate) device_index: Option<i32>,
     /// Whether it is in use.
     pub(crate) in_use: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Subnet {
 pub(crate) struct RouteTable {
     /// `rtb-...`.
     pub(crate) id: String,
-    /// Whether it is that of all subnets without one of their own.
+    /// Whether it applies to all subnets without an explicit association.
     pub(crate) is_main: bool,
     /// The subnets that it is explicitly associated with.
     pub(crate) subnets: Vec<String>,
@@ -113,7 +113,7 @@ pub(crate) struct Route {
     pub(crate) interface: Option<String>,
     /// The gateway that they go to: `igw-...`, `local`.
     pub(crate) gateway: Option<String>,
-    /// Whether what they go to is gone.
+    /// Whether the target does not exist (state `blackhole`).
     pub(crate) blackhole: bool,
 }
 
@@ -134,7 +134,7 @@ fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
     tags.collect()
 }
 
-/// The tags as the SDK wants them.
+/// The tags as a type of the SDK.
 pub(super) fn sdk_tags(
     tags: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
 ) -> Option<Vec<sdk::Tag>> {
@@ -145,7 +145,7 @@ fn unreadable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
 }
 
-/// A call that leads a route of a table to a target.
+/// A call that creates or replaces a route with a target.
 macro_rules! route {
     ($client:expr, $op:ident, $table:expr, $to:expr, $target:expr) => {{
         let [v4, v6] = one_of(&$to, $to.addr().is_ipv4());
@@ -156,7 +156,7 @@ macro_rules! route {
     }};
 }
 
-/// A value as that of the first or of the second of two fields.
+/// The value as the first or the second of two fields.
 fn one_of(value: &impl ToString, is_first: bool) -> [Option<String>; 2] {
     let value = Some(value.to_string());
     if is_first { [value, None] } else { [None, value] }
@@ -265,20 +265,20 @@ impl Client {
         route!(self, RouteCreate, table, to, target)
     }
 
-    /// Gives the route with this destination another target. [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if there
-    /// is none.
+    /// Gives the route with this destination another target. [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if it
+    /// does not exist.
     pub(crate) async fn replace_route(&self, table: &str, to: IpNet, target: &str) -> Result<()> {
         route!(self, RouteReplace, table, to, target)
     }
 
-    /// Deletes the route with this destination. [`ErrorKind::NotFound`] if there is none.
+    /// Deletes the route with this destination. [`ErrorKind::NotFound`] if it does not exist.
     pub(crate) async fn delete_route(&self, table: &str, to: IpNet) -> Result<()> {
         let [v4, v6] = one_of(&to, to.addr().is_ipv4());
         done!(self, RouteDelete, .route_table_id(table).set_destination_cidr_block(v4.clone())
             .set_destination_ipv6_cidr_block(v6.clone()))
     }
 
-    /// Lets packets for Pods pass: switches the source/destination check of an instance or a network interface off.
+    /// Switches the source/destination check of an instance or a network interface off, so that packets for Pods pass.
     /// [`ErrorKind::InvalidSpec`] for an instance with several network interfaces.
     pub(crate) async fn disable_source_dest_check(&self, target: &str) -> Result<()> {
         let off = AttributeBooleanValue::builder().value(false).build();
@@ -301,7 +301,7 @@ impl Client {
     }
 }
 
-/// The text of a value, empty if there is none.
+/// The text of a value, empty for `None`.
 fn text(value: Option<impl AsRef<str>>) -> String {
     value.map_or_else(String::new, |value| value.as_ref().to_owned())
 }

@@ -156,7 +156,7 @@ pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object> {
 
 pub(super) fn target_group(group: &TargetGroup) -> Option<Object> {
     let check = group.health_check_protocol().map(ProtocolEnum::as_str);
-    // Only HTTP has them, whatever is reported.
+    // Only HTTP has them, regardless of the response.
     let is_http = check.is_some_and(|protocol| protocol.starts_with("HTTP"));
     let of_http = |text: Option<&str>| Value::from(text.filter(|_| is_http));
     let codes = group.matcher().and_then(|matcher| matcher.http_code());
@@ -178,7 +178,7 @@ pub(super) fn target_group(group: &TargetGroup) -> Option<Object> {
 
 pub(super) fn listener(listener: &Listener) -> Option<Object> {
     let protocol = listener.protocol().map(ProtocolEnum::as_str).unwrap_or_default();
-    // Only TLS has them, whatever is reported.
+    // Only TLS has them, regardless of the response.
     let of_tls = |text: Option<&str>| Value::from(text.filter(|_| protocol == "TLS"));
     let certificate = listener.certificates().first();
     let action = listener.default_actions().first();
@@ -193,7 +193,7 @@ pub(super) fn listener(listener: &Listener) -> Option<Object> {
     }))
 }
 
-/// The ID of a listener, since AWS has none: load balancer and port.
+/// The ID of a classic listener: load balancer and port. AWS has no ID for it.
 pub(super) fn listener_id(listener: &Object) -> String {
     let balancer = listener.parent.as_deref().unwrap_or_default();
     format!("{balancer}:{}", listener.key)

@@ -1,19 +1,19 @@
-//! The instance metadata service (IMDS): what the instance that this program runs on knows about itself.
+//! The instance metadata service (IMDS): data about the instance that this program runs on.
 
 use aws_config::{imds::client::Client, provider_config::ProviderConfig};
 use ccm_core::{Error, ErrorKind, Result};
 
 use super::Connection;
 
-/// The path of the region of this instance, and what makes it unnecessary.
+/// The path of the region of this instance, and the setting to use instead.
 pub(crate) const REGION: [&str; 2] = ["placement/region", "set [Global] Region or AWS_REGION"];
-/// The path of the id of this instance, and what makes it unnecessary.
+/// The path of the id of this instance, and the settings to use instead.
 pub(crate) const INSTANCE_ID: [&str; 2] = ["instance-id", "set [Global] VPC and KubernetesClusterID"];
 
 /// Reads the metadata of the instance that this program runs on.
 #[derive(Clone, Debug)]
 pub(crate) struct Metadata {
-    /// `None`: the environment says that the service must not be asked.
+    /// `None`: the environment disables the service.
     client: Option<Client>,
 }
 
@@ -55,7 +55,7 @@ impl Metadata {
         let value = Box::pin(client.get(format!("/latest/meta-data/{path}"))).await.map_err(|error| {
             let text = format!(
                 "could not read {path} from the instance metadata service: {}; in a container the service needs a hop limit of 2; \
-                 elsewhere than on EC2, {instead}",
+                 outside EC2, {instead}",
                 ccm_core::error::report(&error)
             );
             Error::new(ErrorKind::Unavailable, text)

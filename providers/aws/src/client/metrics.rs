@@ -1,5 +1,5 @@
-//! The metrics of calls that the Go cloud controller has, under its names: each request by itself, as dashboards know them.
-//! `ccm_cloud_*` counts whole calls.
+//! The metrics of API calls of the Go cloud controller, under its names. They count each request; `ccm_cloud_*` counts whole
+//! calls.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ provider_metrics! {
     pub(super) struct RequestMetrics {
         duration: Family<Label, Histogram> = Family::new_with_constructor(|| Histogram::new(PROMETHEUS_BUCKETS)),
             "cloudprovider_aws_api_request_duration_seconds" => "Latency of AWS API calls";
-        // A gauge, since the format appends `_total` to the names of counters, and upstream has none here.
+        // A gauge, since the format appends `_total` to the names of counters, and upstream's name has no such suffix.
         errors: Family<Label, Gauge>, "cloudprovider_aws_api_request_errors" => "AWS API errors";
         throttled: Family<Label, Counter>,
             "cloudprovider_aws_api_throttled_requests" => "Throttled AWS API calls";
@@ -39,7 +39,7 @@ fn label(op: Op) -> Option<&'static str> {
 }
 
 impl RequestMetrics {
-    /// AWS did what was requested.
+    /// Counts a successful request.
     pub(super) fn succeeded(&self, op: Op, took: Duration) {
         if let Some(request) = label(op) {
             let duration = self.duration.get_or_create(&[("request", request)]);
@@ -47,7 +47,7 @@ impl RequestMetrics {
         }
     }
 
-    /// AWS refused, or did not answer. `status` is that of the answer.
+    /// Counts a request that AWS refused or did not answer. `status`: the HTTP status of the response.
     pub(super) fn failed(&self, op: Op, status: Option<u16>, throttled: bool) {
         if let Some(request) = label(op) {
             self.errors.get_or_create(&[("request", request)]).inc();

@@ -8,10 +8,10 @@ use ccm_core::{
 };
 
 quota_section! {
-    /// How much is requested from AWS at most. The defaults are the limits that AWS publishes for an account and region. Each
+    /// Rate limits of requests to AWS. The defaults are the limits that AWS publishes for an account and region. Each
     /// action has a quota of its own, except where the key says that several share one. Other programs in the account
     /// use the same limits: lower these values if such programs are throttled, and raise them if AWS raised the limits. A
-    /// request to slow down is always obeyed. The Go cloud controller does not know this section.
+    /// throttling response is always obeyed. The Go cloud controller does not know this section.
     pub(crate) struct Quotas {
         "ec2-read" => pub(crate) ec2_read: "ec2-read", "each EC2 read with a filter or pages", quota(20.0, 100);
         "ec2-unfiltered" => pub(crate) ec2_unfiltered: "ec2-unfiltered", "each EC2 read by ids alone", quota(10.0, 50);
@@ -20,7 +20,7 @@ quota_section! {
         "ec2-topology" => pub(crate) ec2_topology: "ec2-topology", "DescribeInstanceTopology", quota(1.0, 1);
         "elb-read" => pub(crate) elb_read: "elb-read", "all reads of one Elastic Load Balancing API together", quota(10.0, 40);
         "elb-modify" => pub(crate) elb_modify: "elb-modify", "all Modify actions of one Elastic Load Balancing API together", quota(3.0, 20);
-        // AWS publishes nothing for them.
+        // AWS does not publish their limits.
         "elb-write" => pub(crate) elb_write: "elb-write", "each other Elastic Load Balancing write", quota(4.0, 20);
     }
 }
@@ -44,7 +44,7 @@ impl Op {
     }
 }
 
-/// Makes [`Op`], the quotas of its buckets and the SDK's requests of a table. A line of it names an operation, the method of
+/// Defines [`Op`], the quotas of its buckets and the SDK's requests of a table. A line of it names an operation, the method of
 /// the SDK's client, the action, its effect, the field of [`Quotas`] with its quota, and its bucket if it shares one.
 macro_rules! actions {
     (@bucket $api:ident $action:literal) => { concat!(stringify!($api), ":", $action) };
@@ -63,7 +63,7 @@ macro_rules! actions {
                     $(#[$meaning])*
                     $op = concat!(stringify!($api), ":", $action), actions!(@bucket $api $action $($shared)?), $effect;
                 )+
-                /// A write that EC2 is asked not to do, but whether it would be allowed; or the smallest read.
+                /// A dry run of a write, by which EC2 reports whether it would be allowed; or the smallest read.
                 DryRun = "ec2:DryRun", "ec2:DryRun", Read;
             }
         }
@@ -84,8 +84,8 @@ macro_rules! actions {
     };
 }
 
-// A second delete, a second registration of a target and a second setting of the same value change nothing. Whatever creates
-// something under a name or rule that must be unique is refused the second time; the caller reads before it writes again.
+// A second delete, a second registration of a target and a second setting of the same value change nothing. A call that creates
+// an object with a unique name or rule is refused the second time; the caller reads before it writes again.
 actions! { $
     /// Instances by a filter, or a page of them.
     Instances = ec2.describe_instances "DescribeInstances", Read, ec2_read;
@@ -123,9 +123,9 @@ actions! { $
     SecurityGroupCreate = ec2.create_security_group "CreateSecurityGroup", Write, ec2_write;
     /// Deletion of a security group.
     SecurityGroupDelete = ec2.delete_security_group "DeleteSecurityGroup", IdempotentWrite, ec2_write;
-    /// New ingress rules. One that exists refuses the whole request.
+    /// New ingress rules. An existing rule fails the whole request.
     IngressAuthorize = ec2.authorize_security_group_ingress "AuthorizeSecurityGroupIngress", Write, ec2_write;
-    /// Deletion of ingress rules. One that does not exist refuses the whole request.
+    /// Deletion of ingress rules. A missing rule fails the whole request.
     IngressRevoke = ec2.revoke_security_group_ingress "RevokeSecurityGroupIngress", Write, ec2_write;
     /// Other descriptions for ingress rules.
     IngressDescriptions = ec2.update_security_group_rule_descriptions_ingress "UpdateSecurityGroupRuleDescriptionsIngress", IdempotentWrite, ec2_write;
@@ -187,9 +187,9 @@ actions! { $
     ClassicAttributes = elb.describe_load_balancer_attributes "DescribeLoadBalancerAttributes", Read, elb_read in "elb:Describe";
     /// Tags of classic load balancers.
     ClassicTags = elb.describe_tags "DescribeTags", Read, elb_read in "elb:Describe";
-    /// A new classic load balancer. The same one a second time is no error.
+    /// A new classic load balancer. Repeating the call is not an error.
     ClassicCreate = elb.create_load_balancer "CreateLoadBalancer", Write, elb_write;
-    /// Deletion of a classic load balancer. One that does not exist is no error.
+    /// Deletion of a classic load balancer. It is not an error if it does not exist.
     ClassicDelete = elb.delete_load_balancer "DeleteLoadBalancer", IdempotentWrite, elb_write;
     /// Attributes for a classic load balancer.
     ClassicAttributesModify = elb.modify_load_balancer_attributes "ModifyLoadBalancerAttributes", IdempotentWrite, elb_modify;
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn actions_say_whether_they_write() {
+    fn the_effect_of_an_action_follows_from_its_name() {
         for op in Op::ALL {
             let action = op
                 .name()
@@ -288,7 +288,7 @@ mod tests {
             .map(|action| action.as_str().unwrap().to_owned())
             .collect();
         allowed.sort();
-        // Everybody may ask who they are, and a dry run needs the rights of what it tries. The first load balancer of an
+        // GetCallerIdentity needs no permission, and a dry run needs the permission of its call. The first load balancer of an
         // account creates the role of Elastic Load Balancing.
         let free = [Op::CallerIdentity, Op::DryRun];
         let used = Op::ALL

@@ -1,5 +1,5 @@
-//! The writes of load balancers and security groups: one request for each change of an object. IDs come from what was
-//! observed.
+//! The writes of load balancers and security groups: one request for each change of an object. IDs come from the
+//! observed state.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ use crate::load_balancer::{
     },
 };
 
-/// Makes changes.
+/// Applies changes.
 pub(crate) struct Sender<'a> {
     pub(crate) client: Client,
     /// The VPC of new security groups and target groups.
@@ -113,10 +113,10 @@ impl ObjectCalls<Kind> for Sender<'_> {
             Kind::NodeGroup => return Err(unsupported(object, "existence")),
         };
         let mut created = created.ok_or_else(|| {
-            let text = format!("the answer does not have {}", object.title());
+            let text = format!("the response does not contain {}", object.title());
             Error::new(ErrorKind::Unexpected, text)
         })?;
-        // The answer has IDs. The new load balancer refers to its own security group by name.
+        // The response contains IDs. The new load balancer refers to its own security group by name.
         created.attributes.remove("security_groups");
         let mut reply = Reply::object(created);
         let children = children.iter();
@@ -236,7 +236,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         match set {
             TARGETS => {
                 match done!(client, TargetsDeregister, .target_group_arn(id).set_targets(targets(entries))) {
-                    // An instance that does not exist is no target.
+                    // An instance that does not exist is not a target.
                     Err(error) if error.kind() == ErrorKind::InvalidSpec && entries.len() == 1 => Ok(()),
                     result => result,
                 }
@@ -253,7 +253,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
 }
 
 impl Sender<'_> {
-    /// Adds rules. Those that are there with another description only get theirs.
+    /// Adds rules. If a rule exists with another description, only its description is updated.
     async fn add_rules(&self, group: &Object, entries: &[Entry]) -> Result<()> {
         let known = group.set(RULES).iter().filter_map(Entry::rule);
         let known: Vec<_> = known.map(Rule::tuple).collect();
@@ -263,7 +263,7 @@ impl Sender<'_> {
         if !described.is_empty() {
             let permissions = || permissions(&described);
             match done!(client, IngressDescriptions, .group_id(id).set_ip_permissions(permissions())) {
-                // Upstream may not call it either: traffic stops for a moment.
+                // Upstream's policy does not allow it either: traffic stops for a moment.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     client.revoke(id, &described).await?;
                     send!(client, IngressAuthorize, .group_id(id).set_ip_permissions(permissions()))?;
@@ -278,10 +278,10 @@ impl Sender<'_> {
     }
 
     async fn set_classic_subnets(&self, object: &Object, desired: &Object) -> Result<()> {
-        let have: BTreeSet<_> = texts(object, "subnets");
+        let current: BTreeSet<_> = texts(object, "subnets");
         let desired: BTreeSet<_> = texts(desired, "subnets");
         let list = |ids: &BTreeSet<String>| (!ids.is_empty()).then(|| ids.iter().cloned().collect());
-        let (surplus, missing) = (list(&(&have - &desired)), list(&(&desired - &have)));
+        let (surplus, missing) = (list(&(&current - &desired)), list(&(&desired - &current)));
         let (client, name) = (&self.client, object.key.as_str());
         if surplus.is_some() {
             send!(client, ClassicSubnetsDetach, .load_balancer_name(name).set_subnets(surplus.clone()))?;
@@ -305,7 +305,7 @@ impl Sender<'_> {
         accept(created, ErrorKind::AlreadyExists, ())
     }
 
-    /// Gives ports of a classic load balancer's instances this policy and no other.
+    /// Sets this policy, and no other, on instance ports of a classic load balancer.
     async fn set_proxy_policy(&self, balancer: &str, ports: &[Entry], policy: Option<&str>) -> Result<()> {
         for entry in ports {
             let policies = || policy.map(str::to_owned).into_iter().collect();
@@ -325,7 +325,7 @@ fn pairs(entries: &[Entry]) -> impl Iterator<Item = (&str, &str)> {
     entries.iter().filter_map(Entry::as_tag)
 }
 
-/// The IDs of the security groups in an attribute, which knows our own by name. `None`: there are none.
+/// The IDs of the security groups in an attribute, where the load balancer's own has its name. `None`: it is empty.
 fn groups(object: &Object, observed: &Objects) -> Option<Vec<String>> {
     let names = object.texts("security_groups").into_iter();
     let ids: Vec<_> = names.map(|name| group_id(observed, name)).collect();
@@ -405,7 +405,7 @@ fn classic_tags(entries: &[Entry]) -> Option<Vec<classic::Tag>> {
 }
 
 fn incomplete(error: impl std::fmt::Display) -> Error {
-    let text = format!("the request is not complete; this is a bug: {error}");
+    let text = format!("the request is incomplete; this is a bug: {error}");
     Error::new(ErrorKind::Unexpected, text)
 }
 

@@ -1,4 +1,4 @@
-//! Files as users have them, good and bad.
+//! Valid and invalid config files of users.
 #![allow(clippy::unwrap_used)]
 
 use ccm_core::{ErrorKind, Result, config::Problem};
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A config file with this text. The directory has to be kept.
+/// A config file with this text. The file exists as long as the directory value.
 fn file(text: &str) -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("cloud.conf");
@@ -161,7 +161,7 @@ fn the_region_of_a_zone_is_letters_and_the_first_digits() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_at_once() {
     let errors = errors(
         "[Global]\nZone = nowhere\nVPC = 1\nRouteTableID = r\nRoleARN = ccm\nKubernetesClusterTag = a\n\
          KubernetesClusterID = b\nClusterServiceLoadBalancerHealthProbeMode = shared\n\
@@ -196,7 +196,7 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn what_is_suspicious_is_a_warning() {
+fn suspicious_values_are_warnings() {
     let text = "[Global]\nNodeIPFamilies = ipv5\nSourceARN = arn:x\nVpcId = vpc-1\n[ServiceOverride \"1\"]\n\
                 Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n";
     let (config, warnings) = loaded(text, &Environment::default()).unwrap();
@@ -209,7 +209,7 @@ fn what_is_suspicious_is_a_warning() {
         "\"ipv5\" is neither",
         "no effect without RoleARN",
         "unknown key",
-        "\"s3\" is not an API",
+        "\"s3\" is not a supported API",
     ] {
         assert!(
             warnings.iter().any(|warning| warning.contains(part)),
@@ -265,7 +265,7 @@ fn endpoints_are_chosen_by_api_and_region() {
 }
 
 #[test]
-fn proxies_are_read_and_never_shown() {
+fn proxies_are_read_and_never_printed() {
     let env = |url: &str| {
         Environment::default()
             .with("https_proxy", url)
@@ -284,7 +284,7 @@ fn proxies_are_read_and_never_shown() {
 }
 
 #[test]
-fn a_bundle_of_authorities_must_be_one() {
+fn a_ca_bundle_must_be_valid_pem() {
     let (_directory, path) = file("no certificates");
     for (path, text) in [
         (path.to_str().unwrap(), "is not a PEM bundle"),
@@ -298,7 +298,7 @@ fn a_bundle_of_authorities_must_be_one() {
 }
 
 #[test]
-fn credentials_endpoints_and_quotas_change_live_and_all_else_with_a_restart() {
+fn only_credentials_endpoints_and_quotas_change_without_a_restart() {
     let (_directory, credentials) = file("[default]");
     let env = Environment::default().with("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap());
     let read = |text: &str| loaded(text, &env).unwrap().0;

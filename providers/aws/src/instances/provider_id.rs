@@ -24,7 +24,7 @@ pub(crate) enum ProviderId {
 ///
 /// # Errors
 ///
-/// The ID has our scheme, or none, and does not end in the id of an instance.
+/// The ID has the scheme `aws` or none, and does not end in the id of an instance.
 pub(crate) fn parse(text: &str) -> Result<ProviderId> {
     let rest = match text.split_once("://") {
         Some((SCHEME, rest)) => rest,
@@ -56,7 +56,7 @@ pub(crate) fn render(zone: &str, id: &str) -> String {
     format!("{SCHEME}:///{zone}/{id}")
 }
 
-/// Whether EC2 could have given this id: 8 or 17 hex digits. Others refuse every request that names them.
+/// Whether this id has the form of EC2: 8 or 17 hex digits. Other ids fail every request that names them.
 pub(crate) fn is_well_formed(id: &str) -> bool {
     let digits = id.strip_prefix("i-").unwrap_or_default();
     let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_addresses_hold_them() {
+    fn addresses_are_read_from_names() {
         assert_eq!(
             fargate_address("fargate-ip-192-168-164-88.internal").as_deref(),
             Some("192.168.164.88")

@@ -1,6 +1,6 @@
-//! Topology labels: which network nodes are above an instance.
+//! Topology labels: the network nodes above an instance.
 //!
-//! DescribeInstanceTopology lets one request a second through, for 100 instances. Nobody waits for it: instances are collected
+//! DescribeInstanceTopology allows one request a second, for 100 instances. No node waits for it: instances are collected
 //! and read in the background, and their labels appear with the next refresh of their nodes.
 
 use std::{
@@ -22,10 +22,10 @@ use crate::client::{Api, ec2::TOPOLOGY_INSTANCES};
 const LAYER: &str = "topology.k8s.aws/network-node-layer-";
 /// The topology of an instance without one is read again after this.
 const UNSUPPORTED: Duration = Duration::from_secs(24 * 3600);
-/// Nothing is read for this long after a failure.
+/// The pause after a failed read.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Instances whose topology is remembered until their nodes have it.
-const REMEMBERED: usize = 20_000;
+/// The most instances whose topology is remembered until their nodes have it.
+const MAX_REMEMBERED: usize = 20_000;
 
 /// Collects instances and reads their topology.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ struct State {
     known: HashMap<String, Vec<String>>,
     /// Instances and their types that are to be read.
     open: BTreeSet<(String, String)>,
-    /// Until when an instance or a type is not read, or, by the empty name, nothing: the region has no topology, or the last
-    /// request failed.
+    /// The time until which an instance or a type is not read. The empty name pauses all reads: the region has no topology, or
+    /// the last request failed.
     unsupported: HashMap<String, Instant>,
     is_reading: bool,
 }
@@ -83,7 +83,7 @@ impl Topology {
         }
     }
 
-    /// The next instances to read. Without any, reading ends.
+    /// The next instances to read. If there are none, the task ends.
     fn next_batch(&self) -> Option<Vec<(String, String)>> {
         let mut state = self.state.lock();
         let batch = (0..TOPOLOGY_INSTANCES).map_while(|_| state.open.pop_first());
@@ -92,7 +92,7 @@ impl Topology {
         state.is_reading.then_some(batch)
     }
 
-    /// Reads until nothing is open.
+    /// Reads until no instance is pending.
     async fn read(self: Arc<Self>) {
         while let Some(batch) = self.next_batch() {
             let ids: Vec<_> = batch.iter().map(|(id, _)| id.clone()).collect();
@@ -101,7 +101,7 @@ impl Topology {
             let now = Instant::now();
             match found {
                 Ok(mut found) => {
-                    if state.known.len() > REMEMBERED {
+                    if state.known.len() > MAX_REMEMBERED {
                         state.known.clear();
                     }
                     for (id, kind) in batch {

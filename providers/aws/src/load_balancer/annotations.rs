@@ -11,11 +11,11 @@ annotations! {
     reference: "docs/reference/aws.md";
     /// The kind of load balancer. `external` and `nlb-ip` leave the Service to the AWS Load Balancer Controller.
     TYPE = "service.beta.kubernetes.io/aws-load-balancer-type", "nlb, external or nlb-ip; default `DefaultLoadBalancerType`";
-    /// The load balancer has no public address. Any value but `false` counts. Only when it is created.
+    /// The load balancer has no public address. Any value except `false` enables it. Only when it is created.
     INTERNAL = "service.beta.kubernetes.io/aws-load-balancer-internal", "bool, default false";
-    /// As `internal`, and used instead of it.
+    /// The scheme; takes precedence over `internal`.
     SCHEME = "service.beta.kubernetes.io/aws-load-balancer-scheme", "internal or internet-facing";
-    /// What targets are. Only nodes can be targets.
+    /// The type of targets. Only nodes can be targets.
     TARGET_TYPE = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type", "instance";
     /// Address family of the load balancer. Only when it is created.
     IP_ADDRESS_TYPE = "service.beta.kubernetes.io/aws-load-balancer-ip-address-type", "ipv4 or dualstack, default by `spec.ipFamilies`";
@@ -25,7 +25,7 @@ annotations! {
     EIP_ALLOCATIONS = "service.beta.kubernetes.io/aws-load-balancer-eip-allocations", "list of allocation IDs";
     /// Private addresses, one for each subnet. Only when the load balancer is created.
     PRIVATE_ADDRESSES = "service.beta.kubernetes.io/aws-load-balancer-private-ipv4-addresses", "list of IPv4 addresses";
-    /// Security groups of the load balancer. A network load balancer takes them only with `NLBSecurityGroupMode=Managed`.
+    /// Security groups of the load balancer. A network load balancer supports them only with `NLBSecurityGroupMode=Managed`.
     SECURITY_GROUPS = "service.beta.kubernetes.io/aws-load-balancer-security-groups", "list of IDs";
     /// Security groups beside the load balancer's own. Classic load balancers only.
     EXTRA_SECURITY_GROUPS = "service.beta.kubernetes.io/aws-load-balancer-extra-security-groups", "list of IDs";
@@ -33,7 +33,7 @@ annotations! {
     TAGS = "service.beta.kubernetes.io/aws-load-balancer-additional-resource-tags", "`key=value,..`";
     /// Labels that a node must have to be a target. Without a value the label need only exist.
     NODE_LABELS = "service.beta.kubernetes.io/aws-load-balancer-target-node-labels", "`key=value,..`, default all nodes";
-    /// Certificates for TLS. The first one is the default certificate. Others that the listener has stay while only one is named.
+    /// Certificates for TLS. The first one is the default certificate. Other certificates of the listener are kept while only one is named.
     CERTIFICATES = "service.beta.kubernetes.io/aws-load-balancer-ssl-cert", "list of ARNs";
     /// Ports with TLS, by number or name.
     SSL_PORTS = "service.beta.kubernetes.io/aws-load-balancer-ssl-ports", "list, default `*`";
@@ -45,25 +45,25 @@ annotations! {
     BACKEND_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-backend-protocol", "tcp, ssl, http or https; default tcp";
     /// Each zone sends traffic to the targets of all zones.
     CROSS_ZONE = "service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled", "bool, default false";
-    /// Whether accesses are logged.
+    /// Enables access logs.
     ACCESS_LOG = "service.beta.kubernetes.io/aws-load-balancer-access-log-enabled", "bool, default false";
     /// The S3 bucket of access logs.
     ACCESS_LOG_BUCKET = "service.beta.kubernetes.io/aws-load-balancer-access-log-s3-bucket-name", "text";
     /// The prefix in the S3 bucket of access logs.
     ACCESS_LOG_PREFIX = "service.beta.kubernetes.io/aws-load-balancer-access-log-s3-bucket-prefix", "text";
-    /// How often access logs are written. Classic load balancers only.
+    /// The interval of access logs. Classic load balancers only.
     ACCESS_LOG_INTERVAL = "service.beta.kubernetes.io/aws-load-balancer-access-log-emit-interval", "5 or 60 minutes";
     /// Attributes of a network load balancer.
     ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-attributes", "`key=value,..`";
     /// Attributes of target groups: `preserve_client_ip.enabled` and `proxy_protocol_v2.enabled`.
     TARGET_GROUP_ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes", "`key=true,..`";
-    /// The PROXY protocol gives targets the client's address: version 2 by a network load balancer, 1 by a classic one.
+    /// The PROXY protocol passes the client's address to targets: version 2 by a network load balancer, 1 by a classic one.
     PROXY_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-proxy-protocol", "`*`";
-    /// Connections of a target that leaves are finished. Classic load balancers only.
+    /// Connections to a deregistered target are drained. Classic load balancers only.
     DRAINING = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled", "bool, default false";
-    /// How long connections of a target that leaves may last. Classic load balancers only.
+    /// The longest time that connections to a deregistered target are drained. Classic load balancers only.
     DRAINING_TIMEOUT = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-timeout", "1 to 3600 seconds";
-    /// How long a connection may be silent. Classic load balancers only.
+    /// The idle timeout of connections. Classic load balancers only.
     IDLE_TIMEOUT = "service.beta.kubernetes.io/aws-load-balancer-connection-idle-timeout", "seconds, default 60";
     /// Protocol of the health check.
     CHECK_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-protocol", "tcp, http or https; default tcp, and http with `externalTrafficPolicy: Local`";
@@ -71,13 +71,13 @@ annotations! {
     CHECK_PORT = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-port", "number or traffic-port";
     /// Path of the health check.
     CHECK_PATH = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-path", "path, default `/`, and `/healthz` with `externalTrafficPolicy: Local`";
-    /// Codes of a healthy answer to an HTTP health check.
+    /// HTTP status codes of a healthy target.
     CHECK_CODES = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-success-codes", "`200`, `200,202` or `200-299`; default 200-399";
     /// Checks in a row after which a target is healthy.
     CHECK_HEALTHY = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-healthy-threshold", "2 to 10, default 3, and 2 with `externalTrafficPolicy: Local` or a classic load balancer";
     /// Checks in a row after which a target is unhealthy.
     CHECK_UNHEALTHY = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-unhealthy-threshold", "2 to 10, default 3, and 2 with `externalTrafficPolicy: Local`; 6 of a classic load balancer";
-    /// How long a health check may take.
+    /// The timeout of a health check.
     CHECK_TIMEOUT = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-timeout", "2 to 120 seconds, default of AWS; 5 of a classic load balancer";
     /// The time between health checks.
     CHECK_INTERVAL = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-interval", "5 to 300 seconds, default 30, and 10 with `externalTrafficPolicy: Local` or a classic load balancer";

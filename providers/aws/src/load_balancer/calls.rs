@@ -1,4 +1,4 @@
-//! The calls of the plan: reading how parts are, and making one change after the other.
+//! The calls of the plan: reads of parts, and changes one after the other.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -39,32 +39,32 @@ use crate::{
 
 /// Subnets and route tables are read again after this.
 const NETWORK_AGE: Duration = Duration::from_secs(300);
-/// The same if a Service waits for a subnet.
+/// Subnets are read again after this if a Service waits for one.
 const MISSING_AGE: Duration = Duration::from_secs(5);
-/// An object is in use until what needs it is gone.
+/// The wait until an object is not in use.
 const IN_USE: Duration = Duration::from_secs(2);
 
-/// Actions that upstream does without: they are not in the rights that it documents.
+/// Actions that upstream does not use: they are not in its documented policy.
 const OPTIONAL: &str =
     "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates RemoveTags";
 
-/// The state between calls. All of it can be read again.
+/// The state between calls, a cache of the account.
 #[derive(Debug, Default)]
 struct State {
-    /// Load balancers as they were last read, with the changes since then, and when the read began.
+    /// Load balancers from the last read, with the changes since then, and the time when the read began.
     parts: HashMap<Key, (Instant, Observed)>,
-    /// Services as this process first saw them, and whether they changed since.
-    seen: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
+    /// Services as first observed by this process, and whether they changed since then.
+    first_observed: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
     /// The security groups of nodes that get rules.
     node_groups: BTreeSet<String>,
-    /// Rules that a full security group refused, and since when.
+    /// Rules that a full security group refused, and the time of the refusal.
     refused: Option<(Instant, Vec<Refused<Kind>>)>,
 }
 
 /// The calls.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// Through which machines are seen.
+    /// The instances of the nodes.
     nodes: Nodes,
     settings: Arc<LoadBalancing>,
     credentials: CredentialsCheck,
@@ -73,7 +73,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Calls through which these nodes are seen, too.
+    /// The calls, which also read these nodes.
     pub(crate) fn new(nodes: &Nodes, settings: Arc<LoadBalancing>, metrics: &ClientMetrics) -> Self {
         Self {
             nodes: nodes.clone(),
@@ -84,7 +84,7 @@ impl Calls {
         }
     }
 
-    /// The objects, with the actions that the credentials may not call.
+    /// The objects, with the actions that the credentials do not allow.
     fn observed(&self, objects: impl IntoIterator<Item = Object>) -> Observed {
         let denied = self.listings.denied();
         let objects = objects.into_iter().collect();
@@ -112,7 +112,7 @@ impl Calls {
         Ok(observed)
     }
 
-    /// Takes a change into everything that is kept.
+    /// Applies a change to the cached state.
     fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
         let mut after = observed.objects.clone();
         if reply.denied.is_none() {
@@ -121,7 +121,7 @@ impl Calls {
         self.listings.apply(&observed.objects, &after);
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
-            // Removed entries make room.
+            // Removed entries free space in the group.
             let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
             state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
         }
@@ -139,10 +139,10 @@ impl Calls {
         let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
         for group in listings.all(Kind::Group).filter(|group| group.id != id) {
             let is_reference = |entry: &Entry| entry.rule().is_some_and(|rule| rule.source == id);
-            let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
-            let gone: Vec<_> = gone.iter().filter_map(Entry::rule).collect();
-            if !gone.is_empty() {
-                let revoked = self.nodes.api.at(priority).revoke(&group.id, &gone).await;
+            let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
+            let refs: Vec<_> = refs.iter().filter_map(Entry::rule).collect();
+            if !refs.is_empty() {
+                let revoked = self.nodes.api.at(priority).revoke(&group.id, &refs).await;
                 accept(revoked, ErrorKind::NotFound, ())?;
                 self.listings.set_rules(&group.id, rest.into());
             }
@@ -153,19 +153,23 @@ impl Calls {
     /// Whether a Service changed while this process ran.
     fn has_changed(&self, member: &PartMember) -> bool {
         let PartMember { service, .. } = member;
-        let seen = &mut self.state.lock().seen;
+        let first_observed = &mut self.state.lock().first_observed;
         if member.leaves() {
-            seen.remove(&service.id);
+            first_observed.remove(&service.id);
             return false;
         }
         let first = || (Arc::clone(service), false);
-        let (first, changed) = seen.entry(service.id.clone()).or_insert_with(first);
+        let (first, changed) = first_observed.entry(service.id.clone()).or_insert_with(first);
         *changed |= !first.asks_the_same(service);
         *changed
     }
 
-    /// The subnets of a Service's load balancer, or why there is none.
-    async fn places(&self, service: &ServiceView, priority: Priority) -> Result<Result<Vec<Subnet>, String>> {
+    /// The subnets of a Service's load balancer, or why none qualifies.
+    async fn subnets(
+        &self,
+        service: &ServiceView,
+        priority: Priority,
+    ) -> Result<Result<Vec<Subnet>, String>> {
         let spec = Spec::read(service, &self.settings, Flavor::Network);
         let choose = |network: &Network| match spec.subnets.as_slice() {
             [] => subnets::discovered(network, spec.internal, &self.nodes.site),
@@ -185,7 +189,7 @@ struct BalancerRead<'a> {
     listed: Snapshot,
     name: &'a str,
     members: &'a [PartMember],
-    /// Whether the load balancer stays. Of one that is deleted, only existence and tags are read.
+    /// Whether the load balancer stays. If it is deleted, only existence and tags are read.
     stays: bool,
 }
 
@@ -215,7 +219,7 @@ impl BalancerRead<'_> {
             objects.push(root);
         }
         let is_foreign = objects.iter().any(|root| root.foreign.is_some());
-        let is_needed = |group: &&Object| !is_foreign || self.listed.is_loose(group);
+        let is_needed = |group: &&Object| !is_foreign || self.listed.is_unused(group);
         let groups = groups.into_iter().filter(is_needed);
         objects.extend(try_join_all(groups.map(|group| self.target_group(group))).await?);
         let listeners = listeners.iter().filter(|_| !is_foreign);
@@ -224,7 +228,7 @@ impl BalancerRead<'_> {
         Ok(objects)
     }
 
-    /// The target groups that the load balancers use, and those of their Service that none uses. An orphan has its own name.
+    /// The target groups that the load balancers use, and the unused ones of their Service. An orphan has its own name.
     fn target_groups(&self, balancers: &[&Object]) -> impl Iterator<Item = &Object> {
         let Calls { nodes, settings, .. } = self.calls;
         let cluster = &nodes.site.cluster;
@@ -241,7 +245,7 @@ impl BalancerRead<'_> {
                 let of = tag_map(&self.calls.listings.tagged(group));
                 of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service)) && cluster.owns(&of)
             };
-            is_used || (self.listed.is_loose(group) && (names.contains(&group.key) || is_ours()))
+            is_used || (self.listed.is_unused(group) && (names.contains(&group.key) || is_ours()))
         })
     }
 
@@ -302,7 +306,7 @@ impl BalancerRead<'_> {
 
 #[async_trait]
 impl PartCloud<Model> for Calls {
-    /// Elastic Load Balancing carries out every change at once.
+    /// Elastic Load Balancing applies every change synchronously.
     type Ticket = ();
 
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
@@ -346,9 +350,9 @@ impl PartCloud<Model> for Calls {
             return Ok(gathered);
         }
         for PartMember { service, .. } in PartMember::active(members) {
-            match self.places(service, read.priority).await? {
-                Ok(places) => drop(inputs.places.insert(service.id.clone(), places)),
-                // One that exists keeps its subnets.
+            match self.subnets(service, read.priority).await? {
+                Ok(subnets) => drop(inputs.subnets.insert(service.id.clone(), subnets)),
+                // An existing load balancer keeps its subnets.
                 Err(_) if inputs.directory.flavor(&service.id).is_some() => {}
                 Err(why) => {
                     let error = Error::new(ErrorKind::InvalidSpec, why);

@@ -20,7 +20,7 @@ use crate::config::LoadBalancing;
 pub(crate) const SSL_POLICY_PREFIX: &str = "k8s-SSLNegotiationPolicy-";
 
 impl Spec {
-    /// Reads what only a classic load balancer has.
+    /// Reads the fields that only a classic load balancer has.
     pub(super) fn read_classic(
         &mut self,
         service: &ServiceView,
@@ -51,7 +51,7 @@ impl Spec {
             "" | "tcp" => (["SSL", "TCP"], ["TCP"; 2]),
             _ => {
                 if !self.certificates.is_empty() {
-                    let problem = format!("{backend:?} is none of tcp, ssl, http and https");
+                    let problem = format!("{backend:?} is not one of tcp, ssl, http, https");
                     reader.refuse(a::BACKEND_PROTOCOL, problem);
                 }
                 (["SSL", "TCP"], ["TCP"; 2])
@@ -60,7 +60,7 @@ impl Spec {
         for port in &service.ports {
             if port.protocol != Protocol::Tcp {
                 let (number, protocol) = (port.port, port.protocol);
-                let problem = format!("port {number}: a classic load balancer has no {protocol} ports");
+                let problem = format!("port {number}: a classic load balancer does not support {protocol}");
                 reader.refuse_spec("ports", problem);
             }
         }

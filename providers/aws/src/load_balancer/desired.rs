@@ -33,15 +33,15 @@ pub(crate) enum Desired {
     NodeGroups(DesiredRules),
 }
 
-/// The desired state of a load balancer. By default nothing is desired of it, and it is left as it is.
+/// The desired state of a load balancer. By default it is left unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct DesiredBalancer {
-    /// All objects; `None`: they stay, and only follow the nodes.
+    /// All objects; `None`: only their targets follow the nodes.
     pub(crate) objects: Option<Vec<Object>>,
-    /// The instances behind the load balancer; `None`: they stay.
+    /// The target instances; `None`: targets stay unchanged.
     pub(crate) instances: Option<BTreeSet<String>>,
-    /// Zones that a load balancer that exists gets, too.
-    pub(crate) places: Vec<Subnet>,
+    /// The subnets; an existing load balancer gets those in new zones.
+    pub(crate) subnets: Vec<Subnet>,
     /// Attributes of target groups that the Service names.
     pub(crate) named: Vec<&'static str>,
     /// Whether the Service changed while this process ran.
@@ -56,7 +56,7 @@ pub(crate) struct DesiredBalancer {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Observed {
     pub(crate) objects: Objects,
-    /// Actions that the credentials may not call, with the error. Their calls are neither planned nor expected.
+    /// Actions that the credentials do not allow, with the error. Their steps are blocked.
     pub(crate) denied: BTreeMap<&'static str, String>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Builder<'a> {
     pub(crate) service: &'a ServiceView,
     pub(crate) spec: &'a Spec,
     /// The subnets of a new load balancer.
-    pub(crate) places: &'a [Subnet],
+    pub(crate) subnets: &'a [Subnet],
     pub(crate) instances: Option<&'a BTreeSet<String>>,
 }
 
@@ -108,8 +108,8 @@ impl Builder<'_> {
         let balancer = self.object(kind, &names::balancer(&self.service.id));
         let mut balancer = balancer.with("scheme", scheme);
         balancer.attributes.extend(spec.balancer.clone());
-        if !self.places.is_empty() {
-            let subnets: Vec<_> = self.places.iter().map(|place| &*place.id).collect();
+        if !self.subnets.is_empty() {
+            let subnets: Vec<_> = self.subnets.iter().map(|subnet| &*subnet.id).collect();
             balancer = balancer.with("subnets", subnets);
         }
         if kind == Kind::Balancer && !self.model.settings.managed_security_groups {
@@ -136,7 +136,7 @@ impl Builder<'_> {
         group.entries(RULES, rules.map(Entry::Rule))
     }
 
-    /// A listener, as far as it is the same for both kinds.
+    /// A listener with the fields of both kinds.
     pub(super) fn listener(&self, kind: Kind, port: &PortSpec) -> Object {
         let listener = self.object(kind, &port.port.to_string());
         let listener = listener.with("protocol", port.protocol);
@@ -177,7 +177,7 @@ impl Builder<'_> {
         let listener = listener.with("transport", transports(port.protocol).join("+"));
         let further = self.spec.certificates.iter().skip(1).cloned();
         let further: Vec<_> = further.map(Entry::Name).collect();
-        // Certificates that people add by hand stay while the Service names only one.
+        // Certificates that users add manually stay while the Service names only one.
         if port.is_secure() && !further.is_empty() {
             listener.entries(CERTIFICATES, further)
         } else {
@@ -199,7 +199,7 @@ pub(crate) fn has_owner_tag(object: &Object, tag: &OwnershipTag) -> bool {
     ours.is_some_and(|ours| object.set(TAGS).contains(&ours))
 }
 
-/// The other owner of an observed object, which is then neither changed nor deleted.
+/// The other owner of an observed object, which is neither changed nor deleted.
 pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
     let kind = object.text("type");
     if object.kind == Kind::Balancer && kind != "network" {
@@ -215,17 +215,17 @@ pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) ->
     }
 }
 
-/// Whether this is an ownership tag.
+/// Whether an entry is an ownership tag.
 pub(super) fn is_owner_tag(entry: &Entry) -> bool {
     matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG)
 }
 
 impl DesiredBalancer {
-    /// The changes that are due.
+    /// The plan from the observed to the desired state.
     pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
         let objects = &observed.objects;
         let Some(desired) = &self.objects else {
-            return diff(self.following(objects), observed, false);
+            return diff(self.with_current_targets(objects), observed, false);
         };
         let (desired, without_groups) = self.adapted(desired, observed);
         let mut full = diff(desired.clone(), observed, true);
@@ -235,27 +235,27 @@ impl DesiredBalancer {
         if is_ours || self.changed || full.steps.is_empty() {
             return full;
         }
-        // Upstream built it. As long as upstream would change nothing but targets, its other differences wait.
-        let mut lean = diff(self.as_upstream(desired, objects), observed, false);
+        // Upstream created it. While upstream would change only targets, other differences are pending.
+        let mut limited = diff(self.as_upstream(desired, objects), observed, false);
         let is_of_targets = |step: &Step<_>| is_of_set(step, &[TARGETS, INSTANCES]);
-        if !lean.steps.iter().all(is_of_targets) {
+        if !limited.steps.iter().all(is_of_targets) {
             return full;
         }
         let is_pending = |step: &&Step<_>| !is_of_set(step, &[TARGETS, INSTANCES, TAGS]);
-        let waits = full.steps.iter().filter(is_pending);
-        lean.blocked = full.blocked;
-        lean.blocked.extend(waits.map(|step| Blocked {
+        let pending = full.steps.iter().filter(is_pending);
+        limited.blocked = full.blocked;
+        limited.blocked.extend(pending.map(|step| Blocked {
             service: self.service.clone(),
             field: format!("step \"{step}\" ({})", step.description.reason),
-            observed: "pending, since another program built the load balancer".to_owned(),
-            desired: "done before the Service's spec or annotations change".to_owned(),
+            observed: "pending: another program created the load balancer".to_owned(),
+            desired: "applied when the Service's spec or annotations change".to_owned(),
         }));
-        lean
+        limited
     }
 
     /// The observed objects with the current instances.
-    fn following(&self, observed: &Objects) -> Vec<Object> {
-        let follow = |object: &Object| {
+    fn with_current_targets(&self, observed: &Objects) -> Vec<Object> {
+        let update = |object: &Object| {
             let mut same = Object::new(object.kind, object.key.clone());
             (same.parent, same.if_present) = (object.parent.clone(), true);
             same.service.clone_from(&self.service);
@@ -269,10 +269,10 @@ impl DesiredBalancer {
                 _ => same,
             }
         };
-        observed.all.iter().map(follow).collect()
+        observed.all.iter().map(update).collect()
     }
 
-    /// Drops the security groups of a load balancer that was created without any, since AWS adds none.
+    /// Drops the security groups of a load balancer that was created without any, since AWS cannot add them.
     fn drop_groups(&self, desired: &mut Vec<Object>, root: &Object) -> Option<Blocked> {
         if root.kind != Kind::Balancer || !root.texts("security_groups").is_empty() {
             return None;
@@ -284,25 +284,25 @@ impl DesiredBalancer {
         (!required.is_empty()).then(|| Blocked {
             service: self.service.clone(),
             field: format!("security groups of {}", root.title()),
-            observed: "none, and AWS adds none to a load balancer that was created without".to_owned(),
+            observed: "none; AWS cannot add any to a load balancer that was created without them".to_owned(),
             desired: required,
         })
     }
 
-    /// The desired objects, as far as they can be had on the load balancer that exists, and what cannot be had.
+    /// The desired objects as far as the existing load balancer supports them, and what is blocked.
     fn adapted(&self, desired: &[Object], observed: &Observed) -> (Vec<Object>, Option<Blocked>) {
         let mut desired = desired.to_vec();
         let Some(root) = observed.balancer() else {
             return (desired, None);
         };
         if root.foreign.is_some() {
-            // Its children have no use without it.
+            // Children are not created without the load balancer.
             desired.retain(|object| object.kind == root.kind);
             return (desired, None);
         }
         let blocked = self.drop_groups(&mut desired, root);
         for object in &mut desired {
-            let Some(have) = observed.objects.get(object.kind, &object.key) else {
+            let Some(current) = observed.objects.get(object.kind, &object.key) else {
                 continue;
             };
             let denied = |action: &str| observed.denied.contains_key(action);
@@ -319,25 +319,25 @@ impl DesiredBalancer {
                 // Zones are added and never removed; the subnet of a zone stays.
                 let addresses = ["eip_allocations", "private_addresses"];
                 let has_addresses = addresses.iter().any(|name| object.attributes.contains_key(name));
-                let zones = have.texts("zones");
-                let new = self.places.iter().filter(|_| !has_addresses);
-                let new = new.filter(|place| !zones.contains(&&*place.zone));
-                let mut subnets = have.texts("subnets");
-                subnets.extend(new.map(|place| &*place.id));
+                let zones = current.texts("zones");
+                let new = self.subnets.iter().filter(|_| !has_addresses);
+                let new = new.filter(|subnet| !zones.contains(&&*subnet.zone));
+                let mut subnets = current.texts("subnets");
+                subnets.extend(new.map(|subnet| &*subnet.id));
                 object.attributes.insert("subnets", subnets.into());
             }
             // Sets are compared, although lists are sent.
             for name in ["security_groups", "subnets"] {
-                let is_same = texts::<BTreeSet<_>>(object, name) == texts(have, name);
+                let is_same = texts::<BTreeSet<_>>(object, name) == texts(current, name);
                 if is_same && object.attributes.contains_key(name) {
-                    object.attributes.insert(name, have.texts(name).into());
+                    object.attributes.insert(name, current.texts(name).into());
                 }
             }
         }
         (desired, blocked)
     }
 
-    /// The desired objects without what upstream would not change.
+    /// The desired objects without the fields that upstream would not change.
     fn as_upstream(&self, mut desired: Vec<Object>, observed: &Objects) -> Vec<Object> {
         for object in &mut desired {
             if observed.get(object.kind, &object.key).is_none() {

@@ -50,7 +50,7 @@ pub(crate) enum Kind {
     TargetGroup,
     /// A network load balancer, by name.
     Balancer,
-    /// By port, which is all that distinguishes listeners of a network load balancer.
+    /// By port, which identifies a listener of a network load balancer.
     Listener,
     /// A classic load balancer, by name.
     Classic,
@@ -78,7 +78,7 @@ pub(crate) enum Entry {
     Name(String),
 }
 
-/// An ingress rule. Its description does not distinguish it: EC2 refuses two that differ in nothing else.
+/// An ingress rule. Its description does not distinguish it: EC2 refuses two rules that differ only in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rule {
     /// `tcp`, `udp`, `icmp`, `icmpv6` or `-1`.
@@ -89,7 +89,7 @@ pub(crate) struct Rule {
     pub(crate) to: i32,
     /// A CIDR, or the ID of a security group or of a prefix list.
     pub(crate) source: String,
-    /// Empty if it has none.
+    /// The description; may be empty.
     pub(crate) description: String,
 }
 
@@ -130,7 +130,7 @@ impl Rule {
 
     /// Whether a classic load balancer with this security group may reach the nodes by it.
     pub(crate) fn is_from_group(&self) -> bool {
-        // In a plan, a group that does not exist yet is known by its name.
+        // In a plan, a group that does not exist yet is referenced by its name.
         self.protocol == "-1" && !self.source.contains('/') && !self.source.starts_with("pl-")
     }
 }
@@ -205,7 +205,7 @@ pub(crate) fn texts<T: FromIterator<String>>(object: &Object, name: &str) -> T {
     object.texts(name).into_iter().map(str::to_owned).collect()
 }
 
-/// The ID of a security group that is known by its name.
+/// The ID of a security group by its name.
 pub(crate) fn group_id(objects: &Objects, name: &str) -> String {
     objects.id(Kind::Group, name).unwrap_or(name).to_owned()
 }
@@ -247,13 +247,13 @@ static NODE_GROUP: Schema<Kind> = Schema {
     ..Schema::new("security group", "", "")
 };
 
-/// An attribute that the call which creates the object does not take.
+/// An attribute that the create call does not accept.
 const fn later(name: &'static str, policy: Policy, default: Scalar) -> Attribute {
     Attribute::new(name, policy).or(default).after_create()
 }
 
 const CHECK: Policy = Policy::Update("ModifyTargetGroup");
-/// How the attributes of a target group are changed that the annotation takes.
+/// The call that changes the attributes of a target group that the annotation sets.
 pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
 
 const fn target_group_attribute(name: &'static str, default: &'static str) -> Attribute {
@@ -286,7 +286,7 @@ static TARGET_GROUP: Schema<Kind> = Schema {
     ..Schema::new("target group", "CreateTargetGroup", "DeleteTargetGroup")
 };
 
-/// How the attributes of a network load balancer are changed that the annotation takes.
+/// The call that changes the attributes of a network load balancer that the annotation sets.
 pub(crate) const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
 
 const fn balancer_attribute(name: &'static str, default: &'static str) -> Attribute {

@@ -33,7 +33,7 @@ use crate::{
 const CLUSTER: &str = "parity";
 /// The security group of the nodes.
 const NODES: &str = "sg-nodes";
-/// The description of rules that people add.
+/// The description of rules that users add.
 const BY_HAND: &str = "by hand";
 /// Services with this annotation have changed since the process began.
 const CHANGED: &str = "test/changed";
@@ -41,7 +41,7 @@ const CHANGED: &str = "test/changed";
 /// An attribute of target groups.
 const NO_CLIENT_IP: &str = "preserve_client_ip.enabled=false";
 
-/// Settings of Services: annotation and values, and whether they alone change a network and a classic load balancer.
+/// Settings of Services: annotation, values, and whether they visibly change a network and a classic load balancer.
 const SETTINGS: [(&str, &[&str], bool, bool); 24] = [
     (CHANGED, &["true"], false, false),
     (a::TYPE, &["nlb"], false, true),
@@ -102,7 +102,7 @@ fn is_of(root: &Object, key: &Key) -> bool {
     }
 }
 
-/// AWS drops everything of TLS when a listener gets another protocol, also if people change it.
+/// Drops all TLS attributes, as AWS does when a listener gets another protocol.
 fn drop_tls(object: &mut Object) {
     if object.kind == Kind::Listener && object.text("protocol") != "TLS" {
         object.sets.remove(CERTIFICATES);
@@ -112,7 +112,7 @@ fn drop_tls(object: &mut Object) {
     }
 }
 
-/// Gives everything of a Service this ownership tag.
+/// Sets this ownership tag on all objects of a Service.
 fn own(objects: Vec<&mut Object>, number: usize, tag: Option<&ClusterTag>) {
     let name = Some(names::balancer(&service_id(number % SERVICES)));
     for object in objects.into_iter().filter(|object| balancer_of(object) == name) {
@@ -142,8 +142,8 @@ impl Lawful for Model {
         let ssh = Rule::new("tcp", (22, 22), "0.0.0.0/0", BY_HAND);
         let mut nodes = Object::new(Kind::NodeGroup, NODES).entries(RULES, [Entry::Rule(ssh)]);
         nodes.id = NODES.to_owned();
-        let mine = Object::new(Kind::Balancer, "mine").with("type", "network");
-        ObjectTrees::new([nodes, mine.with("scheme", "internal")])
+        let foreign = Object::new(Kind::Balancer, "mine").with("type", "network");
+        ObjectTrees::new([nodes, foreign.with("scheme", "internal")])
     }
 
     fn clusters(&self) -> Clusters {
@@ -201,7 +201,7 @@ impl Lawful for Model {
     fn store(&self, truth: &mut Self::Truth, key: &Key, after: Observed) {
         truth.store(after.objects, |root| is_of(root, key));
         truth.of_mut(Kind::Listener).for_each(drop_tls);
-        // AWS does not delete a security group that rules refer to, and the calls revoke them then.
+        // AWS does not delete a security group that rules refer to, and the calls revoke them first.
         let groups: BTreeSet<_> = truth.of(Kind::Group).map(|group| group.key.clone()).collect();
         let is_dangling =
             |source: &String| source.starts_with(&names::classic_group("")) && !groups.contains(source);
@@ -218,9 +218,9 @@ impl Lawful for Model {
         let groups = truth.of(Kind::Group).chain(truth.of(Kind::NodeGroup));
         let listeners = truth.of(Kind::Listener);
         let used: BTreeSet<_> = listeners.map(|listener| listener.text("target_group")).collect();
-        let is_loose = |group: &&Object| !used.contains(&*group.key);
-        let loose = truth.of(Kind::TargetGroup).filter(is_loose);
-        Directory::new(balancers, groups, loose.cloned().collect())
+        let is_unused = |group: &&Object| !used.contains(&*group.key);
+        let unused = truth.of(Kind::TargetGroup).filter(is_unused);
+        Directory::new(balancers, groups, unused.cloned().collect())
     }
 
     fn inputs(&self, truth: &Self::Truth, members: &[PartMember], cluster: &ClusterView) -> Inputs {
@@ -232,11 +232,11 @@ impl Lawful for Model {
             ..Inputs::default()
         };
         for service in members.iter().map(|member| &member.service) {
-            let places = match &*Spec::read(service, &self.settings, Flavor::Network).subnets {
+            let subnets = match &*Spec::read(service, &self.settings, Flavor::Network).subnets {
                 [] => network[..2].to_vec(),
                 names => subnets::named(names, &network).unwrap(),
             };
-            inputs.places.insert(service.id.clone(), places);
+            inputs.subnets.insert(service.id.clone(), subnets);
             if service.annotation(CHANGED).is_some() {
                 inputs.changed.insert(service.id.clone());
             }
@@ -255,7 +255,7 @@ impl Lawful for Model {
             let id = created.key.clone();
             match created.kind {
                 Kind::Balancer => answer.with("zones", zones).with("type", "network"),
-                // As an imagined plan names it.
+                // The ID that a plan uses before the object exists.
                 Kind::Group => Object { id, ..answer },
                 _ => answer,
             }
@@ -275,7 +275,7 @@ impl Lawful for Model {
         }
         picture.retain(|line| !line.text.ends_with("\"None\""));
         for line in &mut picture {
-            // People may add certificates.
+            // Users may add certificates.
             line.is_exact &= !line.text.starts_with("certificate of");
         }
         let rules = truth.of(Kind::NodeGroup).flat_map(|group| group.set(RULES));

@@ -1,5 +1,5 @@
 //! Listings of the account: load balancers, target groups and security groups with their tags, subnets and route tables, and the
-//! actions that the credentials may not call. Listings are shared by all parts and corrected by this process's own writes.
+//! actions that the credentials do not allow. Listings are shared by all parts and corrected by this process's own writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,10 +32,10 @@ use crate::{
 
 /// The security groups of instances are read again after this.
 const INSTANCE_AGE: Duration = Duration::from_secs(600);
-/// An action that the credentials may not call is tried again after this.
+/// An action that the credentials do not allow is retried after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 
-/// The subnets of the VPC, and where their packets go.
+/// The subnets and route tables of the VPC.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) subnets: Vec<Subnet>,
@@ -64,14 +64,14 @@ impl Snapshot {
         self.0.by_id(id).map(|object| &**object)
     }
 
-    /// Whether no load balancer that exists uses a target group.
-    pub(super) fn is_loose(&self, group: &Object) -> bool {
+    /// Whether a target group is not used by any existing load balancer.
+    pub(super) fn is_unused(&self, group: &Object) -> bool {
         let mut balancers = group.texts("balancers").into_iter();
         balancers.all(|arn| self.by_id(arn).is_none())
     }
 }
 
-/// The shared listings. All of it can be read again.
+/// The shared listings, a cache of the account.
 #[derive(Debug)]
 pub(super) struct Listings {
     nodes: Nodes,
@@ -79,20 +79,20 @@ pub(super) struct Listings {
     network: Cache<(), Network>,
     /// The security groups of instances, in the order of the API.
     instances: Cache<String, Vec<String>>,
-    /// Reads of tags by ID. Those of several parts share a call.
+    /// Reads of tags by ID, batched across parts.
     tag_reads: Batcher<(String, Priority), Vec<Entry>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last directory, and the listing that it is of.
+    /// The last directory, and the listing that it was built from.
     directory: Option<(Snapshot, Arc<Directory>)>,
     /// The tags of load balancers, listeners and target groups, by ID.
     tags: HashMap<String, Vec<Entry>>,
-    /// Actions that the credentials may not call, with the error.
+    /// Actions that the credentials do not allow, with the error.
     denied: BTreeMap<&'static str, (Instant, String)>,
-    /// The cluster as the last pass saw it.
+    /// The cluster in the last pass.
     cluster: ClusterView,
 }
 
@@ -111,7 +111,7 @@ async fn list(client: Client, site: Arc<Site>) -> Result<Vec<Object>> {
     Ok(objects)
 }
 
-/// Reads tags by ID, a result for each. AWS refuses a call because of one object that does not exist.
+/// Reads tags by ID, a result for each. AWS refuses the whole call if one object does not exist.
 async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
     let priority = requested.iter().map(|(_, priority)| *priority).min();
     let client = &api.at(priority.unwrap_or(Priority::User));
@@ -167,17 +167,17 @@ impl Listings {
         self.network.get((), Freshness::AtMost(age), load).await
     }
 
-    /// The cluster, by whose ownership tag [`Self::tagged`] decides who owns an object.
+    /// Sets the cluster, whose ownership tag [`Self::tagged`] compares.
     pub(super) fn set_cluster(&self, cluster: &ClusterView) {
         self.state.lock().cluster.clone_from(cluster);
     }
 
-    /// The cluster as the last pass saw it.
+    /// The cluster in the last pass.
     pub(super) fn cluster(&self) -> ClusterView {
         self.state.lock().cluster.clone()
     }
 
-    /// The result of a read, or nothing if the credentials may not call it.
+    /// The result of a read, or nothing if the credentials do not allow it.
     pub(super) async fn optional<T: Default>(
         &self,
         action: &'static str,
@@ -195,17 +195,17 @@ impl Listings {
         }
     }
 
-    /// Remembers that the credentials may not call an action. Returns the text for users.
+    /// Remembers that the credentials do not allow an action. Returns the text for users.
     pub(super) fn deny(&self, action: &'static str, error: &Error) -> String {
         debug!(action, error = error.report(), "An action is not allowed");
         // Always the same text, so that there is one Event.
-        let text = format!("the credentials may not call elasticloadbalancing:{action}");
+        let text = format!("the credentials do not allow elasticloadbalancing:{action}");
         let denied = (Instant::now(), text.clone());
         self.state.lock().denied.insert(action, denied);
         text
     }
 
-    /// The actions that the credentials may not call, with the error.
+    /// The actions that the credentials do not allow, with the error.
     pub(super) fn denied(&self) -> BTreeMap<&'static str, String> {
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
@@ -213,7 +213,7 @@ impl Listings {
         denied.map(|(action, (_, why))| (*action, why.clone())).collect()
     }
 
-    /// Reads tags by ID, if that is allowed. Those that are known may be old unless they have to be fresh.
+    /// Reads tags by ID, if that is allowed. Cached tags may be old unless fresh ones are required.
     pub(super) async fn read_tags(&self, ids: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
         let is_due = |id: &String| fresh || !self.state.lock().tags.contains_key(id);
         let ids: Vec<_> = ids.into_iter().filter(is_due).collect();
@@ -248,17 +248,17 @@ impl Listings {
         // If both kinds have the same name, the network load balancer counts.
         let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
         let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
-        let is_loose = |group: &&Object| group.key.starts_with("k8s-") && listings.is_loose(group);
-        let loose: Vec<_> = listings.all(Kind::TargetGroup).filter(is_loose).collect();
-        let ids = balancers.iter().chain(&loose).map(|object| object.id.clone());
+        let is_unused = |group: &&Object| group.key.starts_with("k8s-") && listings.is_unused(group);
+        let unused: Vec<_> = listings.all(Kind::TargetGroup).filter(is_unused).collect();
+        let ids = balancers.iter().chain(&unused).map(|object| object.id.clone());
         self.read_tags(ids.collect(), false, read.priority).await?;
         let is_ours = |group: &Object| {
             let tags = tag_map(group);
             tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
         };
         let balancers = balancers.into_iter().map(|object| self.tagged(object));
-        let loose = loose.into_iter().map(|group| self.tagged(group)).filter(is_ours);
-        let directory = Directory::new(balancers, listings.all(Kind::Group), loose.collect());
+        let unused = unused.into_iter().map(|group| self.tagged(group)).filter(is_ours);
+        let directory = Directory::new(balancers, listings.all(Kind::Group), unused.collect());
         let directory = Arc::new(directory);
         self.state.lock().directory = Some((listings, Arc::clone(&directory)));
         Ok(directory)
@@ -290,9 +290,9 @@ impl Listings {
     /// Applies a change to the listings. `before`, `after`: the objects of a part.
     pub(super) fn apply(&self, before: &Objects, after: &Objects) {
         let now = |object: &Object| after.get(object.kind, &object.key);
-        for gone in before.all.iter().filter(|object| now(object).is_none()) {
-            self.state.lock().tags.remove(&gone.id);
-            self.objects.remove(&gone.id);
+        for deleted in before.all.iter().filter(|object| now(object).is_none()) {
+            self.state.lock().tags.remove(&deleted.id);
+            self.objects.remove(&deleted.id);
         }
         let then = |object: &Object| before.get(object.kind, &object.key);
         for object in after.all.iter().filter(|object| then(object) != Some(object)) {

@@ -1,4 +1,4 @@
-//! The [`PartModel`] of AWS: which Service has which parts, and what parts provide.
+//! The [`PartModel`] of AWS: the parts of each Service, and the outputs of parts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use crate::{
     config::LoadBalancing,
 };
 
-/// The decisions about load balancers.
+/// The model of load balancers.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) settings: Arc<LoadBalancing>,
@@ -44,31 +44,31 @@ pub(crate) struct Directory {
     /// Load balancers, network and classic, by name.
     pub(crate) balancers: BTreeMap<String, Object>,
     /// Target groups of the cluster that no load balancer uses.
-    pub(crate) loose: Vec<Object>,
+    pub(crate) unused_target_groups: Vec<Object>,
     /// The security groups with the cluster's tag, by name.
     pub(crate) groups: BTreeMap<String, Object>,
-    /// Load balancers that rules in them name, or whose security group is a source, with the ID of a group that has one.
-    pub(crate) ruled: BTreeMap<String, String>,
+    /// Load balancers that rules in these groups name, or whose security group is a source, with the ID of such a group.
+    pub(crate) rule_owners: BTreeMap<String, String>,
 }
 
-/// The inputs beside Services and nodes.
+/// The inputs in addition to Services and nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     /// The objects in the shared listings.
     pub(crate) directory: Arc<Directory>,
     /// The subnets for each member's load balancer.
-    pub(crate) places: BTreeMap<ServiceId, Vec<Subnet>>,
+    pub(crate) subnets: BTreeMap<ServiceId, Vec<Subnet>>,
     /// Members that changed while this process ran.
     pub(crate) changed: BTreeSet<ServiceId>,
     /// CIDRs by subnet.
     pub(crate) cidrs: BTreeMap<String, Vec<String>>,
     /// The security group of each instance that is a target, or why it has none.
     pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
-    /// Objects that the credentials may not read, with the error.
+    /// Actions for reads that the credentials do not allow, with the error.
     pub(crate) unread: Vec<String>,
 }
 
-/// The facts about a load balancer that the security groups of nodes need.
+/// The data of a load balancer that the security groups of nodes need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
     /// Its subnets.
@@ -83,18 +83,18 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reply {
     pub(crate) objects: objects::Reply<Kind>,
-    /// The action that the credentials may not call, with the error. Nothing was done.
+    /// The action that the credentials do not allow, with the error. The change was not applied.
     pub(crate) denied: Option<(&'static str, String)>,
 }
 
 impl Model {
-    /// The kind of load balancer that a Service has, else the one that it asks for.
+    /// The kind of load balancer that a Service has, else the one that it requests.
     fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
         let has = inputs.directory.flavor(&service.id);
         has.unwrap_or_else(|| Flavor::of(service, &self.settings))
     }
 
-    /// A Service with what is wrong with it, and what of it is ignored.
+    /// The spec of a Service with its invalid and ignored values.
     fn review(&self, service: &ServiceView, inputs: &Inputs) -> Spec {
         let asks = Flavor::of(service, &self.settings);
         let has = self.flavor(service, inputs);
@@ -107,11 +107,11 @@ impl Model {
                 "the load balancer in the Service's status does not exist; delete the Service".to_owned()
             } else {
                 format!(
-                    "the Service has a {has_title}, and a {other} does not take its place; to move, create a second Service \
-                     with the other type, let clients use its address, and delete this one"
+                    "the Service has a {has_title}, which a {other} cannot replace; to migrate, create a second Service with \
+                     the other type, let clients use its address, and delete this one"
                 )
             };
-            // Nothing else counts until then.
+            // All other problems are ignored until then.
             spec.invalid = vec![InvalidField::annotation(super::annotations::TYPE, problem)];
         }
         spec
@@ -122,13 +122,13 @@ impl Model {
         let instances = spec::instances(service, cluster);
         let flavor = self.flavor(service, inputs);
         let spec = Spec::read(service, &self.settings, flavor);
-        let places = inputs.places.get(&service.id).cloned().unwrap_or_default();
+        let subnets = inputs.subnets.get(&service.id).cloned().unwrap_or_default();
         let builder = Builder {
             model: self,
             cluster,
             service,
             spec: &spec,
-            places: &places,
+            subnets: &subnets,
             instances: instances.as_ref(),
         };
         let objects = match (&member.membership, flavor) {
@@ -139,7 +139,7 @@ impl Model {
         DesiredBalancer {
             objects,
             named: spec.named,
-            places,
+            subnets,
             changed: inputs.changed.contains(&service.id),
             tag: cluster.ownership_tag.clone(),
             service: Some(service.id.clone()),
@@ -175,28 +175,28 @@ impl PartModel for Model {
         let group = names::group(&cluster.name, &service.id);
         let is_of_service = |group: &Object| tag_map(group).get(SERVICE_NAME) == Some(&tag);
         let exists = directory.balancers.contains_key(&name)
-            || directory.loose.iter().any(is_of_service)
+            || directory.unused_target_groups.iter().any(is_of_service)
             || directory.groups.contains_key(&group)
             || directory.groups.contains_key(&names::classic_group(&name));
-        let is_ruled = directory.ruled.contains_key(&name);
+        let has_rules = directory.rule_owners.contains_key(&name);
         let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
         let tagged = exists.then_some(Key::Balancer(name.clone())).into_iter();
         Parts {
-            tagged: tagged.chain(rules.clone().filter(|_| is_ruled)).collect(),
+            tagged: tagged.chain(rules.clone().filter(|_| has_rules)).collect(),
             named: [Key::Balancer(name)].into_iter().chain(rules).collect(),
         }
     }
 
-    fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
-        let ids = || world.services.iter().map(|service| &service.id);
+    fn orphans(&self, snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
+        let ids = || snapshot.services.iter().map(|service| &service.id);
         let known: BTreeSet<_> = ids().map(names::balancer).collect();
         let tags: BTreeSet<_> = ids().map(names::service_tag).collect();
         let mut groups: BTreeSet<_> = known.iter().map(|name| names::classic_group(name)).collect();
-        groups.extend(ids().map(|id| names::group(&world.cluster.name, id)));
+        groups.extend(ids().map(|id| names::group(&snapshot.cluster.name, id)));
         let orphan = |object: &Object, what: String| Orphan {
             key: Key::Balancer(object.key.clone()),
             what: format!("{} {}{what}", object.kind.schema().name, object.key),
-            deletable: has_owner_tag(object, &world.cluster.ownership_tag),
+            deletable: has_owner_tag(object, &snapshot.cluster.ownership_tag),
         };
         let mut orphans = Vec::new();
         let balancers = directory.balancers.values();
@@ -206,7 +206,7 @@ impl PartModel for Model {
             let service = tags.remove(SERVICE_NAME).filter(|_| is_ours);
             orphans.extend(service.map(|service| orphan(balancer, format!(" of Service {service}"))));
         }
-        for group in &directory.loose {
+        for group in &directory.unused_target_groups {
             let service = tag_map(group).remove(SERVICE_NAME).unwrap_or_default();
             if !tags.contains(&service) {
                 let what = format!(" of Service {service}, which no load balancer uses");
@@ -226,8 +226,8 @@ impl PartModel for Model {
         let unused = directory.groups.values().filter(is_unused);
         orphans.extend(unused.map(|group| orphan(group, ", which no load balancer uses".to_owned())));
         let is_missing = |name: &String| !known.contains(name) && !directory.balancers.contains_key(name);
-        let ruled = directory.ruled.iter().filter(|(name, _)| is_missing(name));
-        orphans.extend(ruled.map(|(name, group)| Orphan {
+        let owners = directory.rule_owners.iter().filter(|(name, _)| is_missing(name));
+        orphans.extend(owners.map(|(name, group)| Orphan {
             key: Key::Balancer(name.clone()),
             what: format!("rules in security group {group} for load balancer {name}, which does not exist"),
             deletable: false,
@@ -310,7 +310,7 @@ impl PartModel for Model {
         let state = balancer.text("state");
         ["failed", "active_impaired"].contains(&state).then(|| {
             let what = format!("AWS reports load balancer {} as {state}", balancer.key);
-            let text = format!("{what}; it is not deleted, since it may still serve");
+            let text = format!("{what}; it is not deleted, since it may still serve traffic");
             Error::new(ErrorKind::Unavailable, text)
         })
     }
@@ -352,21 +352,21 @@ impl PartModel for Model {
 }
 
 impl Directory {
-    /// Collects what the listings show. `loose`: the cluster's target groups that no load balancer uses.
+    /// Indexes the listings. `unused_target_groups`: those of the cluster that no load balancer uses.
     pub(crate) fn new<'a>(
         balancers: impl Iterator<Item = Object>,
         groups: impl Iterator<Item = &'a Object>,
-        loose: Vec<Object>,
+        unused_target_groups: Vec<Object>,
     ) -> Self {
         let mut directory = Self {
-            loose,
+            unused_target_groups,
             balancers: balancers.map(|object| (object.key.clone(), object)).collect(),
             groups: groups.map(|group| (group.key.clone(), group.clone())).collect(),
-            ruled: BTreeMap::new(),
+            rule_owners: BTreeMap::new(),
         };
         let groups = || directory.groups.values();
         let names: BTreeMap<_, _> = groups().map(|group| (&*group.id, &*group.key)).collect();
-        let ruled = groups().flat_map(|group| {
+        let owners = groups().flat_map(|group| {
             let rules = group.set(RULES).iter().filter_map(Entry::rule);
             let named = rules.filter_map(|rule| {
                 let source = || names.get(rule.source.as_str())?.strip_prefix("k8s-elb-");
@@ -375,7 +375,7 @@ impl Directory {
             });
             named.map(|name| (name.to_owned(), group.id.clone()))
         });
-        directory.ruled = ruled.collect();
+        directory.rule_owners = owners.collect();
         directory
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn is_own_group(name: &str, description: &str) -> bool {
     name.starts_with(&classic_group("a")) || (name.starts_with("k8s-") && description == MANAGED)
 }
 
-/// The name of a target group, with a hash of everything that makes it another one. `cluster`: the cluster's ID. `check`:
+/// The name of a target group, with a hash of all immutable attributes. `cluster`: the cluster's ID. `check`:
 /// protocol and interval of the health check.
 pub(crate) fn target_group(
     cluster: &str,
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_tell_whose_load_balancer_it_is() {
+    fn host_names_identify_the_service_of_a_load_balancer() {
         let service = ServiceId::new("n", "s", "12345678-1234-1234-1234-123456789abc");
         let name = balancer(&service);
         for (hostname, is) in [

@@ -1,4 +1,4 @@
-//! The security groups of the nodes: which one an instance has, and the rules by which load balancers and clients reach it.
+//! The security groups of the nodes: the one of an instance, and the rules by which load balancers and clients reach it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeGroup {
     pub(crate) id: String,
-    /// Others that it could be as well.
+    /// Other candidates.
     pub(crate) others: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl NodeGroup {
     /// `tag`: its key.
     ///
     /// # Errors
-    /// There is none.
+    /// No security group qualifies.
     pub(crate) fn choose(
         groups: Vec<String>,
         is_tagged: impl Fn(&String) -> bool,
@@ -56,11 +56,11 @@ impl NodeGroup {
 pub(crate) struct DesiredRules {
     /// By security group of the nodes of active members: their rules, in the order of members.
     pub(crate) required: BTreeMap<String, Vec<Rule>>,
-    /// Load balancers whose rules stay only if they are required. Those of others stay.
+    /// Load balancers whose rules stay only if they are required. Rules of other load balancers stay.
     pub(crate) managed: BTreeSet<String>,
-    /// Security groups of classic load balancers from which rules stay only if they are required. A group that people named is
-    /// one of them when the last Service that names it leaves, whatever load balancers have at the moment: what is left must not
-    /// depend on the order of changes.
+    /// Security groups of classic load balancers from which rules stay only if they are required. A group that a Service names
+    /// is one of them when the last Service that names it leaves, regardless of the observed load balancers: the result must
+    /// not depend on the order of changes.
     pub(crate) managed_sources: BTreeSet<String>,
 }
 
@@ -84,7 +84,7 @@ impl DesiredRules {
                 }
                 Membership::Leaving => {
                     let own = inputs.directory.own_source(&name);
-                    // Not by the load balancer: it may be gone already.
+                    // The load balancer itself may already be deleted.
                     let is_classic = Flavor::of(service, &model.settings) == Flavor::Classic;
                     let named = named.filter(|_| is_classic);
                     desired.managed_sources.extend(own.into_iter().chain(named));
@@ -111,28 +111,28 @@ impl DesiredRules {
         desired
     }
 
-    /// The changes that are due. A rule is removed only if it names a managed load balancer.
+    /// The plan to the desired rules. A rule is removed only if it names a managed load balancer.
     pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
         let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
-            let have: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
+            let current: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
             let required = self.required.get(&group.key);
             let required = required.map(Vec::as_slice).unwrap_or_default();
-            let rules = self.rules(required, &have).into_values().map(Entry::Rule);
+            let rules = self.rules(required, &current).into_values().map(Entry::Rule);
             Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
         });
         diff(groups.collect(), observed, false)
     }
 
     /// All rules of a group by their tuples: those that are required, and those that stay.
-    fn rules(&self, required: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
+    fn rules(&self, required: &[Rule], current: &[&Rule]) -> BTreeMap<Rule, Rule> {
         let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
         for rule in required {
             // If several load balancers require a rule, it keeps the description that it has.
-            if have.contains(&rule) || !rules.contains_key(&rule.tuple()) {
+            if current.contains(&rule) || !rules.contains_key(&rule.tuple()) {
                 rules.insert(rule.tuple(), rule.clone());
             }
         }
-        for rule in have {
+        for rule in current {
             let stays = match rule.balancer() {
                 Some(name) => !self.managed.contains(name),
                 None if rule.is_from_group() => !self.managed_sources.contains(&rule.source),
@@ -152,7 +152,7 @@ impl DesiredRules {
     }
 }
 
-/// The security group that people named, and from which a member would reach the nodes by a classic load balancer.
+/// The security group that a Service names, from which its classic load balancer would reach the nodes.
 fn named_source(model: &Model, member: &PartMember) -> Option<String> {
     let spec = Spec::read(&member.service, &model.settings, Flavor::Classic);
     spec.security_groups.first().cloned()
@@ -161,7 +161,7 @@ fn named_source(model: &Model, member: &PartMember) -> Option<String> {
 /// The rules that let a member's load balancer and its clients reach a node.
 fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> Vec<Rule> {
     if facts.is_classic {
-        // As requested, not as it is at the moment: a rule from a named group would outlive the moment.
+        // The requested groups, not the observed ones: a rule from a named group would not be removed later.
         let named = named_source(model, member);
         let sources = named.into_iter().chain(facts.own_source.clone());
         return sources
@@ -219,11 +219,11 @@ mod tests {
         )
     }
 
-    /// The rules after the plan, and how many steps it has.
-    fn apply(desired: &DesiredRules, have: &[Rule]) -> (Vec<String>, usize) {
+    /// The rules after the plan, and the number of its steps.
+    fn apply(desired: &DesiredRules, old: &[Rule]) -> (Vec<String>, usize) {
         let group = Object {
             id: "sg-1".to_owned(),
-            ..Object::new(Kind::NodeGroup, "sg-1").entries(RULES, have.iter().cloned().map(Entry::Rule))
+            ..Object::new(Kind::NodeGroup, "sg-1").entries(RULES, old.iter().cloned().map(Entry::Rule))
         };
         let mut observed = Observed {
             objects: [group].into_iter().collect(),
@@ -258,16 +258,16 @@ mod tests {
     const ALL: &str = "0.0.0.0/0";
 
     #[test]
-    fn a_rule_stays_while_one_load_balancer_wants_it_and_then_names_the_next() {
+    fn a_rule_stays_while_one_load_balancer_needs_it_and_then_names_the_next() {
         let (a, b) = (client(10256, ALL, "a"), client(10256, ALL, "b"));
-        let have = [a.clone(), Rule::mtu(ALL, MTU)];
+        let old = [a.clone(), Rule::mtu(ALL, MTU)];
         let both = DesiredRules {
             required: required(&[b.clone(), a.clone()]),
             managed: names(&["a", "b"]),
             ..DesiredRules::default()
         };
         assert_eq!(
-            apply(&both, &have),
+            apply(&both, &old),
             (
                 vec![
                     format!("icmp 3-4 {ALL} mtu"),
@@ -281,7 +281,7 @@ mod tests {
             ..both
         };
         assert_eq!(
-            apply(&left, &have),
+            apply(&left, &old),
             (
                 vec![
                     format!("icmp 3-4 {ALL} mtu"),
@@ -294,18 +294,18 @@ mod tests {
             required: BTreeMap::new(),
             ..left
         };
-        assert_eq!(apply(&none, &have), (vec![], 1));
+        assert_eq!(apply(&none, &old), (vec![], 1));
     }
 
     #[test]
     fn rules_of_others_stay_and_count() {
         let ssh = Rule::new("tcp", (22, 22), ALL, "ssh");
         let http = Rule::new("tcp", (30080, 30080), ALL, "by hand");
-        let theirs = client(31000, "10.0.0.0/8", "x");
-        let have = [
+        let other = client(31000, "10.0.0.0/8", "x");
+        let old = [
             ssh,
             http,
-            theirs,
+            other,
             Rule::mtu("10.0.0.0/8", MTU),
             Rule::mtu("192.168.0.0/16", MTU),
         ];
@@ -320,29 +320,29 @@ mod tests {
             "tcp 30080-30080 0.0.0.0/0 by hand",
             "tcp 31000-31000 10.0.0.0/8 client=x",
         ];
-        assert_eq!(apply(&desired, &have), (expected.map(str::to_owned).to_vec(), 1));
+        assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
     }
 
     #[test]
     fn rules_of_a_load_balancer_that_is_not_managed_stay() {
-        let have = [client(1, ALL, "a"), client(2, ALL, "b"), Rule::mtu(ALL, MTU)];
+        let old = [client(1, ALL, "a"), client(2, ALL, "b"), Rule::mtu(ALL, MTU)];
         let desired = DesiredRules {
             managed: names(&["b"]),
             ..DesiredRules::default()
         };
         let expected = ["icmp 3-4 0.0.0.0/0 mtu", "tcp 1-1 0.0.0.0/0 client=a"];
-        assert_eq!(apply(&desired, &have), (expected.map(str::to_owned).to_vec(), 1));
+        assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
     }
 
     #[test]
-    fn rules_from_the_groups_of_classic_load_balancers_go_with_them() {
+    fn rules_from_the_groups_of_classic_load_balancers_are_removed_with_them() {
         let from = |source| Rule::new("-1", (-1, -1), source, "");
-        let have = [from("sg-mine"), from("sg-peer")];
+        let old = [from("sg-mine"), from("sg-peer")];
         let desired = DesiredRules {
             managed_sources: names(&["sg-mine"]),
             ..DesiredRules::default()
         };
-        assert_eq!(apply(&desired, &have), (vec!["-1 -1--1 sg-peer ".to_owned()], 1));
+        assert_eq!(apply(&desired, &old), (vec!["-1 -1--1 sg-peer ".to_owned()], 1));
     }
 
     #[test]

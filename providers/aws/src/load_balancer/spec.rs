@@ -1,4 +1,4 @@
-//! From a Service's fields and annotations to what its load balancer is asked to be.
+//! From a Service's fields and annotations to the requested load balancer.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ impl Flavor {
         }
     }
 
-    /// For messages.
+    /// The text in messages.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Network => "network load balancer",
@@ -50,7 +50,7 @@ impl Flavor {
     }
 }
 
-/// Whether the Service's status names the load balancer that has its name: then it stays ours, whatever it asks for.
+/// Whether the Service's status names its own load balancer: then this program stays responsible, whatever it requests.
 pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
     let ingress = service.ingress.iter();
     let mut hostnames = ingress.filter_map(|ingress| ingress.hostname.as_deref());
@@ -97,7 +97,7 @@ impl PortSpec {
     }
 }
 
-/// The protocols of IP that a protocol of AWS stands for.
+/// The IP protocols of a protocol of AWS.
 pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
     match protocol {
         "UDP" => &["udp"],
@@ -110,18 +110,18 @@ pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Spec {
     pub(crate) internal: bool,
-    /// Subnets by ID or name; none: by tags.
+    /// Subnets by ID or name; empty: by tags.
     pub(crate) subnets: Vec<String>,
-    /// Security groups by ID; none: one that only this load balancer has.
+    /// Security groups by ID; empty: one that only this load balancer has.
     pub(crate) security_groups: Vec<String>,
-    /// Security groups beside those.
+    /// Additional security groups.
     pub(crate) extra_groups: Vec<String>,
     pub(crate) tags: Tags,
     /// The CIDRs of the clients.
     pub(crate) ranges: Vec<String>,
     pub(crate) dual_stack: bool,
     pub(crate) ports: Vec<PortSpec>,
-    /// Those of all secure listeners, the default one first.
+    /// The certificates of all secure listeners, the default one first.
     pub(crate) certificates: Vec<String>,
     /// Attributes of secure listeners.
     pub(crate) listener: Attributes,
@@ -130,7 +130,7 @@ pub(crate) struct Spec {
     pub(crate) balancer: Attributes,
     /// Attributes of the target groups of a network load balancer, the health check included.
     pub(crate) target_group: Attributes,
-    /// Those attributes of target groups that the annotation names, which upstream sets, too.
+    /// The attributes of target groups that the annotation names, which upstream sets, too.
     pub(crate) named: Vec<&'static str>,
     /// Values that are ignored.
     pub(crate) ignored: Vec<IgnoredValue>,
@@ -138,7 +138,7 @@ pub(crate) struct Spec {
     pub(crate) invalid: Vec<InvalidField>,
 }
 
-/// The instances behind the nodes that a Service takes; `None`: no node is eligible, and targets stay as they are.
+/// The instances of a Service's eligible nodes; `None`: no node is eligible, and targets stay unchanged.
 pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<BTreeSet<String>> {
     let selector = NodeSelector::parse(service.annotation(a::NODE_LABELS).unwrap_or_default());
     let nodes = cluster.nodes.eligible().map(|node| &node.view);
@@ -148,7 +148,7 @@ pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<
 }
 
 impl Spec {
-    /// Reads a Service with a load balancer of this kind. Everything that is wrong is found at once.
+    /// Reads a Service with a load balancer of this kind. All problems are found at once.
     pub(crate) fn read(service: &ServiceView, settings: &LoadBalancing, flavor: Flavor) -> Self {
         let mut reader = AnnotationReader::new(&service.annotations);
         let mut spec = Self::common(service, flavor, &mut reader);
@@ -163,7 +163,7 @@ impl Spec {
     /// The part that is the same for both kinds.
     fn common(service: &ServiceView, flavor: Flavor, reader: &mut AnnotationReader<'_>) -> Self {
         if service.ports.is_empty() {
-            reader.refuse_spec("ports", "there is none");
+            reader.refuse_spec("ports", "is empty");
         }
         if service.session_affinity != SessionAffinity::None {
             let problem = "ClientIP is not supported; AWS chooses the target by the connection";
@@ -178,7 +178,7 @@ impl Spec {
         let is_internal = || !matches!(service.annotation(a::INTERNAL), None | Some("" | "false"));
         let subnets = reader.texts(a::SUBNETS);
         if subnets.is_empty() && reader.get(a::SUBNETS).is_some() {
-            reader.refuse(a::SUBNETS, "there is no subnet in it");
+            reader.refuse(a::SUBNETS, "contains no subnet");
         }
         let dual_stack = flavor != Flavor::Classic
             && match reader.strict_choice(a::IP_ADDRESS_TYPE, &["ipv4", "dualstack"]) {
@@ -225,7 +225,7 @@ impl Spec {
         self.ports = self.network_ports(service, reader);
         let is_udp = self.ports.iter().any(|port| port.protocol.contains("UDP"));
         if self.dual_stack && is_udp {
-            let problem = "a load balancer with IPv4 and IPv6 has no UDP ports to nodes";
+            let problem = "a dual-stack load balancer does not support UDP ports";
             reader.refuse_spec("ipFamilies", problem);
         }
         let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &ALPN_POLICIES);
@@ -296,7 +296,7 @@ impl Spec {
         ports
     }
 
-    /// Whether TLS is asked for at a port.
+    /// Whether TLS is requested for a port.
     pub(super) fn has_certificate(&self, reader: &AnnotationReader<'_>, port: u16, name: &str) -> bool {
         let ports = reader.texts(a::SSL_PORTS);
         let number = port.to_string();
@@ -383,7 +383,7 @@ pub(super) fn check_protocol(
     reader.strict(a::CHECK_PROTOCOL, |text| {
         let mut names = known.iter().copied();
         let found = names.find(|known| known.eq_ignore_ascii_case(text));
-        found.ok_or_else(|| format!("{text:?} is none of {}", known.join(", ").to_lowercase()))
+        found.ok_or_else(|| format!("{text:?} is not one of {}", known.join(", ").to_lowercase()))
     })
 }
 
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_value_is_named_and_all_of_them_at_once() {
+    fn all_invalid_values_are_reported_at_once() {
         let wrong = [
             (a::SCHEME, "public"),
             (a::TARGET_TYPE, "ip"),
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_of_classic_load_balancers_are_named() {
+    fn invalid_values_of_classic_load_balancers_are_reported() {
         let wrong = [
             (a::BACKEND_PROTOCOL, "quic"),
             (a::CERTIFICATES, "arn:1"),
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_keeps_a_service_that_asks_for_another_controller() {
+    fn a_service_with_our_hostname_is_kept_if_it_requests_another_controller() {
         let flavor = |annotations: &[(&str, &str)], default_type| {
             let settings = LoadBalancing {
                 default_type,

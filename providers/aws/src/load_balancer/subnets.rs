@@ -28,10 +28,10 @@ pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Subnet>,
     Ok(chosen)
 }
 
-/// One subnet in each zone, by tags and routes; the site's if the VPC has none for this cluster.
+/// One subnet in each zone, by tags and routes; that of the config if none of the VPC qualifies for this cluster.
 ///
 /// # Errors
-/// There is none, or a subnet has no route table.
+/// No subnet qualifies, or a subnet has no route table.
 pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Result<Vec<Subnet>, String> {
     let Site { region, cluster, .. } = site;
     let subnets = network.subnets.iter();
@@ -59,7 +59,7 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Resu
     if zones.is_empty() {
         let key = super::annotations::SUBNETS;
         let fix = format!("tag one for each zone with {role}, or name subnets in the annotation {key}");
-        return Err(format!("no subnet{kind} is in the VPC; {fix}"));
+        return Err(format!("the VPC has no subnet{kind}; {fix}"));
     }
     Ok(zones.into_values().cloned().collect())
 }
@@ -67,7 +67,7 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Resu
 /// Whether a zone is one of the region itself: `us-west-2a`, unlike `us-west-2-lax-1a` and `us-east-1-wl1-bos-wlz-1`.
 fn is_availability_zone(zone: &str, region: &str) -> bool {
     let end = zone.strip_prefix(region);
-    // A region that is not known says nothing.
+    // With an unknown region, every zone qualifies.
     end.is_none_or(|end| end.len() == 1)
 }
 
@@ -225,7 +225,7 @@ mod tests {
         ];
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let ids = named(&names(&["web", "subnet-1"]), subnets.get(..2).unwrap_or_default());
-        let ids = ids.map(|places| places.into_iter().map(|place| place.id).collect::<Vec<_>>());
+        let ids = ids.map(|subnets| subnets.into_iter().map(|subnet| subnet.id).collect::<Vec<_>>());
         assert_eq!(ids, Ok(names(&["subnet-1", "subnet-2"])));
         assert_eq!(
             named(&names(&["web"]), &subnets),

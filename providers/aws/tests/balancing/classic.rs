@@ -1,4 +1,4 @@
-//! Classic load balancers from beginning to end.
+//! The life cycle of classic load balancers.
 
 use serde_json::{Value, json};
 
@@ -98,13 +98,13 @@ async fn listeners_attributes_and_policies_follow_the_annotations() {
 }
 
 #[tokio::test]
-async fn one_that_exists_stays_classic_whatever_new_ones_are() {
+async fn an_existing_one_stays_classic_regardless_of_the_default_type() {
     let mut stage = Stage::new("", 1).await;
     stage.add("web", &[80], &[]);
     stage.settle_well().await;
     stage.restart_with(NLB).await;
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_complaint("the Service has a classic load balancer");
+    stage.assert_problem("the Service has a classic load balancer");
     let late = node(&stage.aws, "late").await;
     stage.cluster.nodes.push(late);
     assert_eq!(stage.settle().await, ["RegisterInstancesWithLoadBalancer"]);

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{ANNOTATION, NLB, node, start};
 
-/// The actions for load balancers in the rights that the Go cloud controller documents.
+/// The actions for load balancers in the documented policy of the Go cloud controller.
 const UPSTREAM_RIGHTS: &str = "DescribeInstances DescribeRouteTables DescribeSecurityGroups DescribeSubnets DescribeAvailabilityZones \
     DescribeVpcs CreateSecurityGroup CreateTags AuthorizeSecurityGroupIngress RevokeSecurityGroupIngress \
     DeleteSecurityGroup AddTags CreateLoadBalancer CreateListener CreateTargetGroup DeleteLoadBalancer \
@@ -37,7 +37,7 @@ const UPSTREAM_RIGHTS: &str = "DescribeInstances DescribeRouteTables DescribeSec
 #[derive(Default)]
 struct Account {
     aws: Mutex<Option<Arc<AwsCloud>>>,
-    /// Whether all actions are denied that upstream does without.
+    /// Whether all actions that upstream does not use are denied.
     restricted: bool,
 }
 
@@ -117,7 +117,7 @@ async fn edit_call(aws: &AwsCloud, name: &str) -> Result<Value, BoxError> {
         "delay deregistration" => json!(["v2", "modify_target_group_attributes", {
             "TargetGroupArn": group, "Attributes": set("deregistration_delay.timeout_seconds", "17"),
         }]),
-        other => return Err(format!("there is no edit {other}").into()),
+        other => return Err(format!("unknown edit {other}").into()),
     })
 }
 
@@ -213,7 +213,7 @@ impl BalancerSubject for Account {
 }
 
 #[tokio::test]
-async fn the_provider_keeps_the_contract_with_the_rights_of_upstream() {
+async fn the_provider_keeps_the_contract_with_the_policy_of_upstream() {
     let account = Account {
         restricted: true,
         ..Account::default()

@@ -1,4 +1,4 @@
-//! Bad input and faults of the account, each with its effect on load balancers.
+//! Invalid input and faults of the account, and their effect on load balancers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,17 +19,17 @@ fn answer(code: u16, body: String) -> Action {
 
 /// Answers requests for this action of ELBv2 whose body contains a text.
 fn reply(stage: &Stage, action: &'static str, containing: &'static str, code: u16, body: &str) -> u64 {
-    let is_meant = move |request: &Request| {
+    let is_matched = move |request: &Request| {
         request.resource == "elbv2" && request.name == action && request.body.contains(containing)
     };
     stage
         .aws
         .proxy
-        .add(Rule::when(is_meant, answer(code, body.to_owned())))
+        .add(Rule::when(is_matched, answer(code, body.to_owned())))
 }
 
 #[tokio::test]
-async fn a_listing_that_cannot_be_read_whole_changes_nothing() {
+async fn an_incomplete_listing_changes_nothing() {
     let page = "<DescribeLoadBalancersResponse xmlns=\"http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/\">\
                 <DescribeLoadBalancersResult><LoadBalancers/><NextMarker>more</NextMarker></DescribeLoadBalancersResult>\
                 </DescribeLoadBalancersResponse>";
@@ -66,19 +66,19 @@ async fn a_listing_that_cannot_be_read_whole_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_storm_of_throttling_ends_where_calm_would() {
+async fn throttling_does_not_change_the_result() {
     let mut stage = Stage::new(NLB, 2).await;
-    let mut storm = Rule::new(Action::status(400));
-    (storm.probability, storm.seed) = (Some(0.3), 7);
-    let storm = stage.aws.proxy.add(storm);
+    let mut throttling = Rule::new(Action::status(400));
+    (throttling.probability, throttling.seed) = (Some(0.3), 7);
+    let throttling = stage.aws.proxy.add(throttling);
     stage.add("web", &[80, 443], &[]);
-    // A listing that is throttled five times ends a round; the service controller begins another one.
+    // A listing that is throttled five times fails a round; the service controller starts another one.
     let mut rounds = 0;
     while stage.cluster.settle_despite_failures().await.is_err() {
         rounds += 1;
         assert!(rounds < 20);
     }
-    stage.aws.proxy.remove(storm);
+    stage.aws.proxy.remove(throttling);
     stage.settle_well().await;
     assert_eq!(stage.objects("target_groups").await.len(), 2);
     assert_eq!(stage.objects("orphan_target_groups").await.len(), 0);
@@ -88,25 +88,25 @@ async fn a_storm_of_throttling_ends_where_calm_would() {
 }
 
 #[tokio::test]
-async fn a_service_without_a_suitable_subnet_is_refused_until_there_is_one() {
+async fn a_service_is_refused_until_a_subnet_qualifies() {
     let mut stage = Stage::new(NLB, 1).await;
     let subnets = format!("{},nowhere", stage.aws.id("PUBLIC_A"));
     stage.add("web", &[80], &[("subnets", &subnets)]);
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_complaint("subnet \"nowhere\" is not in the VPC");
+    stage.assert_problem("subnet \"nowhere\" is not in the VPC");
     stage.annotate("web", "subnets", None);
     stage.settle_well().await;
     assert!(!stage.service("web").ingress.is_empty());
 }
 
 #[tokio::test]
-async fn without_a_subnet_in_the_vpc_it_is_said_what_to_do() {
+async fn the_error_of_a_vpc_without_subnets_names_the_fix() {
     let more = "DefaultLoadBalancerType=nlb\nVPC=vpc-0123456789abcdef0\n";
     let mut stage = Stage::new(NLB, 1).await;
     stage.restart_with(more).await;
     stage.add("web", &[80], &[]);
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_complaint("no subnet with a route to an internet gateway");
+    stage.assert_problem("no subnet with a route to an internet gateway");
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
     let body = json!({"Resources": [stage.aws.id("SG_NODES")], "Tags": tags});
     stage.call("ec2", "create_tags", body).await;
-    let alone = stage.rules("nodes").await;
+    let before = stage.rules("nodes").await;
     let more = format!("{NLB}KubernetesClusterID=other\n");
     let cloud = start(&stage.aws, &more).await.unwrap();
     let mut other = TestCluster::new(cloud, |until| Box::pin(tokio::time::sleep_until(until)));
@@ -128,7 +128,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     assert_eq!(other.complaints(), NOTHING);
     assert_eq!(
         stage.rules("nodes").await.len(),
-        alone.len() + 1,
+        before.len() + 1,
         "the rule for path MTU is shared"
     );
     stage.restart().await;
@@ -138,12 +138,12 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     }
     other.settle().await.unwrap();
     assert!(other.services.is_empty());
-    assert_eq!(stage.rules("nodes").await, alone);
+    assert_eq!(stage.rules("nodes").await, before);
     assert_eq!(stage.objects("v2").await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_replaced_security_group_is_released_by_the_groups_that_refer_to_it() {
+async fn references_to_a_replaced_security_group_are_revoked() {
     let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
     stage.add("web", &[80], &[]);
     stage.settle_well().await;

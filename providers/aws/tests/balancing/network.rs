@@ -1,4 +1,4 @@
-//! Network load balancers from beginning to end.
+//! The life cycle of network load balancers.
 
 use ccm_core::load_balancer::Protocol;
 use ccm_testbed::{
@@ -37,7 +37,7 @@ async fn delete(stage: &mut Stage) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_service_gets_a_load_balancer_and_loses_it() {
+async fn a_load_balancer_is_created_and_deleted_with_its_service() {
     let mut stage = Stage::new("", 3).await;
     stage.add("web", &[80, 443], &[("type", "nlb")]);
     let writes = stage.settle_well().await;
@@ -72,7 +72,7 @@ async fn a_node_that_leaves_costs_one_call_for_each_port() {
 }
 
 #[tokio::test]
-async fn a_listener_becomes_tls_and_plain_again_in_place() {
+async fn a_listener_changes_to_tls_and_back_in_place() {
     let mut stage = Stage::new(NLB, 1).await;
     stage.add("web", &[443], &[]);
     stage.settle_well().await;
@@ -84,7 +84,7 @@ async fn a_listener_becomes_tls_and_plain_again_in_place() {
         (&listener["name"], &listener["certificates"]),
         (&json!("TLS:443"), &json!([certificate]))
     );
-    // Targets with TLS are another target group; the old one is not left behind.
+    // Targets with TLS need another target group; the old one is deleted.
     stage.annotate("web", "backend-protocol", Some("ssl"));
     let writes = [
         "CreateTargetGroup",
@@ -125,7 +125,7 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
     // The health check of a UDP port is TCP.
     stage.service("dns").ports[2].node_port = 30999;
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_complaint("different node ports");
+    stage.assert_problem("different node ports");
     delete(&mut stage).await;
 }
 
@@ -181,7 +181,7 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
     assert_eq!(stage.rules("nodes").await.len(), 5);
     stage.restart().await;
     assert_eq!(stage.settle_well().await, NOTHING);
-    // Others in its place: it is not left behind.
+    // Other groups replace it: it is deleted.
     let extra = stage.aws.id("SG_EXTRA").to_owned();
     stage.annotate("web", "security-groups", Some(&extra));
     stage.settle_well().await;
@@ -191,7 +191,7 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
 }
 
 #[tokio::test]
-async fn rules_beyond_the_quota_are_one_warning_and_the_rest_is_served() {
+async fn rules_over_the_quota_are_one_warning_and_the_rest_is_added() {
     let mut stage = Stage::new(NLB, 1).await;
     let ports: Vec<u16> = (1..=30).collect();
     stage.add("web", &ports, &[]);
@@ -227,7 +227,7 @@ async fn a_shared_rule_stays_until_its_last_service_leaves() {
     delete(&mut stage).await;
 }
 
-/// Removes our ownership tag from everything, as if the Go program had built it.
+/// Removes the ownership tag from all objects, as if the Go program had created them.
 async fn disown(stage: &Stage) {
     let arns = async |operation: &str, of: Value, list: &str, key: &str| {
         let found = stage.call("v2", operation, of).await;
@@ -245,7 +245,7 @@ async fn disown(stage: &Stage) {
 }
 
 #[tokio::test]
-async fn what_another_program_built_waits_for_a_change_of_the_service() {
+async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_service() {
     let mut stage = Stage::new(NLB, 2).await;
     let subnets = format!("{},{}", stage.aws.id("PUBLIC_A"), stage.aws.id("PUBLIC_B"));
     stage.add("web", &[80], &[("subnets", &subnets)]);
@@ -254,10 +254,10 @@ async fn what_another_program_built_waits_for_a_change_of_the_service() {
     stage.annotate("web", "subnets", None);
     stage.annotate("web", "proxy-protocol", Some("*"));
     stage.restart().await;
-    assert_eq!(stage.settle().await, NOTHING, "a takeover writes nothing");
+    assert_eq!(stage.settle().await, NOTHING, "adoption writes nothing");
     let blocked = stage.blocked();
     assert_eq!(blocked.len(), 2, "{blocked:#?}");
-    // Nodes are no reason to change anything else.
+    // A change of nodes changes nothing else.
     stage.cluster.nodes.pop();
     assert_eq!(stage.settle().await, ["DeregisterTargets"]);
     stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
@@ -276,7 +276,7 @@ async fn what_another_program_built_waits_for_a_change_of_the_service() {
 }
 
 #[tokio::test]
-async fn actions_that_upstream_does_without_may_be_denied() {
+async fn actions_that_upstream_does_not_use_may_be_denied() {
     const ADDITIONAL: [&str; 7] = [
         "DescribeTags",
         "SetSubnets",
@@ -312,7 +312,7 @@ async fn actions_that_upstream_does_without_may_be_denied() {
 }
 
 #[tokio::test]
-async fn an_instance_that_cannot_be_a_target_holds_up_no_other() {
+async fn an_instance_that_cannot_be_a_target_does_not_block_others() {
     let mut stage = Stage::new(NLB, 4).await;
     let mut ids = Vec::new();
     for (at, change) in [(1, "stop_instances"), (2, "terminate_instances")] {
@@ -340,9 +340,9 @@ async fn a_service_never_gets_a_second_load_balancer() {
     for requested in [None, Some("external")] {
         stage.annotate("web", "type", requested);
         assert_eq!(stage.settle().await, NOTHING);
-        stage.assert_complaint("create a second Service");
+        stage.assert_problem("create a second Service");
     }
-    // It follows the nodes.
+    // Its targets follow the nodes.
     let node = crate::stage::node(&stage.aws, "late").await;
     stage.cluster.nodes.push(node);
     assert_eq!(stage.settle().await, ["RegisterTargets"]);
@@ -350,7 +350,7 @@ async fn a_service_never_gets_a_second_load_balancer() {
 }
 
 #[tokio::test]
-async fn what_a_load_balancer_deleted_by_hand_leaves_is_deleted() {
+async fn the_rest_of_a_load_balancer_that_was_deleted_manually_is_deleted() {
     let mut stage = Stage::new(NLB, 1).await;
     stage.add("web", &[80, 443], &[]);
     stage.settle_well().await;
@@ -374,7 +374,7 @@ async fn deletion_protection_is_reported() {
     ));
     stage.service("web").deleting = true;
     stage.settle().await;
-    stage.assert_complaint("turn off its deletion protection");
+    stage.assert_problem("turn off its deletion protection");
     assert!(!stage.service("web").finalizers.is_empty());
     stage.aws.proxy.remove(rule);
     delete(&mut stage).await;

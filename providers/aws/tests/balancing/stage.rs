@@ -26,11 +26,11 @@ fn provider() -> &'static Provider {
         .unwrap()
 }
 
-/// A provider that knows nothing, on this account. `more`: lines of `[Global]`.
+/// A provider without state on this account. `more`: lines of `[Global]`.
 pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
-    // The last one of several keys counts.
+    // The last one of several equal keys is used.
     let end = "[ServiceOverride";
     let conf = aws.config().replacen(end, &format!("{more}{end}"), 1);
     // No test waits for a quota.
@@ -116,7 +116,7 @@ impl Stage {
         annotate(self.service(name), &format!("{ANNOTATION}{key}"), value);
     }
 
-    /// Passes until nothing changes; returns the actions that wrote.
+    /// Reconciles until nothing changes; returns the actions that wrote.
     pub(crate) async fn settle(&mut self) -> Vec<String> {
         self.aws.proxy.forget();
         self.cluster.settle().await.unwrap();
@@ -124,7 +124,7 @@ impl Stage {
         writes.map(|request| request.name).collect()
     }
 
-    /// As [`Self::settle`], after which nobody complains.
+    /// As [`Self::settle`], and asserts that no Service has a problem.
     pub(crate) async fn settle_well(&mut self) -> Vec<String> {
         let writes = self.settle().await;
         assert_eq!(self.cluster.complaints(), Vec::<String>::new());
@@ -136,23 +136,23 @@ impl Stage {
         self.aws.call(service, operation, arguments).await.unwrap()
     }
 
-    /// Differences that the last pass could not change.
+    /// Differences that were blocked in the last pass.
     pub(crate) fn blocked(&self) -> Vec<&Blocked> {
         let reports = self.cluster.reports.iter();
         reports.flat_map(|report| &report.blocked).collect()
     }
 
-    /// Whether the last pass ended with a complaint that has this part.
-    pub(crate) fn assert_complaint(&self, part: &str) {
+    /// Asserts that the last pass reported a problem with this text.
+    pub(crate) fn assert_problem(&self, part: &str) {
         assert_has(&self.cluster.complaints().join("; "), &[part]);
     }
 
-    /// A process that knows nothing.
+    /// Restarts the process without state.
     pub(crate) async fn restart(&mut self) {
         self.cluster.cloud = start(&self.aws, &self.more).await.unwrap();
     }
 
-    /// The same with other lines of `[Global]`.
+    /// Restarts the process with other lines of `[Global]`.
     pub(crate) async fn restart_with(&mut self, more: &str) {
         more.clone_into(&mut self.more);
         self.restart().await;

@@ -17,7 +17,7 @@ use crate::stage::Stage;
 /// Private DNS names and ids of instances by the names that the suite uses.
 type Names = Arc<Mutex<HashMap<String, (String, String)>>>;
 
-/// The provider, asked by the names of the suite: EC2 chooses the private DNS names of instances itself.
+/// The provider, queried by the names of the suite: EC2 chooses the private DNS names of instances.
 #[derive(Debug)]
 struct Renamed {
     cloud: Arc<dyn Cloud>,
@@ -93,7 +93,7 @@ impl OnMoto {
             .lock()
             .get(name)
             .map(|(_, id)| id.clone())
-            .ok_or("never made")?;
+            .ok_or("instance not created")?;
         self.stage
             .call("ec2", operation, json!({"InstanceIds": [id]}))
             .await;

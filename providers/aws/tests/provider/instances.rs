@@ -1,4 +1,4 @@
-//! Nodes of every kind, and what each question costs.
+//! Nodes of every kind, and the requests for each query.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::stage::{Stage, present, query};
 
-const GONE: &str = "aws:///us-east-1a/i-0123456789abcdef0";
+const ABSENT: &str = "aws:///us-east-1a/i-0123456789abcdef0";
 
 fn topology(id: &str) -> String {
     format!(
@@ -58,7 +58,7 @@ async fn a_node_has_type_zone_addresses_and_labels() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_region_without_topology_is_asked_once() {
+async fn the_topology_of_an_unsupported_region_is_read_once() {
     let stage = Stage::new(2, "").await;
     stage.refuse(
         "DescribeInstanceTopology",
@@ -77,8 +77,8 @@ async fn a_region_without_topology_is_asked_once() {
             .wait_for(|all| all.iter().any(|one| one.name == "DescribeInstanceTopology"))
             .await;
     }
-    let asked = stage.count("DescribeInstanceTopology");
-    assert_eq!(asked, 1);
+    let requests = stage.count("DescribeInstanceTopology");
+    assert_eq!(requests, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,12 +98,12 @@ async fn many_nodes_cost_few_requests() {
     actions.retain(|action| action != "DescribeInstanceTopology");
     assert_eq!(actions, ["DescribeInstances", "DescribeAvailabilityZones"]);
     stage.account.proxy.forget();
-    // All of them by id, and one that is gone: a single id must not refuse the others.
+    // All of them by id, and one that does not exist: it must not fail the others.
     let mut queries: Vec<_> = found
         .iter()
         .map(|one| query("x", Some(&one.provider_id)))
         .collect();
-    queries.push(query("gone", Some(GONE)));
+    queries.push(query("absent", Some(ABSENT)));
     for query in &mut queries {
         query.need = Need::Existence;
     }
@@ -122,7 +122,7 @@ async fn many_nodes_cost_few_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_second_answer_says_that_an_instance_is_gone() {
+async fn only_the_second_read_reports_an_instance_as_absent() {
     let stage = Stage::new(0, "").await;
     let machines = stage
         .account
@@ -135,7 +135,7 @@ async fn only_the_second_answer_says_that_an_instance_is_gone() {
         .collect();
     let mut queries = vec![
         query("a", Some(&ids[0])),
-        query("gone", Some(GONE)),
+        query("absent", Some(ABSENT)),
         query("b", Some(&ids[1])),
     ];
     queries.iter_mut().for_each(|query| query.need = Need::Existence);
@@ -154,7 +154,7 @@ async fn only_the_second_answer_says_that_an_instance_is_gone() {
         ),
         "{answers:?}"
     );
-    // The second read fails: nothing is known, and no instance is absent.
+    // The second read fails: no instance is reported absent.
     stage.refuse(
         "DescribeInstances",
         "InstanceId.1",
@@ -180,7 +180,7 @@ async fn only_the_second_answer_says_that_an_instance_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_odd_id_is_asked_alone() {
+async fn a_malformed_id_is_read_alone() {
     let stage = Stage::new(0, "").await;
     let (_, _, id, zone) = stage.launch("a").await;
     stage.refuse(
@@ -221,12 +221,12 @@ async fn a_name_with_another_domain_is_found_by_its_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_of_no_cluster_is_no_node_by_its_name() {
+async fn an_instance_without_cluster_tag_is_not_found_by_its_name() {
     let stage = Stage::new(0, "").await;
     let (_, dns, id, _) = stage.launch("a").await;
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
     stage.call("ec2", "delete_tags", tags).await;
-    // By its address it is found: it is in the cluster's VPC.
+    // It is found by its address, since it is in the cluster's VPC.
     let name = dns.replace("ip-", "pi-");
     assert_eq!(
         stage.ask(query(&name, None)).await.unwrap(),
@@ -245,19 +245,19 @@ async fn a_fargate_node_is_its_network_interface() {
     let found = stage.find("f", Some(&format!("aws:///{zone}/1abc/{id}"))).await;
     assert_eq!((found.power, found.instance_type.clone()), (Power::On, None));
     assert!(found.provider_id.ends_with(&id) && found.addresses[0].kind == ccm_core::AddressType::InternalIP);
-    let gone = stage
+    let absent = stage
         .ask(query(
             "f",
             Some("aws:///us-east-1a/1abc/fargate-ip-10-9-9-9.internal"),
         ))
         .await;
-    assert_eq!(gone.unwrap(), InstanceState::Absent);
+    assert_eq!(absent.unwrap(), InstanceState::Absent);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_html_page_is_no_answer() {
+async fn an_html_page_is_an_error() {
     let stage = Stage::new(0, "").await;
-    let mut question = query("gone", Some(GONE));
+    let mut question = query("absent", Some(ABSENT));
     question.need = Need::Existence;
     for (code, kind) in [
         (502, ErrorKind::Unavailable),
@@ -275,7 +275,7 @@ async fn an_html_page_is_no_answer() {
         assert!(!error.report().contains("Welcome"), "{error:?}");
         stage.account.proxy.remove(rule);
     }
-    // A Fargate node without an address is not gone.
+    // A Fargate node without an address is not absent.
     let odd = stage
         .ask(query("f", Some("aws:///us-east-1a/1abc/fargate-x")))
         .await;
@@ -283,7 +283,7 @@ async fn an_html_page_is_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_that_is_lost_is_no_listing() {
+async fn a_listing_with_a_failed_page_is_an_error() {
     let stage = Stage::new(0, "").await;
     let names: Vec<String> = (0..3).map(|i| format!("n-{i}")).collect();
     let machines = stage.account.launch(&names).await.unwrap();

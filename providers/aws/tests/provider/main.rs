@@ -1,4 +1,4 @@
-//! The provider on moto, an emulator of AWS that other people wrote. One server for all tests; each test has an account.
+//! The provider on moto, an independent emulator of AWS. One server for all tests; each test has an account.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod conformance;

@@ -1,4 +1,4 @@
-//! Route tables as they are in practice.
+//! Route tables with realistic content.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ async fn pass(cloud: &dyn Cloud, nodes: &[Arc<RouteNode>]) -> ccm_core::Result<(
     Ok((plan, applied))
 }
 
-/// All results of a pass, which must be good.
-fn all_good((plan, applied): &(RoutePlan, Applied)) -> usize {
+/// Asserts that all results of a pass are successful.
+fn assert_all_ok((plan, applied): &(RoutePlan, Applied)) -> usize {
     for result in [&applied.deleted, &applied.created, &applied.finished]
         .into_iter()
         .flatten()
@@ -90,19 +90,19 @@ async fn checks(stage: &Stage, id: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_of_both_families_are_kept_in_all_tables() {
+async fn routes_of_both_families_are_created_in_all_tables() {
     let stage = Stage::new(0, "").await;
     second_table(&stage).await;
     let nodes = nodes(&stage, 2).await;
-    assert_eq!(all_good(&pass(&*stage.cloud, &nodes).await.unwrap()), 4);
+    assert_eq!(assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap()), 4);
     assert_eq!(table(&stage).await.unwrap().len(), 8);
     assert_eq!(checks(&stage, &instance(&nodes[0])).await, json!(false));
     stage.account.proxy.forget();
-    // Nothing is to be done now, and one request says so; a process that knows nothing needs one more.
-    assert_eq!(all_good(&pass(&*stage.cloud, &nodes).await.unwrap()), 0);
+    // Without changes, a pass needs one request; a process without state needs one more.
+    assert_eq!(assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap()), 0);
     let restarted = stage.restarted().await.unwrap();
-    assert_eq!(all_good(&pass(&*restarted, &nodes).await.unwrap()), 0);
-    // A pass without changes applies nothing, but reads what it would begin with.
+    assert_eq!(assert_all_ok(&pass(&*restarted, &nodes).await.unwrap()), 0);
+    // A pass without changes applies nothing, but reads the tables.
     assert_eq!(stage.account.proxy.writes().len(), 0);
     // A table that lacks a route gets it.
     let (destination, _) = table(&stage).await.unwrap().remove(0);
@@ -117,7 +117,7 @@ async fn routes_of_both_families_are_kept_in_all_tables() {
     let arguments = json!({"RouteTableId": id, key: destination.to_string()});
     stage.call("ec2", "delete_route", arguments).await;
     let done = pass(&*stage.cloud, &nodes).await.unwrap();
-    assert_eq!((all_good(&done), done.0.changes.finish.len()), (1, 1));
+    assert_eq!((assert_all_ok(&done), done.0.changes.finish.len()), (1, 1));
     assert_eq!(table(&stage).await.unwrap().len(), 8);
 }
 
@@ -125,37 +125,37 @@ async fn routes_of_both_families_are_kept_in_all_tables() {
 async fn a_route_that_moves_is_replaced() {
     let stage = Stage::new(0, "").await;
     let mut nodes = nodes(&stage, 2).await;
-    all_good(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
+    assert_all_ok(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
     let moved = RouteNode {
         pod_cidrs: nodes[0].pod_cidrs.clone(),
         ..RouteNode::clone(&nodes[1])
     };
     nodes = vec![Arc::new(moved)];
     stage.account.proxy.forget();
-    all_good(&pass(&*stage.cloud, &nodes).await.unwrap());
+    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     assert_eq!((stage.count("ReplaceRoute"), stage.count("DeleteRoute")), (2, 0));
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
     // With upstream's policy it is deleted and created again.
     stage.refuse("ReplaceRoute", "", 403, "UnauthorizedOperation", "denied");
     let nodes = self::nodes(&stage, 1).await;
-    all_good(&pass(&*stage.cloud, &nodes).await.unwrap());
+    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_with_several_interfaces_is_reached_by_its_first() {
+async fn an_instance_with_several_interfaces_is_routed_to_by_its_first() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 1).await;
     let id = instance(&nodes[0]);
     let interface = json!({"SubnetId": stage.account.id("PRIVATE_A")});
-    let made = stage.call("ec2", "create_network_interface", interface).await;
-    let attach = json!({"InstanceId": id, "DeviceIndex": 1, "NetworkInterfaceId": made["NetworkInterface"]["NetworkInterfaceId"]});
+    let created = stage.call("ec2", "create_network_interface", interface).await;
+    let attach = json!({"InstanceId": id, "DeviceIndex": 1, "NetworkInterfaceId": created["NetworkInterface"]["NetworkInterfaceId"]});
     stage.call("ec2", "attach_network_interface", attach).await;
     // EC2 refuses the forms for an instance with one interface.
     let refused = refusal("InvalidInstanceID", "There are multiple interfaces");
     stage.answer("CreateRoute", "InstanceId=", 400, &refused);
     stage.answer("ModifyInstanceAttribute", "", 400, &refused);
-    all_good(&pass(&*stage.cloud, &nodes).await.unwrap());
+    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     let found = table(&stage).await.unwrap();
     assert_eq!(found.len(), 2);
     let of = stage
@@ -172,7 +172,7 @@ async fn an_instance_with_several_interfaces_is_reached_by_its_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_table_is_filled_and_the_rest_is_said_once() {
+async fn a_full_table_is_filled_and_the_rest_is_reported_once() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 30).await;
     let full = refusal(
@@ -192,22 +192,19 @@ async fn a_full_table_is_filled_and_the_rest_is_said_once() {
             .clone()
             .all(|error| error.kind() == ErrorKind::QuotaExceeded)
     );
-    let asked = stage.count("CreateRoute");
-    let under_way = 9;
+    let requests = stage.count("CreateRoute");
+    let concurrent = 9;
     assert!(
-        (13..=13 + under_way).contains(&asked),
-        "{asked}: after the refusal no more are begun"
+        (13..=13 + concurrent).contains(&requests),
+        "{requests}: after the refusal no more are sent"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_a_table_says_what_to_do() {
+async fn the_error_of_a_cluster_without_a_table_names_the_fix() {
     let stage = Stage::new(0, "[Global]\nRouteTableID=rtb-0123456789abcdef0\n").await;
     let error = pass(&*stage.cloud, &[]).await.unwrap_err();
-    assert_has(
-        error.message(),
-        &["there is no route table rtb-0123456789abcdef0"],
-    );
+    assert_has(error.message(), &["route table rtb-0123456789abcdef0 not found"]);
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
 }
 

@@ -1,4 +1,4 @@
-//! A server that answers what a test says and keeps what it was asked, for what moto does not show.
+//! A server with responses of the test that records its requests, for behavior that moto does not emulate.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_rustls::{TlsAcceptor, rustls};
 /// The answer to a request (head and body as text): status and body.
 type Answer = dyn Fn(&str) -> (u16, String) + Send + Sync;
 
-/// How long a token of the metadata service is good.
+/// The lifetime of a token of the metadata service.
 const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds: 21600";
 
 /// A running server; it ends with the test's runtime.
@@ -22,7 +22,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves HTTP, or with an acceptor HTTPS. Whoever asks for a tunnel gets one that ends here.
+    /// Serves HTTP, or with an acceptor HTTPS. A CONNECT request gets a tunnel to this server.
     pub(crate) async fn start(
         tls: Option<TlsAcceptor>,
         answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static,

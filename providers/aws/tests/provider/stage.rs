@@ -22,7 +22,7 @@ pub(crate) fn provider() -> &'static Provider {
     found.unwrap()
 }
 
-/// A context whose config file has this text. The directory has to be kept.
+/// A context whose config file has this text. The file exists as long as the directory value.
 pub(crate) fn context(conf: &str, variables: &[(String, String)]) -> (tempfile::TempDir, BuildContext) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
@@ -61,7 +61,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// With so many instances, and further lines at the end of the config file.
+    /// Creates so many instances, and appends lines to the config file.
     pub(crate) async fn new(instances: usize, more: &str) -> Self {
         let moto = Moto::shared().await.unwrap();
         let account = moto.account(CLUSTER, instances).await.unwrap();
@@ -75,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// A process that knows nothing yet.
+    /// A restarted process without state.
     pub(crate) async fn restarted(&self) -> Result<Arc<dyn Cloud>> {
         let conf = format!("{}{}", self.account.cloud_conf(), self.more);
         build(&conf, &self.account.environment()).await
@@ -108,7 +108,7 @@ impl Stage {
         self.account.proxy.add(rule)
     }
 
-    /// The same with a failure as EC2 writes it.
+    /// Answers requests with a failure in the format of EC2.
     pub(crate) fn refuse(
         &self,
         action: &'static str,
@@ -120,7 +120,7 @@ impl Stage {
         self.answer(action, containing, status, &refusal(code, message))
     }
 
-    /// How often an action was requested.
+    /// The number of requests for an action.
     pub(crate) fn count(&self, action: &str) -> usize {
         self.actions().iter().filter(|one| *one == action).count()
     }
@@ -172,7 +172,7 @@ pub(crate) fn present(answer: Result<InstanceState>) -> Instance {
     }
 }
 
-/// A failure as EC2 writes it.
+/// A failure in the format of EC2.
 pub(crate) fn refusal(code: &str, message: &str) -> String {
     ccm_testbed::proxy::aws_refusal(true, code, message)
 }

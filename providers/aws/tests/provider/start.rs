@@ -1,4 +1,4 @@
-//! Region, credentials, endpoints and the place of the cluster; and what is said when they are wrong.
+//! Region, credentials, endpoints and location of the cluster, and the errors if they are wrong.
 
 use ccm_core::{
     BuildContext, ErrorKind,
@@ -55,14 +55,14 @@ fn sts(request: &str) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_is_assumed_and_says_for_whom() {
+async fn a_role_is_assumed_with_source_headers() {
     let server = Server::start(None, sts).await;
     let conf = format!(
         "{CLUSTER}RoleARN=arn:aws:iam::111122223333:role/ccm\nSourceARN=arn:aws:eks:us-east-1:444455556666:cluster/a\n\
          [ServiceOverride \"1\"]\nService=ec2\nRegion=us-east-1\nURL={}\nSigningRegion=eu-west-1\nSigningName=other\n",
         server.url()
     );
-    // The file wins over the environment, and the variable of an API over that of all.
+    // The file takes precedence over the environment, and the variable of an API over that of all APIs.
     let unused = "http://127.0.0.1:9";
     let given = [
         ("AWS_ENDPOINT_URL_STS", server.url()),
@@ -74,20 +74,20 @@ async fn a_role_is_assumed_and_says_for_whom() {
     let [assume, zones] = requests.as_slice() else {
         panic!("{requests:#?}")
     };
-    let for_whom = [
+    let headers = [
         "x-amz-source-account: 111122223333",
         "x-amz-source-arn: arn:aws:eks:us-east-1:444455556666:cluster/a",
         "signedheaders=",
         ";x-amz-source-account;x-amz-source-arn",
     ];
-    assert_has(&assume.to_lowercase(), &for_whom);
+    assert_has(&assume.to_lowercase(), &headers);
     assert_has(assume, &["Credential=AKID/", "/us-east-1/sts/"]);
     assert_has(zones, &["Credential=ASSUMED/", "/eu-west-1/other/aws4_request"]);
     assert_has(&zones.to_lowercase(), &["x-amz-security-token: t0ken"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_that_may_not_be_assumed_is_named() {
+async fn a_role_that_cannot_be_assumed_is_named() {
     let denied =
         ccm_testbed::proxy::aws_refusal(false, "AccessDenied", "not authorized to perform: sts:AssumeRole");
     let server = Server::start(None, move |_| (403, denied.clone())).await;
@@ -97,7 +97,7 @@ async fn a_role_that_may_not_be_assumed_is_named() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
     let parts = [
-        "the role may not be assumed",
+        "could not assume the role",
         "sts:AssumeRole",
         "role=arn:aws:iam::1:role/ccm",
     ];
@@ -105,7 +105,7 @@ async fn a_role_that_may_not_be_assumed_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_credentials_the_places_are_named() {
+async fn without_credentials_the_sources_are_named() {
     let server = Server::start(None, sts).await;
     let variables = [
         ("AWS_ENDPOINT_URL".to_owned(), server.url()),
@@ -114,7 +114,7 @@ async fn without_credentials_the_places_are_named() {
     let error = build(CLUSTER, &variables).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
     assert_has(&error.report(), &["no credentials found in environment"]);
-    // Nor a place of the cluster.
+    // The VPC and the cluster id are missing, too.
     let error = build("[Global]\nRegion=us-east-1", &variables).await.unwrap_err();
     assert_has(&error.report(), &["set [Global] VPC and KubernetesClusterID"]);
 }
@@ -139,7 +139,7 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
         "{requests:?}"
     );
     assert_has(&requests[1], &["Action=DescribeAvailabilityZones"]);
-    // Somebody else's authority.
+    // Another certificate authority.
     let (_, other) = tls("x");
     std::fs::write(bundle, other).unwrap();
     let one_try = "[Quota]\nec2-read-requests-per-second=1000\n";
@@ -203,15 +203,15 @@ async fn on_an_instance_everything_is_found() {
         stage.account.id("VPC")
     );
     assert_eq!(cloud.scope(), expected);
-    // Another region does not know the instance.
-    let elsewhere = "[Global]\nRegion=eu-west-1\n";
-    let error = build(elsewhere, &given).await.unwrap_err();
-    let said = error.message();
+    // The instance does not exist in another region.
+    let other_region = "[Global]\nRegion=eu-west-1\n";
+    let error = build(other_region, &given).await.unwrap_err();
+    let message = error.message();
     assert!(
-        said.contains(&id) && said.contains("is the region eu-west-1 right"),
+        message.contains(&id) && message.contains("check region eu-west-1"),
         "{error}"
     );
-    // Without the tag there is no cluster, unless that is allowed.
+    // Without the tag the cluster id is unknown, which is an error unless it is allowed.
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
     stage.call("ec2", "delete_tags", tags).await;
     let error = build("", &given).await.unwrap_err();
@@ -227,7 +227,7 @@ async fn on_an_instance_everything_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_expires_is_renewed_and_throttling_is_obeyed() {
+async fn an_expired_token_is_renewed_and_throttling_is_retried() {
     let stage = Stage::new(0, "").await;
     let (_, _, id, zone) = stage.launch("a").await;
     let question = || query("a", Some(&format!("aws:///{zone}/{id}")));
@@ -262,7 +262,7 @@ async fn a_token_that_expires_is_renewed_and_throttling_is_obeyed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_credentials_are_taken_over_all_or_nothing() {
+async fn changed_credentials_are_applied_only_if_valid() {
     let stage = Stage::new(0, "").await;
     let mut given = stage.account.environment();
     given.retain(|(name, _)| !name.starts_with("AWS_ACCESS") && !name.starts_with("AWS_SECRET"));
@@ -301,7 +301,7 @@ async fn other_credentials_are_taken_over_all_or_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn validate_names_a_vpc_that_is_not_ours() {
+async fn validate_reports_a_vpc_that_does_not_exist() {
     let stage = Stage::new(0, "").await;
     let conf = format!(
         "{}[Global]\nVPC=vpc-0123456789abcdef0\n",
@@ -309,12 +309,12 @@ async fn validate_names_a_vpc_that_is_not_ours() {
     );
     let (findings, _) = validated(&conf, &stage.account.environment()).await;
     let vpc = "[Global] VPC: vpc-0123456789abcdef0 does not exist in this account, region and VPC";
-    // Its subnet is not in it, either.
+    // The subnet is not in the VPC, either.
     assert_has(&findings.join("\n"), &[vpc, "[Global] SubnetID: "]);
 }
 
 #[tokio::test]
-async fn validate_names_wrong_annotations_of_services() {
+async fn validate_reports_wrong_annotations_of_services() {
     let directory = tempfile::tempdir().unwrap();
     let conf = directory.path().join("cloud.conf");
     std::fs::write(&conf, "[Global]\nZone=us-east-1a\n").unwrap();
@@ -355,7 +355,7 @@ async fn validate_names_wrong_annotations_of_services() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn validate_names_missing_rights_and_wrong_ids() {
+async fn validate_reports_missing_permissions_and_wrong_ids() {
     let stage = Stage::new(0, "").await;
     let more = "[Global]\nSubnetID=subnet-0123456789abcdef0\nRouteTableID=rtb-0123456789abcdef0\n";
     let conf = format!("{}{more}", stage.account.cloud_conf());

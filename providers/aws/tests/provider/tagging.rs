@@ -57,14 +57,14 @@ fn run(client: &kube::Client, cloud: &Arc<dyn Cloud>) -> (tokio::task::JoinHandl
     (tokio::spawn(running), shutdown)
 }
 
-/// Asks until the answer is the one that is waited for.
-async fn wait_for<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
-    let asked = async {
-        while !ask().await {
+/// Polls until the condition is true.
+async fn wait_for<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let polling = async {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let ended = tokio::time::timeout(Duration::from_secs(60), asked).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), polling).await;
     ended.expect(what);
 }
 
@@ -90,7 +90,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
         .iter()
         .map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")))
         .collect();
-    // One whose instance EC2 does not know (yet), and one of another cloud: neither delays the others.
+    // A node whose instance EC2 does not find (yet), and one of another cloud: neither delays the others.
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
     let fargate = "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal";
     ids.insert("d".into(), fargate.into());
@@ -116,7 +116,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
         assert_eq!(tag(&stage, id).await.as_deref(), Some("value1"));
     }
     assert_eq!((label("c").await, label("d").await), (None, None));
-    // Both were tagged together, with the one that does not exist and then without it.
+    // Both were tagged together, first with the missing instance and then without it.
     let both = |request: &ccm_testbed::proxy::Request| {
         let mut ids = machines.iter().map(|(_, _, id, _)| id.as_str());
         ids.all(|id| request.body.contains(id))
@@ -128,7 +128,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     wait_for("tags are removed", || async { tag(&stage, id).await.is_none() }).await;
     shutdown.cancel();
     running.await.unwrap();
-    // A process that begins writes nothing for what is done.
+    // A new process writes nothing for nodes that are already labeled.
     nodes.delete("c", &DeleteParams::default()).await.unwrap();
     stage.account.proxy.forget();
     let (running, shutdown) = run(&client, &stage.cloud);
