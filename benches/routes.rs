@@ -31,9 +31,9 @@ use crate::{print, say};
 
 /// Pods' networks, which differ from those of the servers.
 const CLUSTER: &str = "100.64.0.0/10";
-/// Period of the passes in the quiet time.
+/// Period of the passes without changes.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Passes in the quiet time.
+/// Passes without changes.
 const QUIET_PASSES: u64 = 4;
 /// Requests to the API server at once.
 const PARALLEL: usize = 64;

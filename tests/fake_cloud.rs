@@ -168,7 +168,7 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
 
 /// Registers the node while the cloud's answers are delayed, and returns when the cloud has received the request for it.
 async fn register_and_delay(stage: &Stage, spec: &NodeSpec) {
-    CLOUD.hold();
+    CLOUD.pause();
     stage.register(spec).await;
     eventually("the cloud receives the request", async || {
         CLOUD
@@ -195,7 +195,7 @@ async fn keeps_concurrent_changes_by_others(stage: &Stage) {
         .patch("busy", &PatchParams::default(), &Patch::Merge(foreign))
         .await
         .unwrap();
-    CLOUD.open();
+    CLOUD.resume();
     let node = stage.node("busy", "initialized", is_initialized).await;
     assert_eq!(taints(&node), ["foreign"]);
     assert_eq!(label(&node, "foreign"), Some("label"));
@@ -214,7 +214,7 @@ async fn does_not_recreate_a_node_that_is_deleted_meanwhile(stage: &Stage) {
         .delete("short-lived", &DeleteParams::default())
         .await
         .unwrap();
-    CLOUD.open();
+    CLOUD.resume();
     // The next node is initialised, and the deleted one is not recreated.
     CLOUD.insert("next", instance("10.0.0.4"));
     stage.register(&NodeSpec::new("next")).await;
@@ -238,7 +238,7 @@ async fn does_not_change_a_node_that_is_recreated_meanwhile(stage: &Stage) {
         ..spec
     };
     stage.register(&again).await;
-    CLOUD.open();
+    CLOUD.resume();
     let node = stage.node("recreated", "initialized", is_initialized).await;
     assert_eq!(addresses(&node)[0].1, "10.0.0.6");
 }

@@ -19,13 +19,13 @@ async fn deletions_in_progress_finish_and_no_other_begins() {
     let specs: Vec<_> = names.iter().map(|name| node(name, true)).collect();
     stage.register(&specs).await;
     // All nodes become not ready before the first answer, so that they are deleted together.
-    stage.cloud.hold();
+    stage.cloud.pause();
     for name in &names {
         let taint = json!({"spec": {"taints": [{"key": AUTOSCALER, "effect": "NoSchedule"}]}});
         stage.merge(name, taint).await;
         stage.set_ready(name, false).await;
     }
-    stage.cloud.open();
+    stage.cloud.resume();
     eventually("the first is announced", async || {
         (!stage.events("reason=DeletingNode").await.is_empty()).then_some(())
     })

@@ -19,7 +19,7 @@ async fn the_pass_in_progress_finishes_and_no_other_begins() {
         writes.iter().filter(|write| write.starts_with(begin)).count()
     };
     // One load balancer is being created, and another one waits for the only worker.
-    stage.cloud.hold();
+    stage.cloud.pause();
     stage.create("first", |_| {}).await;
     eventually("its creation is in progress", async || {
         (count_writes("create") == 1).then_some(())
@@ -42,7 +42,7 @@ async fn the_pass_in_progress_finishes_and_no_other_begins() {
         .await;
     stage.delete("third").await;
     stage.deleted("third").await;
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.ended().await;
     assert_eq!(stage.cloud.writes(), ["create balancer balancer_default_first"]);
     assert!(stage.cloud.of("default/first").is_some());

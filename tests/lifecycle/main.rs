@@ -158,7 +158,7 @@ async fn nodes_without_a_cloud_and_of_other_clouds_stay_unchanged(stage: &Stage)
 async fn a_node_that_is_ready_again_at_the_last_moment_stays(stage: &Stage) {
     stage.delay_the_last_answer("comeback").await;
     stage.set_ready("comeback", true).await;
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.a_pass_deletes("marker-3").await;
     assert!(stage.exists("comeback").await);
     assert_eq!(stage.requests("delete", "comeback"), 0);
@@ -182,7 +182,7 @@ async fn a_node_recreated_under_the_same_name_stays(stage: &Stage) {
         ..node("recreated", false)
     };
     stage.register(&[again]).await;
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.a_pass_deletes("marker-4").await;
     assert!(stage.exists("recreated").await);
     assert_eq!(stage.requests("delete", "recreated"), 0);
@@ -195,7 +195,7 @@ async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &St
         uninitialized: true,
         ..node("late-id", false)
     };
-    stage.cloud.hold();
+    stage.cloud.pause();
     stage.register(&[waiting]).await;
     eventually("a request", async || {
         (stage.lookups("late-id") >= 1).then_some(())
@@ -205,18 +205,18 @@ async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &St
     stage
         .merge("late-id", json!({"spec": {"providerID": "fake://late-machine"}}))
         .await;
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.a_pass_deletes("marker-5").await;
     assert!(stage.exists("late-id").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
-    let stage = Stage::start("blind-from-the-start", |_| {}).await;
+    let stage = Stage::start("invisible-from-the-start", |_| {}).await;
     stage
         .cloud
         .change_credentials("project \"wrong\" of https://keystone.example");
-    stage.cloud.set_blind(true);
+    stage.cloud.set_invisible(true);
     let names = numbered("n", 3);
     stage.healthy(&names).await;
     for name in &names {
@@ -241,7 +241,7 @@ async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
 
     // With the right credentials the machines exist, and the node without a machine is deleted.
     stage.cloud.remove("n-1");
-    stage.cloud.set_blind(false);
+    stage.cloud.set_invisible(false);
     stage
         .cloud
         .change_credentials("project \"right\" of https://keystone.example");
@@ -252,7 +252,7 @@ async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
-    let stage = Stage::start("blinded-live", |_| {}).await;
+    let stage = Stage::start("invisible-later", |_| {}).await;
     let names = numbered("n", 100);
     stage.healthy(&names).await;
     let (silent, ready) = names.split_at(40);
@@ -264,7 +264,7 @@ async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
     })
     .await;
     // The credentials change to those of another project while the program runs.
-    stage.cloud.set_blind(true);
+    stage.cloud.set_invisible(true);
     stage.cloud.change_credentials("project two");
     let blocked = eventually("deletions are blocked", async || {
         let blocked = stage.events("reason=DeletingNodeHeld").await;
@@ -282,7 +282,7 @@ async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
     let others: Vec<_> = ready.iter().filter(|name| stage.lookups(name) > 0).collect();
     assert!(others.len() > 3, "{others:?}");
 
-    stage.cloud.set_blind(false);
+    stage.cloud.set_invisible(false);
     stage.cloud.change_credentials("project one");
     stage.more_lookups("n-0", 2).await;
     stage.a_pass_deletes("marker").await;
@@ -385,12 +385,12 @@ async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
     assert!(stage.events("reason=DeletingNodeHeld").await.is_empty());
 
     // Six nodes remain, and the machines of four vanish. With the former one, these exceed the share.
-    stage.cloud.hold();
+    stage.cloud.pause();
     for name in &names[6..] {
         stage.cloud.remove(name);
         stage.set_ready(name, false).await;
     }
-    stage.cloud.open();
+    stage.cloud.resume();
     let blocked = eventually("the other deletions are blocked", async || {
         let blocked = stage.events("reason=DeletingNodeHeld").await;
         (blocked.len() >= 3).then_some(blocked)

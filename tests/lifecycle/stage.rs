@@ -188,7 +188,7 @@ impl Stage {
             .await;
         };
         requested(1).await;
-        self.cloud.hold();
+        self.cloud.pause();
         requested(2).await;
     }
 

@@ -185,14 +185,14 @@ async fn a_type_change_deletes_the_load_balancer(stage: &Stage) {
 async fn a_recreated_service_gets_another_load_balancer(stage: &Stage) {
     let first = stage.served("recreated").await;
     // The finalizer is removed and the Service deleted at once.
-    stage.cloud.hold();
+    stage.cloud.pause();
     stage.delete("recreated").await;
     stage
         .merge("recreated", json!({"metadata": {"finalizers": null}}))
         .await;
     stage.deleted("recreated").await;
     stage.create("recreated", |_| {}).await;
-    stage.cloud.open();
+    stage.cloud.resume();
     let second = stage
         .service("recreated", "has an address", |service| {
             !addresses(service).is_empty() && has_finalizer(service)
@@ -263,12 +263,12 @@ async fn a_provider_has_finalizers_of_its_own(stage: &Stage) {
         })
         .await;
     // The provider's own finalizer blocks the deletion, too, until the load balancer is deleted.
-    stage.cloud.hold();
+    stage.cloud.pause();
     stage.delete("placed").await;
     stage
         .merge("placed", json!({"metadata": {"finalizers": [FINALIZER_OUTSIDE]}}))
         .await;
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.deleted("placed").await;
     assert_eq!(stage.cloud.of("default/placed"), None);
 }

@@ -152,7 +152,7 @@ async fn a_service_of_a_namespace_that_was_finalized_by_force_is_deleted_normall
             .filter(|service| !addresses(service).is_empty())
     })
     .await;
-    stage.cloud.hold();
+    stage.cloud.pause();
     services.delete("web", &DeleteParams::default()).await.unwrap();
     namespaces
         .delete("doomed", &DeleteParams::default())
@@ -175,7 +175,7 @@ async fn a_service_of_a_namespace_that_was_finalized_by_force_is_deleted_normall
     .await;
     let left = services.get("web").await.unwrap();
     assert!(left.metadata.finalizers.unwrap().contains(&FINALIZER.to_owned()));
-    stage.cloud.open();
+    stage.cloud.resume();
     eventually("the load balancer is deleted", async || {
         stage.cloud.of("doomed/web").is_none().then_some(())
     })

@@ -102,11 +102,11 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
         ("created", "create balancer"),
         ("let-in", "add {\"default/let-in\"}"),
     ] {
-        stage.cloud.hold();
+        stage.cloud.pause();
         stage.create(name, |_| {}).await;
         if name == "let-in" {
             // Only the second kind of write is delayed.
-            stage.cloud.open();
+            stage.cloud.resume();
         }
         eventually("a write in progress", async || {
             let writes = stage.cloud.writes();
@@ -114,7 +114,7 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
         })
         .await;
         stage.kill();
-        stage.cloud.open();
+        stage.cloud.resume();
         stage.run(|_| {});
         stage
             .service(name, "is served", |service| !addresses(service).is_empty())
@@ -130,7 +130,7 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
         );
     }
     // A kill during a deletion.
-    stage.cloud.hold();
+    stage.cloud.pause();
     stage.delete("created").await;
     eventually("a write in progress", async || {
         let writes = stage.cloud.writes();
@@ -141,7 +141,7 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
     })
     .await;
     stage.kill();
-    stage.cloud.open();
+    stage.cloud.resume();
     assert!(has_finalizer(&stage.services.get("created").await.unwrap()));
     stage.run(|_| {});
     stage.deleted("created").await;

@@ -144,14 +144,14 @@ async fn an_immutable_field_stays_and_is_reported(stage: &Stage) {
 async fn a_failed_listing_delays_work_and_loses_none(stage: &Stage) {
     stage
         .cloud
-        .break_down(Some(Error::new(ErrorKind::Unauthenticated, "wrong password")));
+        .fail_all(Some(Error::new(ErrorKind::Unauthenticated, "wrong password")));
     stage.create("early", |_| {}).await;
     let message = stage.event("early", "SyncLoadBalancerFailed").await;
     assert_eq!(
         message,
         "Error syncing load balancer: failed to ensure load balancer: wrong password"
     );
-    stage.cloud.break_down(None);
+    stage.cloud.fail_all(None);
     stage.balancer("early", |_| true).await;
     stage.event("early", "EnsuredLoadBalancer").await;
     let reasons = stage.reasons("early").await;
@@ -171,10 +171,10 @@ async fn a_failed_discovery_does_not_delay_known_services() {
     stage.marker("marker").await;
     let retry = Retry::from_header(Duration::from_secs(86400));
     let error = Error::new(ErrorKind::Unavailable, "come back tomorrow").with_retry(retry);
-    stage.cloud.break_down(Some(error));
+    stage.cloud.fail_all(Some(error));
     stage.create("early", |_| {}).await;
     stage.event("early", "SyncLoadBalancerFailed").await;
-    stage.cloud.break_down(None);
+    stage.cloud.fail_all(None);
     // The next discovery is minutes away, and these changes do not wait for it.
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     stage.merge("known", json!({"spec": {"ports": ports}})).await;
@@ -191,14 +191,14 @@ async fn a_failed_discovery_does_not_delay_known_services() {
 }
 
 async fn a_service_deleted_during_its_creation_leaks_nothing(stage: &Stage) {
-    stage.cloud.hold();
+    stage.cloud.pause();
     stage.create("brief", |_| {}).await;
     eventually("its creation is in progress", async || {
         (count_writes(stage, "create balancer balancer_default_brief") > 0).then_some(())
     })
     .await;
     stage.delete("brief").await;
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.deleted("brief").await;
     assert_eq!(stage.cloud.of("default/brief"), None);
     assert!(!stage.cloud.hosts()["n1"].contains("default/brief"));
@@ -236,12 +236,12 @@ async fn without_nodes_members_stay(stage: &Stage) {
     let before = stage.balancer("alone", |_| true).await.members;
     let unready =
         json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
-    stage.cloud.hold();
+    stage.cloud.pause();
     for node in &before {
         stage.merge_node(node, unready.clone()).await;
     }
     // The pass that began with some nodes continues when there are none.
-    stage.cloud.open();
+    stage.cloud.resume();
     stage.event("alone", "UnAvailableLoadBalancer").await;
     let members = stage.balancer("alone", |_| true).await.members;
     assert!(!members.is_empty(), "{members:?}");

@@ -181,7 +181,7 @@ impl Subject for FakeNetwork {
         )
     }
 
-    fn crowd(&self) -> usize {
+    fn many_machines(&self) -> usize {
         8
     }
 }

@@ -165,7 +165,7 @@ fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -
     require(
         has_timeout,
         "requestTimeout",
-        "must be more than 0; without it 30s",
+        "must be more than 0; the default is 30s",
     );
     check_firewall(conf, require);
     if problems.has_errors() {

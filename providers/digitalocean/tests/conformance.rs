@@ -97,9 +97,9 @@ const EDITS: [Edit; 10] = [
     Edit::new("change health check", EditResult::Reverted),
     Edit::new("remove droplet", EditResult::Reverted),
     Edit::new("resize", EditResult::Reverted),
-    Edit::new("choose project", EditResult::Kept),
-    Edit::new("choose ciphers", EditResult::Kept),
-    Edit::new("add tag", EditResult::Kept),
+    Edit::new("choose project", EditResult::Unchanged),
+    Edit::new("choose ciphers", EditResult::Unchanged),
+    Edit::new("add tag", EditResult::Unchanged),
     Edit::new("create load balancer", EditResult::Foreign),
 ];
 

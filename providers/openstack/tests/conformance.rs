@@ -97,7 +97,7 @@ impl Subject for Simulated {
         usize::try_from(self.connected.total()).ok()
     }
 
-    fn crowd(&self) -> usize {
+    fn many_machines(&self) -> usize {
         self.crowd
     }
 }
@@ -213,7 +213,7 @@ impl Subject for Real {
         "openstack://5f3d3a3c-95d8-4b52-8a0c-0d6b7f0c3f11".to_owned()
     }
 
-    fn crowd(&self) -> usize {
+    fn many_machines(&self) -> usize {
         // Each takes seconds.
         3
     }

@@ -194,7 +194,7 @@ mod tests {
             "no older answer is used for the comparison"
         );
 
-        cloud.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
+        cloud.fail_all(Some(Error::new(ErrorKind::Unavailable, "down")));
         let answers = ask(&cloud, questions(&["missing"], &["present"])).await;
         assert!(!answers.present && answers.failure.is_some());
         assert_eq!(cloud.calls().len(), 4, "no node seems missing");
@@ -217,7 +217,7 @@ mod tests {
     async fn answers_under_changing_credentials_have_no_generation() {
         let cloud = FakeCloud::default();
         assert_eq!(ask(&cloud, questions(&["x"], &[])).await.generation, Some(0));
-        cloud.hold();
+        cloud.pause();
         let asking = tokio::spawn({
             let cloud = cloud.clone();
             async move { ask(&cloud, questions(&["x"], &[])).await }
@@ -226,7 +226,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         cloud.change_credentials("project two");
-        cloud.open();
+        cloud.resume();
         assert_eq!(asking.await.unwrap().generation, None);
         assert_eq!(ask(&cloud, questions(&["x"], &[])).await.generation, Some(1));
     }

@@ -138,7 +138,7 @@ async fn a_read_that_fails_is_a_problem_and_never_a_change() {
     assert!(text.contains("there is no table"), "{text}");
     assert!(plan.objects().next().is_none(), "{text}");
     routes.set_unsupported(None);
-    routes.break_down(Some(Error::new(ErrorKind::Unavailable, "the table is away")));
+    routes.fail_all(Some(Error::new(ErrorKind::Unavailable, "the table is away")));
     let (plan, text) = planned("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("the table is away"), "{text}");
     assert!(plan.objects().next().is_none(), "{text}");

@@ -223,7 +223,7 @@ impl Lawful for Model {
         Directory::new(balancers, groups, unused.cloned().collect())
     }
 
-    fn inputs(&self, truth: &Self::Truth, members: &[PartMember], cluster: &ClusterView) -> Inputs {
+    fn inputs(&self, truth: &Self::Truth, _: &Key, members: &[PartMember], cluster: &ClusterView) -> Inputs {
         let network = network();
         let cidrs = |subnet: &Subnet| (subnet.id.clone(), subnet.cidrs.clone());
         let mut inputs = Inputs {

@@ -55,8 +55,8 @@ const EDITS: [Edit; 11] = [
     Edit::new("change health check", EditResult::Reverted),
     Edit::new("balance over zones", EditResult::Reverted),
     Edit::new("revoke rules", EditResult::Reverted),
-    Edit::new("tag load balancer", EditResult::Kept),
-    Edit::new("delay deregistration", EditResult::Kept),
+    Edit::new("tag load balancer", EditResult::Unchanged),
+    Edit::new("delay deregistration", EditResult::Unchanged),
     Edit::new("create load balancer", EditResult::Foreign),
     Edit::new("allow ssh", EditResult::Foreign),
 ];

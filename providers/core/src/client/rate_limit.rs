@@ -45,7 +45,7 @@ const SHORT_FOR: Duration = Duration::from_secs(60);
 /// The quota of one client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
-    /// Requests per second in the long run.
+    /// The average number of requests per second.
     pub rate: f64,
     /// Requests at once after an idle time.
     pub burst: u32,
@@ -65,7 +65,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Limits the requests per second to this many, in the long run and at once.
+    /// Limits the requests per second to this many, on average and in bursts.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,

@@ -127,7 +127,7 @@ impl FakeBalancers {
     }
 
     /// Lets every read fail until it is called with `None`.
-    pub fn break_down(&self, error: Option<Error>) {
+    pub fn fail_all(&self, error: Option<Error>) {
         self.state.lock().broken = error;
     }
 
@@ -140,13 +140,13 @@ impl FakeBalancers {
         }
     }
 
-    /// Delays every write until [`FakeBalancers::open`].
-    pub fn hold(&self) {
+    /// Delays every write until [`FakeBalancers::resume`].
+    pub fn pause(&self) {
         self.open.send_replace(false);
     }
 
     /// Lets delayed writes continue.
-    pub fn open(&self) {
+    pub fn resume(&self) {
         self.open.send_replace(true);
     }
 

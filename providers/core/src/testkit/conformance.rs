@@ -42,7 +42,7 @@ pub trait Subject: Send + Sync {
     }
 
     /// How many machines the larger scenarios create; few if a machine takes seconds.
-    fn crowd(&self) -> usize {
+    fn many_machines(&self) -> usize {
         20
     }
 }
@@ -353,7 +353,9 @@ async fn a_stopped_machine_is_off(subject: &dyn Subject) -> Checked {
 }
 
 async fn many_machines_cost_less_than_one_request_each(subject: &dyn Subject) -> Checked {
-    let names: Vec<_> = (0..subject.crowd()).map(|i| format!("conf-crowd-{i}")).collect();
+    let names: Vec<_> = (0..subject.many_machines())
+        .map(|i| format!("conf-machine-{i}"))
+        .collect();
     for name in &names {
         subject.create(name).await?;
     }

@@ -51,7 +51,7 @@ struct State {
     scope: Option<String>,
     generation: u64,
     /// No machine is visible, as with the credentials of another project.
-    blind: bool,
+    invisible: bool,
     calls: Vec<DescribeCall>,
 }
 
@@ -112,7 +112,7 @@ impl FakeCloud {
     }
 
     /// Makes every answer fail until it is called with `None`.
-    pub fn break_down(&self, error: Option<Error>) {
+    pub fn fail_all(&self, error: Option<Error>) {
         self.state.lock().broken = error;
     }
 
@@ -124,17 +124,17 @@ impl FakeCloud {
     }
 
     /// Sets whether all machines are invisible, as with the credentials of another project.
-    pub fn set_blind(&self, blind: bool) {
-        self.state.lock().blind = blind;
+    pub fn set_invisible(&self, invisible: bool) {
+        self.state.lock().invisible = invisible;
     }
 
-    /// Blocks every call until [`FakeCloud::open`].
-    pub fn hold(&self) {
+    /// Blocks every call until [`FakeCloud::resume`].
+    pub fn pause(&self) {
         self.open.send_replace(false);
     }
 
     /// Unblocks the blocked calls.
-    pub fn open(&self) {
+    pub fn resume(&self) {
         self.open.send_replace(true);
     }
 
@@ -211,12 +211,12 @@ impl State {
             return Err(error.clone());
         }
         let node = &query.node;
-        let blind = self.blind;
+        let invisible = self.invisible;
         if let Some(error) = self.faults.get_mut(&node.name).and_then(VecDeque::pop_front) {
             return Err(error);
         }
         let Some(id) = &node.provider_id else {
-            return Ok(match self.machines.get(&node.name).filter(|_| !blind) {
+            return Ok(match self.machines.get(&node.name).filter(|_| !invisible) {
                 Some(instance) => InstanceState::Present(instance.clone()),
                 None => InstanceState::Unresolved,
             });
@@ -226,7 +226,7 @@ impl State {
                 match self
                     .machines
                     .values()
-                    .find(|instance| !blind && &instance.provider_id == id)
+                    .find(|instance| !invisible && &instance.provider_id == id)
                 {
                     Some(instance) => InstanceState::Present(instance.clone()),
                     None => InstanceState::Absent,

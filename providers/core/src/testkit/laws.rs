@@ -86,8 +86,14 @@ pub trait Lawful: PartModel + Clone {
     /// The listings.
     fn directory(&self, truth: &Self::Truth) -> Self::Directory;
 
-    /// The model's inputs.
-    fn inputs(&self, truth: &Self::Truth, members: &[Member<Self>], cluster: &ClusterView) -> Self::Inputs;
+    /// The model's inputs of a part.
+    fn inputs(
+        &self,
+        truth: &Self::Truth,
+        key: &Self::Key,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> Self::Inputs;
 
     /// The cloud's reply to a step.
     fn reply(&self, change: &Self::Change, observed: &Self::Observed, ids: &Ids) -> Self::Reply;

@@ -81,7 +81,7 @@ impl FakeRoutes {
     }
 
     /// Makes every call fail until it is called with `None`.
-    pub fn break_down(&self, error: Option<Error>) {
+    pub fn fail_all(&self, error: Option<Error>) {
         self.0.lock().broken = error;
     }
 

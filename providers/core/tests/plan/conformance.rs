@@ -72,7 +72,7 @@ const EDITS: [Edit; 7] = [
     Edit::new("delete a listener", EditResult::Reverted),
     Edit::new("update a listener", EditResult::Reverted),
     Edit::new("delete a rule", EditResult::Reverted),
-    Edit::new("tag the balancer", EditResult::Kept),
+    Edit::new("tag the balancer", EditResult::Unchanged),
     Edit::new("create a balancer", EditResult::Foreign),
     Edit::new("create a rule", EditResult::Foreign),
 ];

@@ -84,7 +84,7 @@ async fn nodes_that_do_not_exist_or_are_of_another_cloud_are_no_proof() {
 #[tokio::test]
 async fn a_failed_lookup_is_an_error() {
     let cloud = FakeCloud::default();
-    cloud.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
+    cloud.fail_all(Some(Error::new(ErrorKind::Unavailable, "down")));
     assert!(first(&cloud, &cluster(&["fake://a"])).await.is_err());
 }
 

@@ -212,7 +212,7 @@ impl Lawful for Toy {
         }
     }
 
-    fn inputs(&self, _: &Truth, _: &[Member<Self>], _: &ClusterView) {}
+    fn inputs(&self, _: &Truth, _: &Key, _: &[Member<Self>], _: &ClusterView) {}
 
     fn reply(&self, change: &ToyChange, _: &Observed, ids: &Ids) -> Reply {
         let is_of =

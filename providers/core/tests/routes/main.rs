@@ -301,7 +301,7 @@ async fn an_unfinished_route_is_finished() {
 #[tokio::test]
 async fn a_failed_read_plans_no_change() {
     let routes = FakeRoutes::default();
-    routes.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
+    routes.fail_all(Some(Error::new(ErrorKind::Unavailable, "down")));
     let cloud = ccm_core::testkit::FakeCloud::default();
     let cidrs = ClusterCidrs::parse(SINGLE).unwrap();
     assert!(
@@ -309,7 +309,7 @@ async fn a_failed_read_plans_no_change() {
             .await
             .is_err()
     );
-    routes.break_down(None);
+    routes.fail_all(None);
     let (_, plan) = ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User)
         .await
         .unwrap();

@@ -142,8 +142,15 @@ impl Lawful for Model {
         truth.values().cloned().collect()
     }
 
-    fn inputs(&self, _: &Truth, _: &[Member<Self>], _: &ClusterView) -> Inputs {
-        Inputs::default()
+    fn inputs(&self, truth: &Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Inputs {
+        let existing = match key {
+            Key::Balancer(id) => truth.get(id).cloned().map(Arc::new),
+            Key::New(_) => None,
+        };
+        Inputs {
+            existing,
+            ..Inputs::default()
+        }
     }
 
     fn reply(&self, change: &Change, observed: &Observed, ids: &Ids) -> Reply {

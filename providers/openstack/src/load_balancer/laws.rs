@@ -289,7 +289,7 @@ impl Lawful for Model {
         Directory::new(balancers, groups, floating)
     }
 
-    fn inputs(&self, _: &Truth, members: &[PartMember], _: &ClusterView) -> Inputs {
+    fn inputs(&self, _: &Truth, _: &Key, members: &[PartMember], _: &ClusterView) -> Inputs {
         let found = ServiceInputs {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),

@@ -52,9 +52,9 @@ const EDITS: [Edit; 16] = [
     Edit::new("limit connections", EditResult::Reverted),
     Edit::new("change algorithm", EditResult::Reverted),
     Edit::new("change delay", EditResult::Reverted),
-    Edit::new("rename listener", EditResult::Kept),
-    Edit::new("drain member", EditResult::Kept),
-    Edit::new("tag listener", EditResult::Kept),
+    Edit::new("rename listener", EditResult::Unchanged),
+    Edit::new("drain member", EditResult::Unchanged),
+    Edit::new("tag listener", EditResult::Unchanged),
     Edit::new("create load balancer", EditResult::Foreign),
     Edit::new("add security group to port", EditResult::Foreign),
 ];

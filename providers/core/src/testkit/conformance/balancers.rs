@@ -141,7 +141,7 @@ pub enum EditResult {
     /// The next process reverts it: an object of ours was deleted, or a field that we set was changed.
     Reverted,
     /// It is kept until the load balancer is deleted: a field that the provider does not manage, or that users may set.
-    Kept,
+    Unchanged,
     /// It is never reverted: a foreign object. The edit works without a load balancer, too.
     Foreign,
 }

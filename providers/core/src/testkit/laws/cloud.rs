@@ -341,7 +341,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         let mut state = self.state.lock();
         state.members.insert(key.clone(), members.to_vec());
         state.cluster.clone_from(cluster);
-        Ok(self.model.inputs(&state.truth, members, cluster).into())
+        Ok(self.model.inputs(&state.truth, key, members, cluster).into())
     }
 
     async fn observe(&self, key: &L::Key, members: &[Member<L>], _: ReadOptions) -> Result<L::Observed> {

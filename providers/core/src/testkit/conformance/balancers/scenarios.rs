@@ -277,7 +277,7 @@ async fn foreign_objects_are_left_unchanged(subject: &dyn BalancerSubject) -> Ch
 }
 
 async fn edits_by_users_are_kept(subject: &dyn BalancerSubject) -> Checked {
-    for name in edits(subject, EditResult::Kept)? {
+    for name in edits(subject, EditResult::Unchanged)? {
         let about = about(name);
         let mut cluster = new_cluster(subject, 2).await?;
         let empty = subject.picture().await?;
