@@ -45,9 +45,17 @@ pub(crate) fn is_refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
 }
 
-/// Whether the API server answered that the object does not exist.
+/// Whether the API server answered that the object does not exist. Before 1.37 it also refuses every update of an object whose
+/// namespace was finalized by force; the object can be updated once the namespace exists again.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let lacks_namespace = status
+        .details
+        .as_ref()
+        .is_some_and(|found| found.kind == "namespaces");
+    status.code == 404 && !lacks_namespace
 }
 
 /// Asks about nodes: one answer for each, in their order, whatever the provider does.

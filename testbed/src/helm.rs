@@ -118,16 +118,24 @@ impl UpstreamCharts {
             .modules
             .get(&module)
             .with_context(|| format!("{module} is not in go.mod"))?;
-        let name = format!("{cloud}-cloud-controller-manager");
-        let chart = self.folder.path().join(&name);
-        copy_folder(&module.join("charts").join(&name), &chart)?;
-        if cloud == "openstack" {
-            let common = chart.join("charts/common");
-            fs::create_dir_all(common.join("templates"))?;
-            let about = "apiVersion: v2\nname: common\ntype: library\nversion: 2.14.1\n";
-            fs::write(common.join("Chart.yaml"), about)?;
-            fs::write(common.join("templates/_labels.tpl"), COMMON_LABELS)?;
-        }
-        Ok(chart)
+        copy_upstream_chart(cloud, module, self.folder.path())
     }
+}
+
+/// Copies the chart of a Go program from the sources of its module to a folder, with a stub of the library that it depends on.
+///
+/// # Errors
+/// When files cannot be copied.
+pub fn copy_upstream_chart(cloud: &str, module: &Path, folder: &Path) -> Result<PathBuf> {
+    let name = format!("{cloud}-cloud-controller-manager");
+    let chart = folder.join(&name);
+    copy_folder(&module.join("charts").join(&name), &chart)?;
+    if cloud == "openstack" {
+        let common = chart.join("charts/common");
+        fs::create_dir_all(common.join("templates"))?;
+        let about = "apiVersion: v2\nname: common\ntype: library\nversion: 2.14.1\n";
+        fs::write(common.join("Chart.yaml"), about)?;
+        fs::write(common.join("templates/_labels.tpl"), COMMON_LABELS)?;
+    }
+    Ok(chart)
 }

@@ -54,10 +54,16 @@ pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
         .output()
         .with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
+        // Some programs print errors as part of their results.
+        let printed = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
+        let error = printed
+            .iter()
+            .map(|text| text.trim())
+            .find(|text| !text.is_empty());
         bail!(
             "{program} failed ({}): {}",
             output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
+            error.unwrap_or_default()
         );
     }
     String::from_utf8(output.stdout).with_context(|| format!("{program} did not print UTF-8"))

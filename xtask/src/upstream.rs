@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     cargo::root,
-    helm::{Helm, newest_upstream},
+    helm::{Helm, copy_upstream_chart, newest_upstream},
     manifests,
 };
 use regex::Regex;
@@ -46,10 +46,20 @@ const UPSTREAM: [Upstream; 2] = [
     },
 ];
 
+/// Has the rights that this program does not need.
+const SECURITY: &str = "docs/security.md";
+
 pub(crate) fn run() -> Result<()> {
     let mut unknown = 0;
+    let mut unread = Vec::new();
     for upstream in &UPSTREAM {
-        let (version, source) = newest_upstream(upstream.cloud)?;
+        let (version, source) = match newest_upstream(upstream.cloud) {
+            Ok(newest) => newest,
+            Err(error) => {
+                unread.push(format!("{}: {error:#}", upstream.cloud));
+                continue;
+            }
+        };
         say(&format!("comparing with {} {version}", upstream.cloud));
         let mut report = |what: &str, names: BTreeSet<String>| {
             for name in names {
@@ -65,17 +75,18 @@ pub(crate) fn run() -> Result<()> {
             names.retain(|name| !reference.contains(&name.to_lowercase()));
             report("name", names);
         }
-        let chart = format!("charts/{}-cloud-controller-manager", upstream.cloud);
-        report(
-            "chart value",
-            unknown_values(upstream.cloud, &source.join(&chart))?,
-        );
-        report("rule", unknown_rules(upstream.cloud, &source.join(&chart))?);
+        let folder = tempfile::tempdir()?;
+        let chart = copy_upstream_chart(upstream.cloud, &source, folder.path())?;
+        report("chart value", unknown_values(upstream.cloud, &chart)?);
+        report("right", unknown_rights(upstream.cloud, &chart)?);
     }
     if unknown > 0 {
         bail!(
-            "{unknown} names of the Go programs are unknown here: support them, or add the reason to the references"
+            "{unknown} names of the Go programs are unknown here: support them, or add the reason to the references or, for a right, to {SECURITY}"
         );
+    }
+    if !unread.is_empty() {
+        bail!("no release was compared of {}", unread.join("; "));
     }
     Ok(())
 }
@@ -115,8 +126,8 @@ fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     Ok(theirs)
 }
 
-/// Rights that the role of the upstream chart grants, and that of this chart does not.
-fn unknown_rules(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
+/// Rights that the role of the upstream chart grants, and that of this chart does not, without those that it does not need.
+fn unknown_rights(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     let helm = Helm::new("")?;
     let rights = |chart: &Path, values: &[&str]| -> Result<BTreeSet<String>> {
         let chart = chart.display().to_string();
@@ -130,10 +141,30 @@ fn unknown_rules(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
         &root().join("deploy/chart"),
         &["templates/rbac.yaml", "--set", &format!("cloud={cloud}")],
     )?;
-    Ok(theirs.difference(&ours).cloned().collect())
+    let security = fs::read_to_string(root().join(SECURITY))?;
+    let unneeded: BTreeSet<_> = security.lines().flat_map(unneeded_rights).collect();
+    let missing = theirs
+        .difference(&ours)
+        .filter(|right| !unneeded.contains(*right));
+    Ok(missing.cloned().collect())
 }
 
-/// `verb resource.group` for every right that a role grants.
+/// The rights in a row of the table: `resource.group`, verbs, reason.
+fn unneeded_rights(row: &str) -> Vec<String> {
+    let mut cells = row.split('|').skip(1).map(str::trim);
+    let (Some(resource), Some(verbs)) = (cells.next(), cells.next()) else {
+        return Vec::new();
+    };
+    let resource = resource.trim_matches('`');
+    verbs.split(", ").map(|verb| right(verb, resource)).collect()
+}
+
+/// `verb resource.group`. The core group has no name.
+fn right(verb: &str, resource: &str) -> String {
+    format!("{verb} {}", resource.trim_end_matches('.'))
+}
+
+/// Every right that a role grants.
 fn rights_of(role: &Value) -> Vec<String> {
     let words = |rule: &Value, key: &str| -> Vec<String> {
         let words = rule[key].as_array().into_iter().flatten();
@@ -143,8 +174,8 @@ fn rights_of(role: &Value) -> Vec<String> {
     for rule in role["rules"].as_array().into_iter().flatten() {
         for group in words(rule, "apiGroups") {
             for resource in words(rule, "resources") {
-                let verbs = words(rule, "verbs").into_iter();
-                rights.extend(verbs.map(|verb| format!("{verb} {resource}.{group}")));
+                let (verbs, resource) = (words(rule, "verbs"), format!("{resource}.{group}"));
+                rights.extend(verbs.iter().map(|verb| right(verb, &resource)));
             }
         }
     }
