@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use ccm_core::{
     Environment,
     config::{Locations, Problems},
-    load_balancer::{ClusterView, Protocol, ServiceId, SessionAffinity},
+    load_balancer::{ClusterView, Ownership, Protocol, ServiceId, SessionAffinity},
     plan::objects::{Object, Objects},
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws,
@@ -50,13 +50,14 @@ const USERS: &str = "users";
 const STATUS: &str = "provisioning_status";
 /// Attributes that differ from run to run, or have lines of their own.
 const HIDDEN: [&str; 4] = ["vip_port_id", "vip_address", STATUS, "tags"];
+/// The tag that edits of other tags leave.
+const EDITED: &str = "edited";
 /// Attributes that keep the value that they were created with.
 const KEPT: [&str; 2] = ["name", "description"];
 
 /// Settings of Services: annotation and values, and whether they alone change what a Service has.
-const SETTINGS: [(&str, &[&str], bool); 13] = [
+const SETTINGS: [(&str, &[&str], bool); 12] = [
     (a::LOAD_BALANCER_ID, &[USERS], true),
-    (a::X_FORWARDED_FOR, &["true"], true),
     (a::TLS_CONTAINER_REF, &["containers/one", "containers/two"], true),
     (a::PROXY_PROTOCOL, &["true", "v2"], true),
     (a::INTERNAL, &["true"], true),
@@ -149,7 +150,13 @@ impl Lawful for Model {
             let timeout_seconds = None;
             service.session_affinity = SessionAffinity::ClientIp { timeout_seconds };
         });
-        let others = [created.collect(), vec![is_sticky], vec![Setting::source_ranges()]];
+        let forwards = Setting::annotation(a::X_FORWARDED_FOR, "true").shows("X-Forwarded-For");
+        let others = [
+            created.collect(),
+            vec![is_sticky],
+            vec![forwards],
+            vec![Setting::source_ranges()],
+        ];
         let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
         Clusters {
             names: CLUSTERS.to_vec(),
@@ -170,6 +177,7 @@ impl Lawful for Model {
             balancers.edit(name, move |balancer, number| {
                 let mut tags = tags(balancer);
                 edit(&mut tags, number);
+                tags.push(EDITED.to_owned());
                 set(balancer, "tags", tags);
             })
         };
@@ -199,7 +207,7 @@ impl Lawful for Model {
                 attached.for_each(|floating| set(floating, "port_id", ""));
             }),
             listeners.edit("give listener to another Service", |listener, number| {
-                set(listener, "tags", [tag(number)]);
+                set(listener, "tags", [tag(number), EDITED.to_owned()]);
             }),
             Edit::new("create listener", |truth: &mut Truth, number| {
                 let lacks_it = |tree: &&mut Objects<Kind>| tree.get(Kind::Listener, "tcp/80").is_none();
@@ -355,21 +363,27 @@ impl Lawful for Model {
             let is_others = is_created(balancer) && !ownership.allows_changes();
             let all_users = Owner::Services(users.clone()).foreign_if(is_others);
             let cluster = Owner::Cluster.foreign_if(is_others || !is_created(balancer));
-            let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
-                // Its children are found by the load balancer's tags.
-                true if users.iter().any(|user| user == tag) => Owner::service(tag),
-                true => Owner::Cluster,
-                false if tag.starts_with("t-") => all_users.clone(),
-                false => cluster.clone(),
-            };
+            let is_edited = |object: &Object<Kind>| texts(object, "tags").any(|tag| tag == EDITED);
             for object in &tree.all {
                 let listener = tree.get(Kind::Listener, &object.key);
+                let is_edited = is_edited(balancer) || listener.is_some_and(is_edited);
+                let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
+                    // Its children are found by the load balancer's tags.
+                    true if is_edited && !users.iter().any(|user| user == tag) => Owner::Cluster,
+                    true => Owner::service(tag),
+                    false if tag.starts_with("t-") => all_users.clone(),
+                    false => cluster.clone(),
+                };
                 let mut tags = listener.into_iter().flat_map(|listener| texts(listener, "tags"));
                 let owner = owner_of(tags.find(|tag| names::is_service_tag(tag)).unwrap_or_default());
                 picture.extend(objects::lines(object, &owner, [&HIDDEN, &KEPT], |_| false));
                 let line = |tag| Line::at_least(format!("{} has {tag}", object.title()), &owner_of(tag));
-                picture.extend(texts(object, "tags").map(line));
+                let tags = texts(object, "tags").filter(|tag| *tag != EDITED);
+                picture.extend(tags.map(line));
             }
+            let is_owned = ownership == Ownership::Ours || is_edited(balancer);
+            let text = format!("{} has the ownership tag: {is_owned}", balancer.title());
+            picture.push(Line::exact(text, &all_users));
             let has_floating = floating(&floating_ips, balancer).is_some();
             let text = format!("{} has a floating IP: {has_floating}", balancer.title());
             picture.push(Line::exact(text, &all_users));

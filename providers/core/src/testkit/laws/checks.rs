@@ -198,7 +198,7 @@ async fn build<L: Lawful>(model: &L, world: &ClusterSnapshot) -> Result<(Settled
     Ok((settled, cloud.truth()))
 }
 
-/// Every visible setting changes the objects of a Service.
+/// Every visible setting changes the objects of a Service, and shows its text.
 ///
 /// # Errors
 /// If one does not, or if a Service without settings has no objects.
@@ -218,12 +218,14 @@ pub fn effective<L: Lawful>(model: &L) -> Result<(), Broken> {
     if is_incomplete || usual.exact.is_empty() {
         return Err(broken(LAW, format!("a Service without settings has {usual:?}")));
     }
-    for (setting, world) in with_settings {
-        if served(&world)? == (false, usual.clone()) {
-            return Err(broken(
-                LAW,
-                format!("a Service with {setting} has {usual:?} as without"),
-            ));
+    for (setting, shown, world) in with_settings {
+        let (is_incomplete, with) = served(&world)?;
+        let is_same = !is_incomplete && with == usual;
+        let mut lines = with.exact.iter().chain(&with.at_least);
+        let is_shown = shown.is_empty() || lines.any(|line| line.contains(shown));
+        if is_same || !is_shown {
+            let how = format!("a Service with {setting} has {with:?}, and without it {usual:?}");
+            return Err(broken(LAW, how));
         }
     }
     Ok(())

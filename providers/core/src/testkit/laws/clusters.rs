@@ -55,6 +55,7 @@ pub struct Setting {
     annotations: Vec<(String, String)>,
     field: Option<fn(&mut ServiceView)>,
     is_visible: bool,
+    shown: &'static str,
 }
 
 impl Setting {
@@ -64,6 +65,7 @@ impl Setting {
             annotations: vec![(key.into(), value.into())],
             field: None,
             is_visible: true,
+            shown: "",
         }
     }
 
@@ -83,6 +85,7 @@ impl Setting {
             annotations: Vec::new(),
             field: Some(field),
             is_visible: true,
+            shown: "",
         }
     }
 
@@ -96,6 +99,14 @@ impl Setting {
     #[must_use]
     pub fn and(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.annotations.push((key.into(), value.into()));
+        self
+    }
+
+    /// The setting, with a text that the picture of a new Service contains. For a setting that changes several things, one of which
+    /// could be forgotten.
+    #[must_use]
+    pub fn shows(mut self, text: &'static str) -> Self {
+        self.shown = text;
         self
     }
 
@@ -190,8 +201,11 @@ impl Clusters {
             .boxed()
     }
 
-    /// A cluster with one Service without settings, and clusters where it has each of the visible settings.
-    pub(super) fn with_each_setting(&self) -> (ClusterSnapshot, Vec<(String, ClusterSnapshot)>) {
+    /// A cluster with one Service without settings, and clusters where it has each of the visible settings, with the name of the
+    /// setting and the text that it shows.
+    pub(super) fn with_each_setting(
+        &self,
+    ) -> (ClusterSnapshot, Vec<(String, &'static str, ClusterSnapshot)>) {
         let cluster = |settings: &[Setting]| {
             let ports = self.ports.get(..1).unwrap_or_default();
             let nodes = (0..NODES).map(|index| node(index, index, true, self.provider_id));
@@ -205,7 +219,7 @@ impl Clusters {
             .filter(|setting| setting.is_visible);
         let with = settings.map(|setting| {
             let name = format!("{setting:?}");
-            (name, cluster(std::slice::from_ref(setting)))
+            (name, setting.shown, cluster(std::slice::from_ref(setting)))
         });
         (cluster(&[]), with.collect())
     }
