@@ -181,7 +181,7 @@ impl Subject for FakeNetwork {
         )
     }
 
-    fn many_machines(&self) -> usize {
+    fn machine_count(&self) -> usize {
         8
     }
 }

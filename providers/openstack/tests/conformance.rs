@@ -23,12 +23,12 @@ struct Simulated {
     section: String,
     router: String,
     /// The number of other machines.
-    crowd: usize,
+    machine_count: usize,
 }
 
 impl Simulated {
     /// Adds lines to `[Route]`.
-    async fn new(crowd: usize, more: &str) -> Self {
+    async fn new(machine_count: usize, more: &str) -> Self {
         let id = "3d1c7a52-8f0b-4c55-a9d2-6e2f7b1c9a10";
         // No other client uses this cloud.
         let quota = "[Quota]\nnetwork-requests-per-second=1000\nnetwork-burst=1000";
@@ -48,7 +48,7 @@ impl Simulated {
             connected,
             section,
             servers: Mutex::default(),
-            crowd,
+            machine_count,
         }
     }
 }
@@ -97,8 +97,8 @@ impl Subject for Simulated {
         usize::try_from(self.connected.total()).ok()
     }
 
-    fn many_machines(&self) -> usize {
-        self.crowd
+    fn machine_count(&self) -> usize {
+        self.machine_count
     }
 }
 
@@ -213,7 +213,7 @@ impl Subject for Real {
         "openstack://5f3d3a3c-95d8-4b52-8a0c-0d6b7f0c3f11".to_owned()
     }
 
-    fn many_machines(&self) -> usize {
+    fn machine_count(&self) -> usize {
         // Each takes seconds.
         3
     }

@@ -42,7 +42,7 @@ pub trait Subject: Send + Sync {
     }
 
     /// How many machines the larger scenarios create; few if a machine takes seconds.
-    fn many_machines(&self) -> usize {
+    fn machine_count(&self) -> usize {
         20
     }
 }
@@ -353,7 +353,7 @@ async fn a_stopped_machine_is_off(subject: &dyn Subject) -> Checked {
 }
 
 async fn many_machines_cost_less_than_one_request_each(subject: &dyn Subject) -> Checked {
-    let names: Vec<_> = (0..subject.many_machines())
+    let names: Vec<_> = (0..subject.machine_count())
         .map(|i| format!("conf-machine-{i}"))
         .collect();
     for name in &names {

@@ -50,10 +50,10 @@ const USERS: &str = "users";
 const STATUS: &str = "provisioning_status";
 /// Attributes that differ from run to run, or have lines of their own.
 const HIDDEN: [&str; 4] = ["vip_port_id", "vip_address", STATUS, "tags"];
-/// The tag that edits of other tags leave.
-const EDITED: &str = "edited";
 /// Attributes that keep the value that they were created with.
 const KEPT: [&str; 2] = ["name", "description"];
+/// The tag that edits of other tags add.
+const EDITED: &str = "edited";
 
 /// Settings of Services: annotation and values, and whether they alone change what a Service has.
 const SETTINGS: [(&str, &[&str], bool); 12] = [
@@ -366,10 +366,10 @@ impl Lawful for Model {
             let is_edited = |object: &Object<Kind>| texts(object, "tags").any(|tag| tag == EDITED);
             for object in &tree.all {
                 let listener = tree.get(Kind::Listener, &object.key);
-                let is_edited = is_edited(balancer) || listener.is_some_and(is_edited);
+                let may_stay = is_edited(balancer) || listener.is_some_and(is_edited);
                 let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
-                    // Its children are found by the load balancer's tags.
-                    true if is_edited && !users.iter().any(|user| user == tag) => Owner::Cluster,
+                    // Its children are found by the load balancer's tags. If others changed those, they stay.
+                    true if may_stay && !users.iter().any(|user| user == tag) => Owner::Cluster,
                     true => Owner::service(tag),
                     false if tag.starts_with("t-") => all_users.clone(),
                     false => cluster.clone(),

@@ -20,7 +20,7 @@ impl<'a> RouteFixture<'a> {
             cidrs: ClusterCidrs::parse(CLUSTER_CIDR)?,
             nodes: Vec::new(),
         };
-        for i in 0..subject.many_machines().clamp(3, MAX_MACHINES) {
+        for i in 0..subject.machine_count().clamp(3, MAX_MACHINES) {
             let node = fixture.machine(&format!("conf-route-{i}"), i).await?;
             fixture.nodes.push(node);
         }
