@@ -258,7 +258,7 @@ mod tests {
             state
         };
         let now = sent + SECOND;
-        // Ours still: somebody set a label, or our own renewal was carried out and its answer lost.
+        // Still ours: another client set a label, or our own renewal was carried out and its response was lost.
         let ours = held_by("me", "2030-01-01T00:00:02.000000Z");
         let Step::Update(renewed) = leader().observe(Some(ours), now, clock()) else {
             panic!("not renewed")

@@ -303,9 +303,9 @@ impl PartCloud<Model> for Calls {
         let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
         // A listing that may be old does not prove that a load balancer is absent.
         let is_old = matches!(read.freshness, Freshness::AtMost(_));
-        let mut unproven = ids.iter().filter(|_| is_old);
+        let mut unverified = ids.iter().filter(|_| is_old);
         while balancer.is_none()
-            && let Some(id) = unproven.next()
+            && let Some(id) = unverified.next()
         {
             balancer = self.read(id, read.priority).await?;
         }
