@@ -268,6 +268,11 @@ impl<'a> AnnotationReader<'a> {
         self.get(key).unwrap_or(default).to_owned()
     }
 
+    /// The reader, for an annotation whose empty value is its default.
+    pub fn unless_empty(&mut self, key: &str) -> Option<&mut Self> {
+        self.given(key).map(|_| self)
+    }
+
     /// The value, if it is not empty.
     #[must_use]
     pub fn given(&self, key: &str) -> Option<String> {

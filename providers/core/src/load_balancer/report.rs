@@ -299,8 +299,8 @@ pub enum Effect {
 pub struct StepDescription {
     /// The kind of step, as a metric label: `listener_create`.
     pub label: &'static str,
-    /// The effect on the object. Before a step that creates, the engine ensures that the part was read in the same
-    /// pass, not from a cache.
+    /// The effect on the object. Before a step that creates or deletes, the engine ensures that the part was read within the
+    /// last 30 seconds.
     pub effect: Effect,
     /// The step in words: `create listener tcp/443 on load balancer kube_service_a_b_web`.
     pub sentence: String,

@@ -64,7 +64,7 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) blocked: Vec<Blocked>,
     pub(super) events: Vec<ServiceEvent>,
     pub(super) next: BTreeSet<M::Key>,
-    /// A step creates: the next read must not come from a cache.
+    /// A step creates or deletes: the next read must not come from a cache.
     needs_recent_read: bool,
 }
 
@@ -159,13 +159,14 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 let degraded = engine.model.degraded(&self.key, &self.members, &observed);
                 return degraded.map_or(Ok(PartState::Done), Err);
             }
-            let creates = planned
+            let needs_read = planned
                 .plan
                 .steps
                 .iter()
-                .any(|step| step.description.effect == Effect::Create);
-            if creates && !fresh && self.dry_run.is_none() {
-                // An object that a lost reply or a slow listing hides would be created twice.
+                .any(|step| step.description.effect != Effect::Change);
+            if needs_read && !fresh && self.dry_run.is_none() {
+                // An object that a lost reply or a slow listing hides would be created twice. One that another client uses by
+                // now would be deleted.
                 self.needs_recent_read = true;
                 continue;
             }

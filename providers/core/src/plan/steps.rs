@@ -248,7 +248,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 self.count_repeat("stale");
                 Ok(Applied::ReadAgain(error))
             }
-            kind if is_permanent(kind) && self.members.len() > 1 => match &step.description.service {
+            kind if is_permanent(kind) => match &step.description.service {
                 Some(service) if !self.frozen.contains_key(service) => {
                     self.count_repeat("frozen");
                     self.freeze(service, &error);

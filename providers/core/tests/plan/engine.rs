@@ -165,11 +165,11 @@ async fn a_create_that_fails_is_reported_and_later_parts_keep_their_objects_but_
     );
 }
 
-/// A balancer with a listener to create, which the cloud accepts and does not finish, and one to update.
-fn busy_balancer() -> Stage {
+/// A balancer with a listener to create, which the cloud accepts and does not finish, and an old listener of this owner.
+fn busy_balancer(owner: String) -> Stage {
     let mut balancer = own_balancer(0);
     let grey = Listener {
-        owner: tag(&id(0)),
+        owner,
         algorithm: "grey".to_owned(),
         nodes: ["n0".to_owned()].into(),
     };
@@ -185,7 +185,7 @@ fn busy_balancer() -> Stage {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_needs_no_idle_part_is_sent_before_the_cloud_has_finished() {
-    let stage = busy_balancer();
+    let stage = busy_balancer(tag(&id(0)));
     let report = stage.run("balancer/#10").await;
     assert_eq!(parked(&report).0, WAIT.poll);
     assert_eq!(
@@ -206,7 +206,7 @@ async fn a_step_that_needs_no_idle_part_is_sent_before_the_cloud_has_finished() 
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_fails_before_the_cloud_has_finished_is_planned_again_from_a_read() {
-    let stage = busy_balancer();
+    let stage = busy_balancer(tag(&id(0)));
     let quota = Error::new(ErrorKind::QuotaExceeded, "no more update");
     stage.answer("update", Answer::Fail(quota));
     let report = stage.run("balancer/#10").await;
@@ -227,7 +227,7 @@ async fn a_step_that_fails_before_the_cloud_has_finished_is_planned_again_from_a
 
 #[tokio::test(start_paused = true)]
 async fn after_an_accepted_change_fails_nothing_is_sent_before_a_read() {
-    let stage = busy_balancer();
+    let stage = busy_balancer(tag(&id(0)));
     stage.answer("update", Answer::Busy(Duration::from_secs(1)));
     stage.run("balancer/#10").await;
     stage.cloud.script.lock().observed.clear();
@@ -245,6 +245,16 @@ async fn after_an_accepted_change_fails_nothing_is_sent_before_a_read() {
         ["update listener 81 on balancer balancer_n_s0 blue"]
     );
     assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_with_a_blocked_difference_has_no_early_facts() {
+    let stage = busy_balancer("somebody".to_owned());
+    let report = stage.run("balancer/#10").await;
+    assert_eq!(parked(&report).0, WAIT.poll);
+    assert_eq!(report.blocked[0].service, Some(id(0)), "{report:?}");
+    assert!(report.next.is_empty(), "{report:?}");
+    assert!(stage.run("firewall").await.steps.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -380,6 +390,45 @@ async fn a_step_that_fails_permanently_freezes_only_its_service() {
         .copied()
         .collect();
     assert_eq!(listeners, [81].into());
+}
+
+#[tokio::test]
+async fn a_service_with_a_refused_step_follows_the_nodes() {
+    let mut stage = busy_balancer(tag(&id(0)));
+    let services = stage.world.services.iter().map(|service| (**service).clone());
+    stage.world = Arc::new(world(services.collect(), nodes([("n0", true), ("n1", true)])));
+    stage.cloud.script.lock().sends.clear();
+    for begin in ["create listener 80", "update listener 81"] {
+        let quota = Error::new(ErrorKind::QuotaExceeded, "no more");
+        stage.answer(begin, Answer::Fail(quota));
+    }
+    let report = stage.run("balancer/#10").await;
+    assert!(
+        matches!(report.members[0].state, MemberState::Refused(_)),
+        "{report:?}"
+    );
+    let listener = &stage.cloud.memory.truth().balancers[0].listeners[&81];
+    assert_eq!(listener.nodes, ["n0".to_owned(), "n1".to_owned()].into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_needs_a_recent_read() {
+    let truth = Truth {
+        balancers: vec![own_balancer(0)],
+        ..Truth::default()
+    };
+    let mut stage = stage(truth, vec![service(0, &[], &[])]);
+    stage.run("balancer/#10").await;
+    stage.cloud.script.lock().observed.clear();
+    let mut leaving = service(0, &[], &[]);
+    leaving.deleting = true;
+    stage.world = Arc::new(world(vec![leaving], nodes([("n0", true)])));
+    stage.run("firewall").await;
+    stage.run("balancer/#10").await;
+    assert!(stage.cloud.memory.truth().balancers.is_empty());
+    let observed = std::mem::take(&mut stage.cloud.script.lock().observed);
+    let (part, fresh) = observed.last().unwrap();
+    assert!(part.starts_with("balancer") && *fresh, "{observed:?}");
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ use super::super::events::Failure;
 /// Changes within this time share one discovery: answers that are read for one Service may serve the next.
 pub(super) const BURST: Duration = Duration::from_secs(2);
 
-/// For passes that only follow a change in the cluster, remembered answers of the cloud are used for this long. Objects that
-/// are written are read again anyway, and before a create the engine always reads.
+/// For passes that only follow a change in the cluster, remembered answers of the cloud are used for this long. Before it
+/// creates or deletes, the engine always reads.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
 
 /// Why a part is to be run. If there are several reasons, the greatest counts.

@@ -134,6 +134,8 @@ impl Answer {
             408 => (ErrorKind::Timeout, None),
             409 => (ErrorKind::Conflict, None),
             412 => (ErrorKind::Conflict, Some(Retry::Never)),
+            // Some APIs limit rates with 413, and then say when to try again. A proxy refuses large requests with it.
+            413 if later().is_none() => (ErrorKind::InvalidSpec, None),
             413 | 429 => (ErrorKind::RateLimited, later()),
             500.. => (ErrorKind::Unavailable, later()),
             _ => (ErrorKind::Unexpected, None),
@@ -222,6 +224,7 @@ mod tests {
             (422, Method::POST, InvalidSpec, None, Outcome::NotDone),
             (404, Method::GET, NotFound, None, Outcome::NotDone),
             (412, Method::PUT, Conflict, Some(Retry::Never), Outcome::NotDone),
+            (413, Method::PUT, RateLimited, wait, Outcome::NotDone),
             (429, Method::PUT, RateLimited, wait, Outcome::NotDone),
             (501, Method::PUT, Unsupported, None, Outcome::NotDone),
             (503, Method::PUT, Unavailable, wait, Outcome::Unknown),
@@ -231,6 +234,8 @@ mod tests {
             let error = answer.error(&target(), kind, "", "x-request-id");
             assert_eq!((error.kind(), error.outcome()), (kind, outcome), "{status}");
         }
+        let too_large = answer(413, "").kind(&Method::PUT);
+        assert_eq!(too_large, (InvalidSpec, None), "a proxy refuses the size");
         let error = |message| answer(404, "").error(&target(), NotFound, message, "x-request-id");
         assert_eq!(
             error("no such machine").to_string(),
