@@ -227,6 +227,8 @@ pub(crate) struct FrozenService {
 pub(crate) struct LeavingService {
     pub(crate) owner: Owner,
     pub(crate) keep_floating_ip: bool,
+    /// Whether it has another load balancer.
+    pub(crate) has_moved: bool,
 }
 
 /// The security groups of node ports.
@@ -318,6 +320,7 @@ fn balancer(
             (Membership::Leaving, _) => desired.leaving.push(LeavingService {
                 owner,
                 keep_floating_ip: spec::keeps_floating_ip(service),
+                has_moved: service.wants_load_balancer(),
             }),
             (Membership::Active, Some((spec, found))) => {
                 desired.active.push(active(

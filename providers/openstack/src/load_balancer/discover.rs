@@ -16,6 +16,7 @@ use super::{
     observe::ListenerKey,
     part::{Key, PartMember},
     reads::Reads,
+    responses::LoadBalancer,
     secrets::SecretRef,
     spec::BalancerSpec,
     subnets::SubnetFilter,
@@ -73,7 +74,8 @@ pub(super) async fn inputs(
                     cluster,
                     settings,
                     read,
-                    known_subnet: known_subnet(reads, key, member, read).await?,
+                    balancer: inputs.balancer.as_deref(),
+                    known_subnet: known_subnet(key, inputs.balancer.as_deref(), member),
                 };
                 let found = match key {
                     Key::Group(_) => found.for_group(service, &spec, member).await,
@@ -130,18 +132,18 @@ struct Finder<'a> {
     cluster: &'a ClusterView,
     settings: &'a LoadBalancing,
     read: ReadOptions,
+    /// The part's load balancer.
+    balancer: Option<&'a LoadBalancer>,
     /// The subnet of an existing virtual address; empty if there is none.
     known_subnet: String,
 }
 
 /// The subnet of the virtual address of a part's load balancer.
-async fn known_subnet(reads: &Reads, key: &Key, member: &PartMember, read: ReadOptions) -> Result<String> {
-    if let Key::Balancer(id) = key {
-        let listing = reads.load_balancers(None, read).await?;
-        let balancer = listing.by_id(id);
-        return Ok(balancer.map_or_else(String::new, |found| found.vip_subnet_id.clone()));
+fn known_subnet(key: &Key, balancer: Option<&LoadBalancer>, member: &PartMember) -> String {
+    match key {
+        Key::Balancer(_) => balancer.map_or_else(String::new, |found| found.vip_subnet_id.clone()),
+        _ => vip_subnet_of(member),
     }
-    Ok(vip_subnet_of(member))
 }
 
 /// The subnet of the virtual address from the member's other parts; empty if they have none.
@@ -162,9 +164,19 @@ impl Finder<'_> {
         self.certificate(spec).await?;
         let mut found = self.subnets(spec).await?;
         if !spec.internal && spec.family != Some(IpFamily::V6) {
-            self.floating(spec, &mut found).await?;
+            match self.floating(spec, &mut found).await {
+                // An attached one stays, whatever subnets the Service names.
+                Err(error) if error.kind() == ErrorKind::InvalidSpec && self.has_floating().await? => {}
+                result => result?,
+            }
         }
         Ok(found)
+    }
+
+    async fn has_floating(&self) -> Result<bool> {
+        let port = self.balancer.map_or("", |balancer| &balancer.vip_port_id);
+        let listing = self.reads.floating_ips(Some(port), self.read).await?;
+        Ok(!port.is_empty() && listing.by_key(port).next().is_some())
     }
 
     async fn for_group(
@@ -177,11 +189,8 @@ impl Finder<'_> {
         if found.member_subnet.is_empty() {
             found.member_subnet = vip_subnet_of(member);
         }
-        let subnet = self
-            .reads
-            .discovery
-            .subnet(&found.member_subnet, self.read.priority);
-        let subnet = subnet.await?;
+        let (discovery, priority) = (&self.reads.discovery, self.read.priority);
+        let subnet = discovery.subnet(&found.member_subnet, priority).await?;
         let Some(subnet) = &*subnet else {
             return Err(invalid(format!(
                 "the subnet {:?} of the members of Service {} does not exist",
@@ -197,12 +206,8 @@ impl Finder<'_> {
             return Ok(());
         }
         let secret = SecretRef::parse(&spec.tls)?;
-        if self
-            .reads
-            .discovery
-            .secret_exists(&secret, self.read.priority)
-            .await?
-        {
+        let (discovery, priority) = (&self.reads.discovery, self.read.priority);
+        if discovery.secret_exists(&secret, priority).await? {
             return Ok(());
         }
         Err(invalid(format!(

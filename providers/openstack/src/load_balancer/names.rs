@@ -86,6 +86,13 @@ pub(crate) fn tag_of_floating_ip(description: &str) -> Option<&str> {
     Some(tag)
 }
 
+/// The description of a floating IP without the ownership tag.
+pub(crate) fn untagged_floating_ip(description: &str) -> &str {
+    let tag = tag_of_floating_ip(description).map(|tag| format!(" ({tag})"));
+    let untagged = tag.and_then(|tag| description.strip_suffix(&*tag));
+    untagged.unwrap_or(description)
+}
+
 /// Whether this is the name of the Service's load balancer, or its tag, under any cluster name.
 pub(crate) fn is_tag_of(tag: &str, service: &ServiceId) -> bool {
     is_service_tag(tag) && cluster_of(tag).is_some_and(|cluster| load_balancer(cluster, service) == tag)

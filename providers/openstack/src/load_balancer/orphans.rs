@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::{ClusterSnapshot, ServiceId, ServiceView},
+    load_balancer::{ClusterSnapshot, ServiceId},
     plan::Orphan,
 };
 
@@ -37,43 +37,26 @@ impl ServiceTags<'_> {
 
 /// Finds the orphans. They are load balancers with this cluster's ownership tag and without a Service, listeners of
 /// missing Services on shared load balancers, and security groups of missing Services. Floating IPs with this cluster's
-/// ownership tag and without a port and a Service are orphans, too: creations failed, or a deleted Service kept them.
+/// ownership tag and without a port and a Service are orphans, too: creations failed.
 pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
+    let (cluster, ownership_tag) = (&*snapshot.cluster.name, &snapshot.cluster.ownership_tag);
     let mut tags = ServiceTags {
         snapshot,
         by_cluster: BTreeMap::new(),
     };
-    let id_of = |service: &'_ ServiceView| {
-        service
-            .annotation(annotations::LOAD_BALANCER_ID)
-            .map(str::to_owned)
-    };
-    let named: BTreeSet<String> = snapshot
-        .services
-        .iter()
-        .filter_map(|service| id_of(service))
-        .collect();
+    let services = || snapshot.services.iter();
+    let named = services().filter_map(|service| service.annotation(annotations::LOAD_BALANCER_ID));
+    let named: BTreeSet<&str> = named.collect();
     let mut orphans = Vec::new();
     for (id, entry) in directory.balancers() {
-        let of_services: Vec<&String> = entry
-            .tags
-            .iter()
-            .filter(|tag| names::is_service_tag(tag))
-            .collect();
-        let missing: Vec<&String> = of_services
-            .iter()
-            .copied()
-            .filter(|tag| !tags.contains(tag))
-            .collect();
-        let ownership = snapshot
-            .cluster
-            .ownership_tag
-            .ownership(entry.tags.iter().map(String::as_str));
-        let is_used = missing.len() < of_services.len() || named.contains(id);
+        let of_services = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
+        let missing: Vec<&String> = of_services.clone().filter(|tag| !tags.contains(tag)).collect();
+        let ownership = ownership_tag.ownership(entry.tags.iter().map(String::as_str));
+        let is_used = missing.len() < of_services.count() || named.contains(&**id);
         if is_used && ownership.allows_changes() {
             let ours = missing
                 .iter()
-                .filter(|tag| names::cluster_of(tag) == Some(&*snapshot.cluster.name));
+                .filter(|tag| names::cluster_of(tag) == Some(cluster));
             orphans.extend(ours.map(|tag| Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
@@ -83,29 +66,22 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
             orphans.push(Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("load balancer {} ({id})", entry.name),
-                deletable: is_of_cluster_alone(entry, &snapshot.cluster.name),
+                deletable: is_of_cluster_alone(entry, cluster),
             });
         }
     }
-    let known: BTreeSet<String> = snapshot
-        .services
-        .iter()
-        .map(|service| names::security_group(&service.id))
-        .collect();
+    let known = services().map(|service| names::security_group(&service.id));
+    let known: BTreeSet<String> = known.collect();
     let groups = directory.groups().filter(|(name, description)| {
-        names::is_security_group_of_cluster(description, &snapshot.cluster.name) && !known.contains(*name)
+        names::is_security_group_of_cluster(description, cluster) && !known.contains(*name)
     });
     orphans.extend(groups.map(|(name, _)| Orphan {
         key: Key::Group(name.clone()),
         what: format!("security group {name}"),
         deletable: false,
     }));
-    let known: BTreeSet<String> = snapshot
-        .services
-        .iter()
-        .map(|service| names::floating_ip_subject(&service.id))
-        .collect();
-    let ownership_tag = &snapshot.cluster.ownership_tag;
+    let known = services().map(|service| names::floating_ip_subject(&service.id));
+    let known: BTreeSet<String> = known.collect();
     let floating = directory.floating().filter_map(|(address, description)| {
         let subject =
             names::subject_of_floating_ip(description).filter(|subject| !known.contains(*subject))?;
@@ -116,7 +92,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         ownership.allows_orphan_deletion().then_some((address, service))
     });
     orphans.extend(floating.map(|(address, service)| Orphan {
-        key: Key::New(names::load_balancer(&snapshot.cluster.name, &service)),
+        key: Key::New(names::load_balancer(cluster, &service)),
         what: format!("floating IP {address} of Service {service}"),
         deletable: false,
     }));
@@ -135,7 +111,7 @@ fn is_of_cluster_alone(entry: &Entry, cluster: &str) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use ccm_core::load_balancer::{ClusterTag, ClusterView, OwnershipTag};
+    use ccm_core::load_balancer::{ClusterTag, ClusterView, OwnershipTag, ServiceView};
 
     use super::*;
 

@@ -8,9 +8,12 @@ mod site;
 
 use std::collections::BTreeSet;
 
-use ccm_core::plan::{
-    Plan,
-    objects::{self, Action, Attributes, Object, Objects},
+use ccm_core::{
+    load_balancer::Ownership,
+    plan::{
+        Plan,
+        objects::{self, Action, Attributes, Object, Objects},
+    },
 };
 
 use self::site::{BalancerPlan, Site, UNUSED, blocked};
@@ -63,12 +66,12 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
 }
 
 fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> BalancerPlan {
-    let each = desired.active.iter();
+    let services = desired.active.iter().map(|active| &active.owner.service);
     Plan {
-        steps: Vec::new(),
-        blocked: each
-            .map(|active| blocked(Some(&active.owner.service), field, have, want))
+        blocked: services
+            .map(|service| blocked(Some(service), field, have, want))
             .collect(),
+        ..Plan::default()
     }
 }
 
@@ -132,7 +135,7 @@ fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) ->
     if site.created && !site.ownership.allows_changes() {
         refused(desired, &site.balancer.title(), "another cluster's", "ours")
     } else if site.is_leaving() {
-        delete(site, is_broken)
+        delete_or_keep(site, is_broken)
     } else if !is_broken {
         change(site, snapshot)
     } else if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
@@ -145,6 +148,23 @@ fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) ->
     } else {
         let field = format!("state of {}", site.balancer.title());
         refused(desired, &field, "ERROR", "ACTIVE")
+    }
+}
+
+/// The Go program leaves a load balancer unchanged when its Service moves to another one, and people may still use it.
+fn delete_or_keep(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
+    let leaving = &site.desired.leaving;
+    if site.ownership == Ownership::Ours || !leaving.iter().all(|leaving| leaving.has_moved) {
+        return delete(site, is_broken);
+    }
+    let kept = leaving.iter().map(|leaving| {
+        let service = Some(&leaving.owner.service);
+        let observed = "of a Service that has another one, and without this cluster's ownership tag";
+        blocked(service, &site.balancer.title(), observed, "deleted by hand")
+    });
+    Plan {
+        blocked: kept.collect(),
+        ..Plan::default()
     }
 }
 
@@ -249,10 +269,8 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let ownership_tag = desired
         .ownership_tag
         .for_update(&site.ownership, due && site.created && site.is_own() && can_tag);
-    let add: Vec<_> = missing
-        .into_iter()
-        .chain(ownership_tag.map(ToString::to_string))
-        .collect();
+    let ownership_tag = ownership_tag.map(ToString::to_string);
+    let add: Vec<_> = missing.into_iter().chain(ownership_tag).collect();
     // Tags are added first and removed last, so that a restarted process finds the remaining work by them.
     let mut tags = site.tags.clone();
     let step = |tags: &[String], verb: &str, which: &[String]| {

@@ -239,6 +239,7 @@ impl Reads {
             self.shared(&self.pools, id, &[], read)
         )?;
         let listing = pools;
+        self.members.prune(&listing);
         let pools: Vec<_> = listing.by_key(&balancer.id).cloned().collect();
         let as_of = pools
             .iter()

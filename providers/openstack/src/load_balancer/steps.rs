@@ -118,10 +118,8 @@ fn fold_balancer(
     change: &objects::Change<Kind>,
     reply: Option<&objects::Reply<Kind>>,
 ) {
-    let port = objects
-        .of(Kind::Balancer)
-        .next()
-        .map(|balancer| balancer.text("vip_port_id"));
+    let balancer = objects.of(Kind::Balancer).next();
+    let port = balancer.map(|balancer| balancer.text("vip_port_id"));
     let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
     objects.fold(change, reply);
     match (&change.action, port) {

@@ -99,6 +99,33 @@ fn asking(annotations: &[(&str, &str)]) -> ServiceView {
 }
 
 #[tokio::test]
+async fn an_address_stays_if_no_subnet_fits_any_more() {
+    let (mut stage, _) = stage().await;
+    stage.services = vec![asking(&[("floating-subnet", "blue")])];
+    stage.settle().await;
+    annotate(
+        stage.service("web"),
+        &annotation_key("floating-subnet"),
+        Some("green"),
+    );
+    stage.service("web").ports = service("web", &[80, 81]).ports;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(place(&stage.address("web")), "blue");
+    assert_eq!(stage.balancers()[0].listeners.len(), 2);
+    // A new address needs a subnet.
+    let mut other = asking(&[("floating-subnet", "green")]);
+    other.id = service("other", &[80]).id;
+    stage.services.push(other);
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(
+        complaints.contains("fits floating-subnet \"green\""),
+        "{complaints}"
+    );
+}
+
+#[tokio::test]
 async fn subnets_by_id_name_and_tags() {
     let (mut stage, ids) = stage().await;
     for (annotations, expected) in [

@@ -105,6 +105,16 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     stage.settle().await;
     assert!(stage.balancers().is_empty());
     assert_eq!(stage.sim.call_counts().get("floatingip_delete"), None);
+
+    // A later Service of the same name gets another one, and does not delete the kept one.
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    assert_ne!(stage.address("web"), public);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    let remaining = stage.sim.floating_ips();
+    let remaining: Vec<_> = remaining.iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(remaining, [public]);
 }
 
 #[tokio::test]

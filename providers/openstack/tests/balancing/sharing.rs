@@ -221,6 +221,28 @@ async fn a_service_moves_to_another_load_balancer_and_back() {
 }
 
 #[tokio::test]
+async fn a_load_balancer_that_a_service_left_before_the_takeover_is_reported() {
+    let (mut stage, mine) = with_a_users().await;
+    let client = OtherClient::of(&stage.sim).await;
+    let left = client.balancer("kube_service_kubernetes_shop_web").await;
+    push(&mut stage, "web", &[80], &mine);
+    stage.settle().await;
+    assert_eq!(listeners(&stage, &mine), [80, 9999]);
+    assert_eq!(listeners(&stage, &left), [9999]);
+    let blocked = stage.reports.iter().flat_map(|report| &report.blocked);
+    let blocked: Vec<_> = blocked.map(|blocked| &blocked.field).collect();
+    assert!(
+        blocked[0].contains("kube_service_kubernetes_shop_web"),
+        "{blocked:?}"
+    );
+    // It is deleted with the Service, as by the Go program.
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.services.is_empty(), "{:?}", stage.complaints());
+    assert_eq!(stage.balancers().len(), 1);
+}
+
+#[tokio::test]
 async fn the_same_load_balancer_named_by_id_and_by_name_is_one() {
     let (mut stage, id) = with_a_users().await;
     push(&mut stage, "by-id", &[80], &id);

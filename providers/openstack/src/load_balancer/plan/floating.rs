@@ -1,6 +1,9 @@
 //! Floating IPs. An attached one always stays, whatever networks and addresses the Service names.
 
-use ccm_core::plan::objects::{Action, Attributes, Object, Objects};
+use ccm_core::{
+    load_balancer::{Ownership, OwnershipTag},
+    plan::objects::{Action, Attributes, Object, Objects},
+};
 use serde_json::Value;
 
 use super::site::{BalancerPlan, Site, Step, blocked};
@@ -34,11 +37,22 @@ fn step(balancer: &str, floating: &Object<Kind>, action: Action<Kind>) -> Step {
     floating.step(action)
 }
 
-fn update(port: impl Into<Value>) -> Action<Kind> {
+fn update(attribute: &'static str, value: impl Into<Value>) -> Action<Kind> {
     Action::Update(
         Kind::Floating.update(),
-        Attributes::from([("port_id", port.into())]),
+        Attributes::from([(attribute, value.into())]),
     )
+}
+
+/// Deletes a floating IP with its Service, or keeps it. A kept one loses the ownership tag, so that a later Service of the same
+/// name does not take and delete it.
+fn let_go(floating: &Object<Kind>, keep: bool, ownership_tag: &OwnershipTag) -> Option<Action<Kind>> {
+    if !keep {
+        return Some(Action::Delete(false));
+    }
+    let is_ours = observe::ownership_of_floating(floating, ownership_tag) == Ownership::Ours;
+    let description = names::untagged_floating_ip(floating.text("description"));
+    is_ours.then(|| update("description", description))
 }
 
 fn new(site: &Site<'_>, desired: &DesiredFloatingIp, network: &str) -> Step {
@@ -89,7 +103,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             let action = if is_created(site, have) && !owner.keep_floating_ip {
                 Action::Delete(false)
             } else {
-                update(Value::Null)
+                update("port_id", Value::Null)
             };
             let step = step(site.name, have, action).for_service(service);
             plan.steps.push(step.because("the Service is internal"));
@@ -110,7 +124,8 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     });
     match (existing, &desired.network) {
         (Some(existing), _) if is_free(existing) => {
-            let step = step(site.name, existing, update(site.balancer.text("vip_port_id")));
+            let port = site.balancer.text("vip_port_id");
+            let step = step(site.name, existing, update("port_id", port));
             plan.steps
                 .push(step.for_service(service).because("it is attached"));
         }
@@ -126,7 +141,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     }
 }
 
-/// Deletes the floating IPs of a load balancer that is being deleted.
+/// Deletes or keeps the floating IP of a load balancer that is being deleted.
 pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     let leaving = &site.desired.leaving;
     let owner = leaving.iter().find(|leaving| site.owned_by(&leaving.owner));
@@ -136,21 +151,24 @@ pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     };
     if let Some(have) = observe::floating(site.objects, site.balancer)
         && is_created(site, have)
-        && !decides.keep_floating_ip
+        && let Some(action) = let_go(have, decides.keep_floating_ip, &site.desired.ownership_tag)
     {
-        plan.steps.push(step(site.name, have, Action::Delete(false)));
+        plan.steps.push(step(site.name, have, action));
     }
     sweep(site.desired, site.objects, plan);
 }
 
-/// Deletes the floating IPs of leaving Services that are not attached: their load balancer was deleted before.
+/// Deletes or keeps the floating IPs of leaving Services that are not attached: their load balancer was deleted before.
 pub(super) fn sweep(desired: &DesiredBalancer, objects: &Objects<Kind>, plan: &mut BalancerPlan) {
-    for leaving in desired.leaving.iter().filter(|leaving| !leaving.keep_floating_ip) {
+    for leaving in &desired.leaving {
         let is_left = |floating: &&Object<Kind>| {
             is_free(floating) && leaving.owner.created(floating, &desired.ownership_tag)
         };
         for floating in objects.of(Kind::Floating).filter(is_left) {
-            let step = step(&leaving.owner.tag, floating, Action::Delete(false));
+            let Some(action) = let_go(floating, leaving.keep_floating_ip, &desired.ownership_tag) else {
+                continue;
+            };
+            let step = step(&leaving.owner.tag, floating, action);
             let step = step.for_service(Some(&leaving.owner.service));
             plan.steps.push(step.because("it is not attached"));
         }

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use ccm_core::client::Listing;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -56,12 +57,8 @@ impl KnownMembers {
     }
 
     fn ids(&self) -> BTreeSet<&MemberId> {
-        self.members
-            .iter()
-            .map(|member| &member.id)
-            .filter(|id| !id.is_empty())
-            .chain(&self.unnamed)
-            .collect()
+        let ids = self.members.iter().map(|member| &member.id);
+        ids.filter(|id| !id.is_empty()).chain(&self.unnamed).collect()
     }
 
     /// The number of members whose IDs are not known.
@@ -76,11 +73,8 @@ impl KnownMembers {
             return false;
         }
         let known = self.ids();
-        let new: Vec<MemberId> = listed
-            .iter()
-            .filter(|id| !known.contains(*id))
-            .map(|id| (*id).clone())
-            .collect();
+        let new = listed.iter().filter(|id| !known.contains(*id));
+        let new: Vec<MemberId> = new.map(|id| (*id).clone()).collect();
         if self.unnamed.len() + new.len() != self.sent() {
             return false;
         }
@@ -91,12 +85,8 @@ impl KnownMembers {
 
     fn retain(&mut self, stays: impl Fn(&Member) -> bool) {
         if !self.members.iter().all(&stays) {
-            self.members = self
-                .members
-                .iter()
-                .filter(|member| stays(member))
-                .cloned()
-                .collect();
+            let members = self.members.iter();
+            self.members = members.filter(|member| stays(member)).cloned().collect();
         }
     }
 }
@@ -138,11 +128,11 @@ impl Members {
     pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
         let mut store = self.0.lock();
         let before = store.pools.remove(pool).unwrap_or_default();
-        let ids: HashMap<_, _> = before
+        let ids = before
             .members
             .iter()
-            .map(|member| (member.identity(), &member.id))
-            .collect();
+            .map(|member| (member.identity(), &member.id));
+        let ids: HashMap<_, _> = ids.collect();
         let members = members.into_iter().map(|member| {
             let same = ids.get(&member.identity());
             let id = same.map(|id| (*id).clone()).unwrap_or_default();
@@ -203,6 +193,16 @@ impl Members {
             return false;
         }
         true
+    }
+
+    /// Drops the members of older pools that the listing does not have. Those of another project are read again.
+    pub(super) fn prune(&self, listed: &Listing<Pool>) {
+        let mut store = self.0.lock();
+        if store.pools.len() > 2 * listed.len() {
+            let is_newer = |id: &str, known: &KnownMembers| known.since >= Some(listed.as_of(id));
+            let pools = &mut store.pools;
+            pools.retain(|id, known| listed.by_id(id).is_some() || is_newer(id, known));
+        }
     }
 
     /// Drops the members of a pool after a write without an answer, or after its deletion.
@@ -336,6 +336,17 @@ mod tests {
         assert_eq!(known(&members, &["b"]).unwrap(), ["b@10.0.0.2"]);
         members.forget("p");
         assert!(known(&members, &["b"]).is_none());
+    }
+
+    #[test]
+    fn members_of_pools_that_no_longer_exist_are_dropped() {
+        let members = two();
+        let older = Listing::from_iter([]);
+        let newer = two();
+        newer.prune(&older);
+        assert!(known(&newer, &["a", "b"]).is_some());
+        members.prune(&older);
+        assert!(known(&members, &["a", "b"]).is_none());
     }
 
     #[test]
