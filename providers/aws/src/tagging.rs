@@ -190,14 +190,17 @@ impl Tagger {
         info!(controller = NAME, tags, "Controller started");
         let mut resync = Instant::now() + RESYNC;
         let (mut batch, mut due) = (Vec::new(), Instant::now());
+        let mut is_allowed = self.bucket.is_none();
         loop {
             // Running calls end before the process does.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 Some(change) = changes.recv() => self.changed(change),
-                id = self.queue.next(), if batch.len() < TAGGED_RESOURCES => {
+                () = self.allowed(), if !is_allowed => is_allowed = true,
+                id = self.queue.next(), if is_allowed && batch.len() < TAGGED_RESOURCES => {
                     batch.push(id);
+                    is_allowed = self.bucket.is_none();
                     due = Instant::now() + IDLE;
                 }
                 () = sleep_until(due), if !batch.is_empty() => self.handle(std::mem::take(&mut batch)).await,
@@ -206,6 +209,15 @@ impl Tagger {
                     resync = Instant::now() + RESYNC;
                 }
             }
+        }
+    }
+
+    /// Waits until the rate limit allows one more instance.
+    async fn allowed(&self) {
+        if let Some(bucket) = &self.bucket {
+            let mut permit = bucket.acquire(Priority::User).await;
+            permit.begin();
+            permit.accepted();
         }
     }
 
@@ -238,13 +250,6 @@ impl Tagger {
 
     /// Tags the instances of nodes without the label and writes the label; untags all others.
     async fn handle(&self, batch: Vec<String>) {
-        if let Some(bucket) = &self.bucket {
-            for _ in &batch {
-                let mut permit = bucket.acquire(Priority::Background).await;
-                permit.begin();
-                permit.accepted();
-            }
-        }
         let (mut nodes, mut untagged) = (HashMap::new(), Vec::new());
         for id in batch {
             let Some(name) = self.instances.get(&id) else {

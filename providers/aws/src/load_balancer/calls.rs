@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{
     desired::Observed,
-    kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, RULES, TARGETS, tag_map},
+    kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, RULES, Rule, TARGETS, tag_map},
     listings::{Listings, Network, Snapshot},
     model::{Directory, Inputs, Model, PartMember, Reply},
     names,
@@ -133,16 +133,19 @@ impl Calls {
         }
     }
 
-    /// Revokes the rules of the cluster's security groups whose source is a group that cannot be deleted because of them.
+    /// Revokes the rules whose source is a group that cannot be deleted because of them. In security groups without the
+    /// cluster's tag, only those of classic load balancers.
     async fn revoke_references(&self, id: &str, priority: Priority) -> Result<()> {
-        let freshness = Freshness::AtMost(NETWORK_AGE);
-        let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
-        for group in listings.all(Kind::Group).filter(|group| group.id != id) {
-            let is_reference = |entry: &Entry| entry.rule().is_some_and(|rule| rule.source == id);
+        let client = self.nodes.api.at(priority);
+        let filter = [("ip-permission.group-id", vec![id.to_owned()])];
+        for group in client.security_groups(&filter).await? {
+            let is_ours = self.nodes.site.cluster.has(&tag_map(&group));
+            let is_revoked = |rule: &Rule| rule.source == id && (is_ours || rule.protocol == "-1");
+            let is_reference = |entry: &Entry| entry.rule().is_some_and(is_revoked);
             let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
             let refs: Vec<_> = refs.iter().filter_map(Entry::rule).collect();
             if !refs.is_empty() {
-                let revoked = self.nodes.api.at(priority).revoke(&group.id, &refs).await;
+                let revoked = client.revoke(&group.id, &refs).await;
                 accept(revoked, ErrorKind::NotFound, ())?;
                 self.listings.set_rules(&group.id, rest.into());
             }
@@ -175,10 +178,17 @@ impl Calls {
             [] => subnets::discovered(network, spec.internal, &self.nodes.site),
             names => subnets::named(names, &network.subnets),
         };
-        match choose(&*self.listings.network(NETWORK_AGE, priority).await?) {
-            Err(_) => Ok(choose(&*self.listings.network(MISSING_AGE, priority).await?)),
-            found => Ok(found),
+        let mut found = choose(&*self.listings.network(NETWORK_AGE, priority).await?);
+        if found.is_err() {
+            found = choose(&*self.listings.network(MISSING_AGE, priority).await?);
         }
+        let is_network = Flavor::of(service, &self.settings) == Flavor::Network;
+        Ok(
+            found.and_then(|subnets| match spec.wrong_addresses(subnets.len()) {
+                Some(problem) if is_network => Err(problem),
+                _ => Ok(subnets),
+            }),
+        )
     }
 }
 
@@ -282,13 +292,15 @@ impl BalancerRead<'_> {
     /// Adds the security groups that only this load balancer uses, and replaces their IDs by their names.
     fn add_own_groups(&self, objects: &mut Vec<Object>) {
         let Calls { nodes, listings, .. } = self.calls;
-        let cluster = listings.cluster().name;
+        let name = listings.cluster().name;
         let names = self.members.iter().map(|member| &member.service.id);
-        let names = names.map(|service| names::group(&cluster, service));
+        let names = names.map(|service| names::group(&name, service));
         let own = [names::classic_group(self.name), self.name.to_owned()];
         let names: Vec<_> = names.chain(own).collect();
         let groups = names.iter().flat_map(|name| self.listed.named(Kind::Group, name));
-        let groups = groups.filter(|group| nodes.site.cluster.owns(&tag_map(group)));
+        let cluster = &nodes.site.cluster;
+        // Without a cluster id, all groups count as the cluster's.
+        let groups = groups.filter(|group| cluster.key().is_none() || cluster.owns(&tag_map(group)));
         let groups: Vec<_> = groups.map(|group| listings.tagged(group)).collect();
         for object in &mut *objects {
             let name = |id| {

@@ -82,8 +82,8 @@ impl Spec {
         let (protocol, mut port, mut path) = match (service.health_check_port(), &settings.shared_probe) {
             (Some(port), _) => ("HTTP", port, "/healthz".to_owned()),
             (None, Some(shared)) if !service.is_local() => ("HTTP", shared.port, shared.path.clone()),
-            _ => match reader.get(a::BACKEND_PROTOCOL) {
-                Some("https" | "ssl") => ("SSL", node_port, String::new()),
+            _ => match &*reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase() {
+                "https" | "ssl" => ("SSL", node_port, String::new()),
                 _ => ("TCP", node_port, String::new()),
             },
         };
@@ -107,9 +107,10 @@ impl Spec {
 }
 
 fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
-    let mut flag = |key| reader.strict_flag(key).unwrap_or(false);
-    let (cross_zone, logs, draining) = (flag(a::CROSS_ZONE), flag(a::ACCESS_LOG), flag(a::DRAINING));
-    let mut number = |key, allowed| reader.strict_number::<i64>(key, allowed);
+    let mut flag = |key| reader.unless_empty(key)?.strict_flag(key);
+    let [cross_zone, logs, draining] =
+        [a::CROSS_ZONE, a::ACCESS_LOG, a::DRAINING].map(|key| flag(key) == Some(true));
+    let mut number = |key, allowed| reader.unless_empty(key)?.strict_number::<i64>(key, allowed);
     let idle_timeout = number(a::IDLE_TIMEOUT, 1..=4000).unwrap_or(60);
     let interval = number(a::ACCESS_LOG_INTERVAL, 5..=60).filter(|_| logs);
     let draining_timeout = number(a::DRAINING_TIMEOUT, 1..=3600).filter(|_| draining);

@@ -17,7 +17,7 @@ use super::{
     model::Model,
     names,
     node_groups::DesiredRules,
-    spec::{PortSpec, Spec, transports},
+    spec::{ADDRESSES, PortSpec, Spec, transports},
 };
 use crate::{
     client::ec2::Subnet,
@@ -253,12 +253,18 @@ impl DesiredBalancer {
         limited
     }
 
+    /// An observed object that is left unchanged.
+    fn unchanged(&self, object: &Object) -> Object {
+        let mut same = Object::new(object.kind, object.key.clone());
+        (same.parent, same.if_present) = (object.parent.clone(), true);
+        same.service.clone_from(&self.service);
+        same
+    }
+
     /// The observed objects with the current instances.
     fn with_current_targets(&self, observed: &Objects) -> Vec<Object> {
         let update = |object: &Object| {
-            let mut same = Object::new(object.kind, object.key.clone());
-            (same.parent, same.if_present) = (object.parent.clone(), true);
-            same.service.clone_from(&self.service);
+            let same = self.unchanged(object);
             let Some(instances) = &self.instances else {
                 return same;
             };
@@ -301,6 +307,14 @@ impl DesiredBalancer {
             return (desired, None);
         }
         let blocked = self.drop_groups(&mut desired, root);
+        let mut balancers = desired.iter().filter(|object| object.kind == root.kind);
+        if balancers.any(|balancer| !balancer.attributes.contains_key("security_groups")) {
+            // It was created in another `NLBSecurityGroupMode`, and its groups cannot be deleted while they are attached.
+            let attached = root.texts("security_groups");
+            let groups = observed.objects.of(Kind::Group);
+            let groups = groups.filter(|group| attached.contains(&&*group.key));
+            desired.extend(groups.map(|group| self.unchanged(group)));
+        }
         for object in &mut desired {
             let Some(current) = observed.objects.get(object.kind, &object.key) else {
                 continue;
@@ -317,8 +331,8 @@ impl DesiredBalancer {
             }
             if object.kind == Kind::Balancer {
                 // Zones are added and never removed; the subnet of a zone stays.
-                let addresses = ["eip_allocations", "private_addresses"];
-                let has_addresses = addresses.iter().any(|name| object.attributes.contains_key(name));
+                let mut addresses = ADDRESSES.iter();
+                let has_addresses = addresses.any(|(name, _)| object.attributes.contains_key(name));
                 let zones = current.texts("zones");
                 let new = self.subnets.iter().filter(|_| !has_addresses);
                 let new = new.filter(|subnet| !zones.contains(&&*subnet.zone));

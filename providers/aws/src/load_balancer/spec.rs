@@ -180,10 +180,13 @@ impl Spec {
         if subnets.is_empty() && reader.get(a::SUBNETS).is_some() {
             reader.refuse(a::SUBNETS, "contains no subnet");
         }
+        let has = |family| service.ip_families.contains(&family);
+        // With a UDP port there are only IPv4 load balancers.
+        let has_udp = service.ports.iter().any(|port| port.protocol == Protocol::Udp);
         let dual_stack = flavor != Flavor::Classic
             && match reader.strict_choice(a::IP_ADDRESS_TYPE, &["ipv4", "dualstack"]) {
                 Some(family) => family == "dualstack",
-                None => service.ip_families.contains(&IpFamily::V6),
+                None => has(IpFamily::V6) && !(has(IpFamily::V4) && has_udp),
             };
         let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
             reader.refuse_field(invalid);
@@ -197,9 +200,11 @@ impl Spec {
             subnets,
             security_groups: reader.texts(a::SECURITY_GROUPS),
             tags: tags.map(|(key, value)| (key.into(), value.into())).collect(),
-            ranges: match dual_stack && !ranges.given {
-                true => ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec(),
-                false => ranges.texts(),
+            ranges: match (ranges.given, dual_stack) {
+                (true, _) => ranges.texts(),
+                (false, true) => ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec(),
+                // It has IPv4 addresses, whatever families the Service has.
+                (false, false) => SourceRanges::all(None).texts(),
             },
             dual_stack,
             listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
@@ -237,10 +242,7 @@ impl Spec {
         if self.dual_stack {
             self.balancer.insert("ip_address_type", "dualstack".into());
         }
-        for (attribute, key) in [
-            ("eip_allocations", a::EIP_ALLOCATIONS),
-            ("private_addresses", a::PRIVATE_ADDRESSES),
-        ] {
+        for (attribute, key) in ADDRESSES {
             let values = reader.texts(key);
             if !values.is_empty() {
                 self.balancer.insert(attribute, values.into());
@@ -304,6 +306,15 @@ impl Spec {
         !self.certificates.is_empty() && (ports.is_empty() || ports == ["*"] || ports.iter().any(is_named))
     }
 
+    /// Why the addresses do not fit this number of subnets.
+    pub(crate) fn wrong_addresses(&self, subnets: usize) -> Option<String> {
+        ADDRESSES.iter().find_map(|(attribute, key)| {
+            let count = self.balancer.get(attribute)?.as_array()?.len();
+            let text = format!("annotation {key}: {count} values for {subnets} subnets; each needs one");
+            (count != subnets).then_some(text)
+        })
+    }
+
     /// The names of the ports' target groups.
     pub(crate) fn target_group_names(&self, cluster: &str, service: &ServiceId) -> Vec<String> {
         let check = |name: &str| self.target_group.get(name);
@@ -314,6 +325,12 @@ impl Spec {
         self.ports.iter().map(name).collect()
     }
 }
+
+/// The attributes with the addresses in the subnets, and their annotations.
+pub(crate) const ADDRESSES: [(&str, &str); 2] = [
+    ("eip_allocations", a::EIP_ALLOCATIONS),
+    ("private_addresses", a::PRIVATE_ADDRESSES),
+];
 
 /// The values of the annotation with the ALPN policy.
 const ALPN_POLICIES: [&str; 5] = [
@@ -351,8 +368,8 @@ fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> A
 }
 
 fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
-    let mut flag = |key| reader.strict_flag(key).unwrap_or(false);
-    let (cross_zone, logs) = (flag(a::CROSS_ZONE), flag(a::ACCESS_LOG));
+    let mut flag = |key| reader.unless_empty(key)?.strict_flag(key);
+    let [cross_zone, logs] = [a::CROSS_ZONE, a::ACCESS_LOG].map(|key| flag(key) == Some(true));
     let mut attributes = Attributes::from([
         ("load_balancing.cross_zone.enabled", cross_zone.to_string().into()),
         ("access_logs.s3.enabled", logs.to_string().into()),
@@ -558,6 +575,41 @@ mod tests {
         ] {
             assert_eq!(protocols(ports, backend), expected, "{ports} {backend}");
         }
+    }
+
+    #[test]
+    fn a_load_balancer_is_dual_stack_if_it_can_be() {
+        let spec = |flavor, port: Protocol, annotations: &[(&str, &str)]| {
+            let mut service = service(annotations);
+            service.ip_families = [IpFamily::V6, IpFamily::V4].into();
+            service.ports[0].protocol = port;
+            let spec = Spec::read(&service, &SETTINGS, flavor);
+            (spec.ranges.join(" "), spec.invalid.len())
+        };
+        let dual_stack = [(a::IP_ADDRESS_TYPE, "dualstack")];
+        let (v4, both) = ("0.0.0.0/0".to_owned(), "0.0.0.0/0 ::/0".to_owned());
+        assert_eq!(spec(Flavor::Network, Protocol::Tcp, &[]), (both.clone(), 0));
+        assert_eq!(spec(Flavor::Network, Protocol::Udp, &[]), (v4.clone(), 0));
+        assert_eq!(spec(Flavor::Network, Protocol::Udp, &dual_stack), (both, 1));
+        assert_eq!(spec(Flavor::Classic, Protocol::Tcp, &[]), (v4, 0));
+    }
+
+    #[test]
+    fn values_that_upstream_ignores_are_defaults() {
+        let empty = [
+            (a::CROSS_ZONE, ""),
+            (a::ACCESS_LOG, ""),
+            (a::ACCESS_LOG_INTERVAL, ""),
+            (a::IDLE_TIMEOUT, ""),
+            (a::DRAINING, ""),
+            (a::DRAINING_TIMEOUT, ""),
+            (a::BACKEND_PROTOCOL, "SSL"),
+        ];
+        for flavor in [Flavor::Network, Flavor::Classic] {
+            assert_eq!(Spec::read(&service(&empty), &SETTINGS, flavor).invalid, []);
+        }
+        let spec = Spec::read(&service(&empty), &SETTINGS, Flavor::Classic);
+        assert_eq!(spec.balancer["health_check"], "SSL:30443");
     }
 
     #[test]

@@ -158,6 +158,12 @@ async fn references_to_a_replaced_security_group_are_revoked() {
         json!({"IpProtocol": "tcp", "FromPort": 9, "ToPort": 9, "UserIdGroupPairs": [{"GroupId": own}]});
     let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": [rule]});
     stage.call("ec2", "authorize_security_group_ingress", body).await;
+    // Nodes may have one group without the cluster's tag. There, only the rules of the Go program are its own.
+    let group = json!({"GroupName": "untagged", "Description": "x", "VpcId": groups[0]["VpcId"]});
+    let untagged = stage.call("ec2", "create_security_group", group).await;
+    let all = json!({"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": own}]});
+    let body = json!({"GroupId": untagged["GroupId"], "IpPermissions": [rule, all]});
+    stage.call("ec2", "authorize_security_group_ingress", body).await;
     // moto deletes a group that rules refer to.
     let is_referred_to = AtomicBool::new(true);
     let refused = move |request: &Request| {
@@ -170,8 +176,10 @@ async fn references_to_a_replaced_security_group_are_revoked() {
     let extra = stage.aws.id("SG_EXTRA").to_owned();
     stage.annotate("web", "security-groups", Some(&extra));
     let writes = stage.settle_well().await;
-    let end = ["RevokeSecurityGroupIngress", "DeleteSecurityGroup"];
+    let revoke = "RevokeSecurityGroupIngress";
+    let end = [revoke, revoke, "DeleteSecurityGroup"];
     assert!(writes.ends_with(&end.map(str::to_owned)), "{writes:?}");
     assert_eq!(stage.rules("nodes").await, before);
-    assert_eq!(stage.objects("security_groups").await.len(), 2);
+    assert_eq!(stage.rules("untagged").await.len(), 1);
+    assert_eq!(stage.objects("security_groups").await.len(), 3);
 }

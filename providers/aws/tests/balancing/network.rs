@@ -191,6 +191,24 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
 }
 
 #[tokio::test]
+async fn a_security_group_of_the_other_mode_stays_attached() {
+    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    stage.restart_with(NLB).await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn each_subnet_needs_an_address() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80], &[("eip-allocations", "eipalloc-1")]);
+    assert_eq!(stage.settle().await, NOTHING);
+    stage.assert_problem("aws-load-balancer-eip-allocations: 1 values for");
+}
+
+#[tokio::test]
 async fn rules_over_the_quota_are_one_warning_and_the_rest_is_added() {
     let mut stage = Stage::new(NLB, 1).await;
     let ports: Vec<u16> = (1..=30).collect();

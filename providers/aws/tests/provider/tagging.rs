@@ -12,7 +12,7 @@ use ccm_core::{
 };
 use ccm_testbed::controlplane::{ControlPlane, Options};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -27,10 +27,15 @@ fn definition() -> &'static ControllerDef {
     all.find(|def| def.is_called("tagging")).unwrap()
 }
 
-/// Runs the controller until the token is cancelled.
-fn run(client: &kube::Client, cloud: &Arc<dyn Cloud>) -> (tokio::task::JoinHandle<()>, CancellationToken) {
+/// Runs the controller until the token is cancelled. `more`: flags.
+fn run(
+    client: &kube::Client,
+    cloud: &Arc<dyn Cloud>,
+    more: &[(&str, &str)],
+) -> (tokio::task::JoinHandle<()>, CancellationToken) {
     let flags = [("tags", "key1=value1"), ("resources", "instance")];
-    let flags = flags.map(|(name, value)| (name.to_owned(), vec![value.to_owned()]));
+    let flags = flags.iter().chain(more);
+    let flags = flags.map(|(name, value)| ((*name).to_owned(), vec![(*value).to_owned()]));
     let shutdown = CancellationToken::new();
     let nodes = Informer::new(Api::all(client.clone()), Needs::default());
     let watch = Arc::clone(&nodes);
@@ -41,7 +46,7 @@ fn run(client: &kube::Client, cloud: &Arc<dyn Cloud>) -> (tokio::task::JoinHandl
         setup: ControllerSetup {
             cloud: Arc::clone(cloud),
             cluster_name: "kubernetes".into(),
-            flags: flags.into_iter().collect(),
+            flags: flags.collect(),
             framework: Arc::new(()),
         },
         client: client.clone(),
@@ -107,7 +112,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
         let nodes = nodes.clone();
         async move { nodes.get(name).await.unwrap().metadata.labels?.remove(LABEL) }
     };
-    let (running, shutdown) = run(&client, &stage.cloud);
+    let (running, shutdown) = run(&client, &stage.cloud, &[]);
     for name in ["a", "b"] {
         let has_label = || async { label(name).await.as_deref() == Some(CHECKSUM) };
         wait_for("label", has_label).await;
@@ -131,7 +136,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     // A new process writes nothing for nodes that are already labeled.
     nodes.delete("c", &DeleteParams::default()).await.unwrap();
     stage.account.proxy.forget();
-    let (running, shutdown) = run(&client, &stage.cloud);
+    let (running, shutdown) = run(&client, &stage.cloud, &[]);
     create("e", &format!("aws:///us-east-1a/{id}")).await;
     wait_for("the next node", || async { label("e").await.is_some() }).await;
     let writes = stage.account.proxy.writes();
@@ -141,4 +146,33 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     );
     shutdown.cancel();
     running.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_limit_delays_only_the_nodes_beyond_it() {
+    let stage = Stage::new(0, "").await;
+    let control_plane = ControlPlane::start(Options::default()).await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let names = ["a", "b", "c"].map(str::to_owned);
+    for (name, _, id, zone) in stage.account.launch(&names).await.unwrap() {
+        let node = json!({"metadata": {"name": name}, "spec": {"providerID": format!("aws:///{zone}/{id}")}});
+        let node = serde_json::from_value(node).unwrap();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    }
+    let limit = [
+        ("tagging-controller-rate-limit", "0.001"),
+        ("tagging-controller-burst-limit", "2"),
+    ];
+    let (running, shutdown) = run(&client, &stage.cloud, &limit);
+    let labeled = || async {
+        let all = nodes.list(&ListParams::default()).await.unwrap();
+        let labels = all.items.iter().filter_map(|node| node.metadata.labels.as_ref());
+        labels.filter(|labels| labels.contains_key(LABEL)).count()
+    };
+    wait_for("two nodes", || async { labeled().await == 2 }).await;
+    // The controller also ends while a node waits.
+    shutdown.cancel();
+    running.await.unwrap();
+    assert_eq!(labeled().await, 2);
 }
