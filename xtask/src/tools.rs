@@ -41,7 +41,9 @@ impl Tool {
             install
                 .arg(&folder)
                 .args(self.args)
-                .env("CARGO_TARGET_DIR", &target);
+                .env("CARGO_TARGET_DIR", &target)
+                // A third of the time of a build.
+                .env("CARGO_PROFILE_DEV_DEBUG", "0");
             run(&mut install)?;
             let _ = fs::remove_dir_all(target);
         }
