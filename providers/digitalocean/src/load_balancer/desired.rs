@@ -327,10 +327,11 @@ impl<'a> Reader<'a> {
                 _ => "http",
             };
             let mut rule = rule(entry, port.port, target, port.node_port);
-            if is_secure && passthrough {
-                rule["tls_passthrough"] = json!(true);
-            } else if is_secure {
+            if is_secure {
+                // Both, because an update keeps fields of the observed rule that are not set here.
+                let certificate = certificate.filter(|_| !passthrough);
                 rule["certificate_id"] = json!(certificate.unwrap_or_default());
+                rule["tls_passthrough"] = json!(passthrough);
             }
             rule
         });
