@@ -130,7 +130,7 @@ fn change(operation: Op, effect: Effect, name: &str, body: Value) -> Step<Change
 }
 
 /// Whether the Service names this load balancer by its id.
-fn names(service: &ServiceView, balancer: &Balancer) -> bool {
+pub(crate) fn names(service: &ServiceView, balancer: &Balancer) -> bool {
     service.annotation(annotations::ID) == Some(balancer.id())
 }
 
