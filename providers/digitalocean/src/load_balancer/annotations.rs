@@ -50,8 +50,8 @@ annotations! {
     ALGORITHM = "service.beta.kubernetes.io/do-loadbalancer-algorithm", "`round_robin` or `least_connections`, default `round_robin`";
     /// Size of the load balancer by its former names: 1, 3 and 6 nodes.
     SIZE_SLUG = "service.beta.kubernetes.io/do-loadbalancer-size-slug", "`lb-small`, `lb-medium` or `lb-large`";
-    /// Number of nodes of the load balancer. The API accepts one change an hour.
-    SIZE_UNIT = "service.beta.kubernetes.io/do-loadbalancer-size-unit", "1 to 100, default 1";
+    /// Number of nodes of the load balancer, up to the limit of the account. The API accepts one change an hour.
+    SIZE_UNIT = "service.beta.kubernetes.io/do-loadbalancer-size-unit", "number, default 1";
     /// Sticky sessions (`REGIONAL`).
     STICKY_TYPE = "service.beta.kubernetes.io/do-loadbalancer-sticky-sessions-type", "`none` or `cookies`, default `none`";
     /// Name of the cookie. Required with `cookies`.

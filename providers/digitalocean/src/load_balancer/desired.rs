@@ -215,9 +215,10 @@ impl<'a> Reader<'a> {
         name
     }
 
-    fn size(&mut self) -> u64 {
+    fn size(&mut self) -> u32 {
         let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
-        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=100_u64);
+        // The API checks the limit of the account.
+        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=u32::MAX);
         let unit = unit.filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
             let text = "cannot be used together with size-slug";
