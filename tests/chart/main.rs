@@ -393,6 +393,10 @@ async fn the_digitalocean_manifest_becomes_a_release_of_this_chart() {
     // The command of the manifest, which turned leader election off, is replaced.
     assert_eq!(container["command"], json!(["/bin/cloud-controller-manager"]));
     assert_eq!(first.data["spec"]["strategy"], json!({"type": "Recreate"}));
+    // The manifest's variable with the token may remain: the file wins over it.
+    let variables = container["env"].as_array().unwrap();
+    let file = json!({"name": "DO_ACCESS_TOKEN_FILE", "value": "/etc/digitalocean/access-token"});
+    assert!(variables.contains(&file), "{variables:?}");
 
     helm(&["upgrade", "ccm", text(&ours), set, "--set=replicas=3"]);
     let second = cluster.live(workload(&cluster.manifest())).await.unwrap();

@@ -128,6 +128,8 @@ async fn a_token_file_is_read_again_and_a_refused_token_is_not_used() {
     let context = BuildContext {
         environment: Environment::default()
             .with("DO_ACCESS_TOKEN_FILE", file.path().to_str().unwrap())
+            // A Deployment that the chart adopted keeps this variable.
+            .with("DO_ACCESS_TOKEN", "revoked")
             .with("DO_OVERRIDE_URL", sim.url())
             .with("REGION", "nyc3"),
         ..context(Environment::default())
