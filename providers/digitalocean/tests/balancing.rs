@@ -400,6 +400,14 @@ async fn immutable_fields_are_blocked_and_other_fields_are_applied() {
 }
 
 #[tokio::test]
+async fn annotations_without_effect_are_reported_with_the_reason_of_every_cloud() {
+    let stage = Stage::served(&[("http-ports", "80")]).await;
+    let events = stage.reports.iter().flat_map(|report| &report.events);
+    let reasons: Vec<_> = events.map(|event| event.reason).collect();
+    assert_eq!(reasons, ["LoadBalancerAnnotationIgnored"]);
+}
+
+#[tokio::test]
 async fn a_byoip_address_is_sent_once() {
     let mut stage = Stage::served(&[("ip", "203.0.113.77")]).await;
     annotate(stage.web(), &key("size-unit"), Some("2"));

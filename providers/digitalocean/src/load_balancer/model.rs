@@ -41,8 +41,8 @@ use crate::{
 const PENDING: Duration = Duration::from_secs(2);
 /// The reason of Events about a Service that its nodes cannot serve (upstream's).
 const CONFIG_ERROR: &str = "LoadBalancerConfigError";
-/// The reason of Events about annotations without effect.
-const IGNORED: &str = "IgnoredAnnotation";
+/// The reason of Events about annotations without effect, as on other clouds.
+const IGNORED: &str = "LoadBalancerAnnotationIgnored";
 
 part_keys! {
     /// The parts.
