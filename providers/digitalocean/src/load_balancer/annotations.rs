@@ -14,7 +14,8 @@ annotations! {
     reference: "docs/reference/digitalocean.md";
     /// ID of the load balancer. Set by the controller. If you set it, that load balancer is adopted, also from another cluster.
     ID = "kubernetes.digitalocean.com/load-balancer-id", "UUID";
-    /// The load balancer is left unchanged, and it is not deleted with the Service.
+    /// The load balancer is left unchanged, and it is not deleted with the Service. It is then an orphan, which
+    /// `--delete-orphaned-load-balancers` deletes unless another cluster took it over.
     DISOWN = "service.kubernetes.io/do-loadbalancer-disown", "bool, default false";
     /// Whether the managed firewall opens the ports of the Service.
     FIREWALL_MANAGED = "kubernetes.digitalocean.com/firewall-managed", "bool, default true";
