@@ -517,8 +517,11 @@ async fn the_check_reports_what_the_admission_webhook_would_refuse() {
             &["Error \"GLOBAL\" is not one of REGIONAL, REGIONAL_NETWORK"],
         ),
         (
-            &[("type", "REGIONAL"), ("tls-ports", "443"), ("size-unit", "101")],
-            &["Error ports with https need", "Error 101 is not between"],
+            &[("type", "REGIONAL"), ("tls-ports", "443"), ("size-unit", "many")],
+            &[
+                "Error ports with https need",
+                "Error \"many\" is not a whole number",
+            ],
         ),
         (&[("typ", "REGIONAL")], &["Warning no such annotation"]),
     ];
