@@ -44,6 +44,19 @@ fn workload(objects: &[Value]) -> &Value {
     workload
 }
 
+/// Every selector of these objects matches their Pods.
+fn check_selectors(objects: &[Value]) {
+    let labels = &workload(objects)["spec"]["template"]["metadata"]["labels"];
+    for object in objects {
+        for selector in ["selector", "podSelector"] {
+            let selected = object["spec"][selector]["matchLabels"].as_object();
+            for (key, value) in selected.into_iter().flatten() {
+                assert_eq!(labels[key], *value, "{object}");
+            }
+        }
+    }
+}
+
 /// Folders of `deploy/` with a DaemonSet: one for each cloud.
 fn clouds() -> Vec<String> {
     let folders = std::fs::read_dir(shipped("")).unwrap();
@@ -111,9 +124,11 @@ async fn the_api_server_accepts_every_object_and_the_pod() {
         }
     }
     // Another cloud's folder can replace OpenStack's in an overlay.
-    for component in OVERLAYS.map(|overlay| overlay.trim_start_matches("overlays/")) {
-        for object in build(&["aws"], &[component]).unwrap() {
-            apply(&client, &object, true).await.unwrap();
+    for cloud in clouds() {
+        for component in OVERLAYS.map(|overlay| overlay.trim_start_matches("overlays/")) {
+            for object in build(&[&cloud], &[component]).unwrap() {
+                apply(&client, &object, true).await.unwrap();
+            }
         }
     }
     // The API server checks a Pod more strictly than its template: account and priority class must exist.
@@ -122,9 +137,6 @@ async fn the_api_server_accepts_every_object_and_the_pod() {
         let objects = build(&[&cloud], &[]).unwrap();
         let daemon_set = only(&objects, "DaemonSet");
         let mut pod = daemon_set["spec"]["template"].clone();
-        for (key, value) in daemon_set["spec"]["selector"]["matchLabels"].as_object().unwrap() {
-            assert_eq!(pod["metadata"]["labels"][key], *value);
-        }
         assert_eq!(pod["spec"]["serviceAccountName"], ACCOUNT);
         // Installers set different values of the label of control plane nodes.
         assert_eq!(pod["spec"]["nodeSelector"], Value::Null);
@@ -183,69 +195,78 @@ fn the_program_accepts_the_flags_of_each_daemon_set_without_a_warning() {
 }
 
 #[test]
+fn selectors_match_the_pods_of_every_cloud() {
+    for cloud in clouds() {
+        for components in [&COMPONENTS[..], &["hosted", "pod-monitor", "network-policy"]] {
+            check_selectors(&build(&[&cloud], components).unwrap());
+        }
+    }
+}
+
+#[test]
 fn each_overlay_has_the_objects_of_its_name() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
-    let known = providers.iter().any(|provider| provider.name == "openstack");
-    let request = |objects: &[Value]| {
-        let words = arguments(workload(objects)).into_iter().map(Into::into);
-        known.then(|| options::parse(words, &providers).unwrap())
-    };
+    for cloud in clouds() {
+        let known = providers.iter().any(|provider| provider.name == cloud);
+        let request = |objects: &[Value]| {
+            let words = arguments(workload(objects)).into_iter().map(Into::into);
+            known.then(|| options::parse(words, &providers).unwrap())
+        };
 
-    let hosted = build(&["overlays/hosted"], &[]).unwrap();
-    // Objects for the hosted cluster are not applied in the management cluster.
-    assert_eq!(
-        count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
-        0
-    );
-    assert_eq!(count(&hosted, "Role") + count(&hosted, "ClusterRole"), 0);
-    let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
-    assert_eq!(pods["automountServiceAccountToken"], false);
-    assert_eq!(pods["hostNetwork"], Value::Null);
-    let kubeconfig = format!(
-        "{}/value",
-        pods["containers"][0]["volumeMounts"][1]["mountPath"]
-            .as_str()
-            .unwrap()
-    );
-    let words = arguments(workload(&hosted));
-    for flag in [
-        "kubeconfig",
-        "authentication-kubeconfig",
-        "authorization-kubeconfig",
-    ] {
-        assert!(
-            words.contains(&format!("--{flag}={kubeconfig}")),
-            "{flag}: {words:?}"
+        let hosted = build(&[&cloud], &["hosted"]).unwrap();
+        // Objects for the hosted cluster are not applied in the management cluster.
+        assert_eq!(
+            count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
+            0
         );
-    }
-    assert!(matches!(request(&hosted), None | Some(Request::Run(_))));
-
-    for (overlay, kind) in [("overlays/dry-run", "Deployment"), ("overlays/plan", "Job")] {
-        let objects = build(&[overlay], &[]).unwrap();
-        let ours = only(&objects, kind);
-        match request(&objects) {
-            Some(Request::Run(config)) => assert!(config.dry_run && kind == "Deployment"),
-            Some(Request::Plan(_)) => assert_eq!(kind, "Job"),
-            Some(other) => panic!("{overlay}: {other:?}"),
-            None => {}
-        }
-        // The dry run works beside the program in charge: other names, no Pod that its selector matches, and no right to write.
-        let live = build(&["openstack"], &[]).unwrap();
-        let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
-        for object in &objects {
+        assert_eq!(count(&hosted, "Role") + count(&hosted, "ClusterRole"), 0);
+        let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
+        assert_eq!(pods["automountServiceAccountToken"], false);
+        assert_eq!(pods["hostNetwork"], Value::Null);
+        let container = &pods["containers"][0];
+        let mounted = container["volumeMounts"][1]["mountPath"].as_str().unwrap();
+        let kubeconfig = format!("{mounted}/value");
+        let words = arguments(workload(&hosted));
+        for flag in [
+            "kubeconfig",
+            "authentication-kubeconfig",
+            "authorization-kubeconfig",
+        ] {
             assert!(
-                !live.iter().any(|other| name(other) == name(object)),
-                "{:?}",
-                name(object)
+                words.contains(&format!("--{flag}={kubeconfig}")),
+                "{flag}: {words:?}"
             );
         }
-        let selector = &only(&live, "DaemonSet")["spec"]["selector"]["matchLabels"]["k8s-app"];
-        assert_ne!(
-            ours["spec"]["template"]["metadata"]["labels"]["k8s-app"],
-            *selector
-        );
-        for right in ccm_testbed::manifests::rights(&objects) {
-            assert!(["get", "list", "watch"].contains(&right.verb.as_str()), "{right}");
+        assert!(matches!(request(&hosted), None | Some(Request::Run(_))));
+
+        for (component, kind) in [("dry-run", "Deployment"), ("plan", "Job")] {
+            let objects = build(&[&cloud], &[component]).unwrap();
+            let ours = only(&objects, kind);
+            match request(&objects) {
+                Some(Request::Run(config)) => assert!(config.dry_run && kind == "Deployment"),
+                Some(Request::Plan(_)) => assert_eq!(kind, "Job"),
+                Some(other) => panic!("{cloud} {component}: {other:?}"),
+                None => {}
+            }
+            // The dry run works beside the program in charge: other names, no Pod that its selector matches, and no right
+            // to write.
+            let live = build(&[&cloud], &[]).unwrap();
+            let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
+            for object in &objects {
+                assert!(
+                    !live.iter().any(|other| name(other) == name(object)),
+                    "{:?}",
+                    name(object)
+                );
+            }
+            let selector = &only(&live, "DaemonSet")["spec"]["selector"]["matchLabels"]["k8s-app"];
+            assert_ne!(
+                ours["spec"]["template"]["metadata"]["labels"]["k8s-app"],
+                *selector
+            );
+            for right in ccm_testbed::manifests::rights(&objects) {
+                assert!(["get", "list", "watch"].contains(&right.verb.as_str()), "{right}");
+            }
         }
     }
 }

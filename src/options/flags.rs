@@ -262,8 +262,9 @@ flags! {
 
         /// Delete load balancers that carry this cluster's ownership tag and its --cluster-name when their Service has not existed
         /// for an hour. Without this flag they are only reported. More than three are deleted one a minute; a restart, or a
-        /// listing in which Services vanished, restarts the hour. Never set it in a cluster that was cloned or restored from a
-        /// snapshot: such a cluster has the ownership tag of the original and would delete the load balancers of that cluster.
+        /// listing in which Services vanished, restarts the hour. These include load balancers that a deleted Service disowned
+        /// (DigitalOcean). Never set it in a cluster that was cloned or restored from a snapshot: such a cluster has the
+        /// ownership tag of the original and would delete the load balancers of that cluster.
         DELETE_ORPHANED_LOAD_BALANCERS = "delete-orphaned-load-balancers": Bool, "false";
     }
     "Routes" {

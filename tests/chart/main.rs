@@ -39,8 +39,9 @@ fn value_files() -> Vec<(String, PathBuf)> {
 
 /// `helm template` of this chart in kube-system.
 fn template(helm: &Helm, args: &[&str]) -> anyhow::Result<String> {
-    let chart = shipped("chart");
+    let (chart, image) = (shipped("chart"), here("image.yaml"));
     let mut words = vec!["template", "ccm", text(&chart), "--namespace=kube-system"];
+    words.extend(["--values", text(&image)]);
     words.extend(args);
     helm.run(&words)
 }
@@ -165,6 +166,10 @@ fn wrong_values_are_refused_by_name() {
         (
             "cloud=openstack,cloudConfig.global.region=R,cloudConfigContents=x",
             &["'/cloudConfigContents'", "must be ''"],
+        ),
+        (
+            "cloud=openstack,image.repository=",
+            &["image.repository: missing", "registry.example"],
         ),
         (
             "cloud=openstack,image.digest=latest",
@@ -297,7 +302,7 @@ async fn upgrade_and_roll_back(cloud: &str, values: Option<&str>) {
     let theirs = cluster.live(workload(&before)).await.unwrap();
 
     // With the values of the release, as documented.
-    let cloud_is = format!("cloud={cloud}");
+    let cloud_is = format!("cloud={cloud},image.repository=cloud-controller-manager");
     helm(&[
         "upgrade",
         "ccm",
@@ -379,7 +384,7 @@ async fn the_digitalocean_manifest_becomes_a_release_of_this_chart() {
         words.push("--namespace=kube-system");
         cluster.helm.run(&words).unwrap()
     };
-    let set = "--set=cloud=digitalocean";
+    let set = "--set=cloud=digitalocean,image.repository=cloud-controller-manager";
     helm(&["install", "ccm", text(&ours), "--take-ownership", set]);
     let first = cluster.live(workload(&cluster.manifest())).await.unwrap();
     assert_eq!(first.metadata.uid, theirs.metadata.uid);
@@ -388,6 +393,10 @@ async fn the_digitalocean_manifest_becomes_a_release_of_this_chart() {
     // The command of the manifest, which turned leader election off, is replaced.
     assert_eq!(container["command"], json!(["/bin/cloud-controller-manager"]));
     assert_eq!(first.data["spec"]["strategy"], json!({"type": "Recreate"}));
+    // The manifest's variable with the token may remain: the file wins over it.
+    let variables = container["env"].as_array().unwrap();
+    let file = json!({"name": "DO_ACCESS_TOKEN_FILE", "value": "/etc/digitalocean/access-token"});
+    assert!(variables.contains(&file), "{variables:?}");
 
     helm(&["upgrade", "ccm", text(&ours), set, "--set=replicas=3"]);
     let second = cluster.live(workload(&cluster.manifest())).await.unwrap();

@@ -105,7 +105,10 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
         let chart = shipped("chart");
         let values = [
             "--namespace=kube-system".to_owned(),
-            format!("--set=cloud={}", cloud.provider()),
+            format!(
+                "--set=cloud={},image.repository=cloud-controller-manager",
+                cloud.provider()
+            ),
             format!(
                 "--set-file=cloudConfigContents={}",
                 stage.cloud_config().display()

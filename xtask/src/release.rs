@@ -58,7 +58,9 @@ pub(crate) fn run(options: &ReleaseOptions) -> Result<()> {
     ])?;
     for cloud in crate::clouds()? {
         let manifest = folder.join(format!("install-{cloud}.yaml"));
-        fs::write(manifest, install_manifest(&cloud)?)?;
+        let image = format!("cloud-controller-manager:v{version}-{cloud}");
+        let note = format!("# Replace the image {image} with the same image in your registry.\n");
+        fs::write(manifest, note + &install_manifest(&cloud)?)?;
     }
     let images = ImageOptions {
         features: options.features.clone(),

@@ -128,6 +128,9 @@ annotations:
 
 {{- define "ccm.image" -}}
 {{- $repository := .Values.image.repository -}}
+{{- if not $repository -}}
+  {{- fail "image.repository: missing; write the repository to which you pushed the image of this program, such as registry.example/cloud-controller-manager" -}}
+{{- end -}}
 {{- range $path, $_ := .Files.Glob "clouds/*.yaml" -}}
   {{- range (get ($.Files.Get $path | fromYaml) "fixed").goImages -}}
     {{- if hasSuffix . $repository -}}

@@ -22,7 +22,7 @@ config_section! {
     pub(crate) struct CloudConf {
         /// The API token. Required, unless `accessTokenFile` is given.
         "accessToken" | "DO_ACCESS_TOKEN" => pub(crate) access_token: Option<SecretString>,
-        /// A file with the API token. A changed file is read again while the program runs. Example: `/etc/digitalocean/token`.
+        /// A file with the API token, which wins over `accessToken`. A changed file is read again while the program runs. Example: `/etc/digitalocean/token`.
         "accessTokenFile" | "DO_ACCESS_TOKEN_FILE" => pub(crate) access_token_file: String,
         /// URL of the API, below which the paths `/v2/...` are.
         "overrideUrl" | "DO_OVERRIDE_URL" => pub(crate) override_url: String = API.to_owned(),
@@ -185,21 +185,22 @@ fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -
     })
 }
 
-/// The token wins over the file. Files usually end with a line break.
+/// The file wins over the token, because a manifest that the chart adopts keeps its variable with the token, which would hide
+/// a new token in the file. Files usually end with a line break.
 fn token(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> Option<SecretString> {
     let path = Path::new(&conf.access_token_file);
     let (key, text) = match &conf.access_token {
-        Some(token) => ("accessToken", Ok(token.expose_secret().to_owned())),
-        None if path == Path::new("") => {
-            let text = "missing; set it to an API token, or DO_ACCESS_TOKEN_FILE to a file with one";
-            ("accessToken", Err(text.to_owned()))
-        }
-        None => {
+        _ if path != Path::new("") => {
             let text = files
                 .read(path)
                 .map(|text| String::from_utf8(text).unwrap_or_default());
             let text = text.map_err(|error| format!("could not read {}: {error}", path.display()));
             ("accessTokenFile", text)
+        }
+        Some(token) => ("accessToken", Ok(token.expose_secret().to_owned())),
+        None => {
+            let text = "missing; set it to an API token, or DO_ACCESS_TOKEN_FILE to a file with one";
+            ("accessToken", Err(text.to_owned()))
         }
     };
     let token = text.and_then(|text| {

@@ -14,14 +14,17 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Priority, Result,
+    Error, ErrorKind, Outcome, Priority, Result,
     controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs},
     load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
     plan::document::Document,
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{
+    sync::mpsc::UnboundedReceiver,
+    time::{Instant, sleep_until},
+};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -63,12 +66,8 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
-    let mut controller = Controller {
-        api: cloud.nodes.api.fenced_by(&context.fence),
-        settings: Arc::clone(&cloud.settings),
-        observed: None,
-        metrics: Metrics::new(&context.metrics),
-    };
+    let api = cloud.nodes.api.fenced_by(&context.fence);
+    let mut controller = Controller::new(api, &cloud.settings, &context.metrics);
     Ok(context.run(async move |context| controller.run(&context).await))
 }
 
@@ -77,70 +76,121 @@ struct Controller {
     settings: Arc<Settings>,
     /// The firewall as it was read or written last.
     observed: Option<Firewall>,
+    /// When `observed` was read last; `None` if it must be read again.
+    read_at: Option<Instant>,
+    /// Consecutive failures.
+    failures: u32,
     metrics: Metrics,
 }
 
+/// When the firewall is reconciled next.
+struct Schedule {
+    /// Without a change of Services.
+    at: Instant,
+    /// The earliest time after a change of Services.
+    earliest: Instant,
+}
+
+impl Schedule {
+    /// Waits. Returns whether Services changed, or `None` if no more changes can arrive.
+    async fn wait<T>(self, changes: &mut UnboundedReceiver<T>) -> Option<bool> {
+        tokio::select! {
+            () = sleep_until(self.at) => Some(false),
+            change = changes.recv() => {
+                change?;
+                sleep_until(self.earliest.max(Instant::now() + DEBOUNCE)).await;
+                Some(true)
+            }
+        }
+    }
+}
+
 impl Controller {
+    fn new(api: Api, settings: &Arc<Settings>, metrics: &ControllerMetrics) -> Self {
+        Self {
+            api,
+            settings: Arc::clone(settings),
+            observed: None,
+            read_at: None,
+            failures: 0,
+            metrics: Metrics::new(metrics),
+        }
+    }
+
     async fn run(&mut self, context: &ControllerContext) {
         let mut changes = context.services.subscribe();
         context.services.synced().await;
-        let mut failures = 0;
-        let mut read_at = None;
+        let mut has_changed = false;
         loop {
-            while changes.try_recv().is_ok() {}
+            while changes.try_recv().is_ok() {
+                has_changed = true;
+            }
             let services = context.services.list();
             let views: Vec<_> = services.iter().map(|service| &*service.view).collect();
-            let began = Instant::now();
-            let is_resync = read_at.is_none_or(|at: Instant| at.elapsed() >= RESYNC);
-            let result = self.reconcile(&views, is_resync).await;
-            if is_resync && result.is_ok() {
-                read_at = Some(began);
+            let schedule = self.step(&views, has_changed).await;
+            // After a failure, the change is still due.
+            has_changed &= self.failures > 0;
+            match schedule.wait(&mut changes).await {
+                Some(changed) => has_changed |= changed,
+                None => return,
             }
-            self.metrics.reconciled(began, is_resync, result.as_ref().err());
-            let next = match result {
-                Ok(()) => {
-                    if failures > 0 {
-                        info!("Reconciled the firewall after failures");
-                    }
-                    failures = 0;
-                    read_at.map_or(began, |at| at + RESYNC)
+        }
+    }
+
+    /// Reconciles once. `has_changed`: Services changed since the last success.
+    async fn step(&mut self, services: &[&ServiceView], has_changed: bool) -> Schedule {
+        let began = Instant::now();
+        let resync = self.read_at.is_none_or(|at| at.elapsed() >= RESYNC);
+        let priority = if has_changed {
+            Priority::User
+        } else {
+            Priority::Background
+        };
+        let result = self.reconcile(services, resync.then_some(priority)).await;
+        if resync && result.is_ok() {
+            self.read_at = Some(began);
+        }
+        self.metrics.reconciled(began, resync, result.as_ref().err());
+        match result {
+            Ok(()) => {
+                if self.failures > 0 {
+                    info!("Reconciled the firewall after failures");
                 }
-                Err(error) => {
-                    // The write may have succeeded, so the firewall must be read again.
-                    (self.observed, read_at) = (None, None);
-                    failures += 1;
-                    if failures == 1 {
-                        warn!(
-                            error = error.report(),
-                            "Could not reconcile the firewall, will retry"
-                        );
-                    } else {
-                        debug!(error = error.report(), "Could not reconcile the firewall");
-                    }
-                    let delay = BACKOFF.delay(failures);
-                    Instant::now() + error.retry().wait(delay)
+                self.failures = 0;
+                Schedule {
+                    at: self.read_at.unwrap_or(began) + RESYNC,
+                    earliest: began,
                 }
-            };
-            if failures > 0 {
-                tokio::time::sleep_until(next).await;
-                continue;
             }
-            tokio::select! {
-                () = tokio::time::sleep_until(next) => {}
-                change = changes.recv() => match change {
-                    Some(_) => tokio::time::sleep(DEBOUNCE).await,
-                    None => return,
+            Err(error) => {
+                // The write may have succeeded, or another firewall has the name.
+                if error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::AlreadyExists {
+                    self.read_at = None;
+                }
+                self.failures += 1;
+                if self.failures == 1 {
+                    warn!(
+                        error = error.report(),
+                        "Could not reconcile the firewall, will retry"
+                    );
+                } else {
+                    debug!(error = error.report(), "Could not reconcile the firewall");
+                }
+                let now = Instant::now();
+                Schedule {
+                    at: now + error.retry().wait(BACKOFF.delay(self.failures)),
+                    earliest: now + BACKOFF.first,
                 }
             }
         }
     }
 
-    /// Creates or updates the firewall for these Services.
-    async fn reconcile(&mut self, services: &[&ServiceView], is_resync: bool) -> Result<()> {
+    /// Creates or updates the firewall for these Services. `resync`: the priority of a read before.
+    async fn reconcile(&mut self, services: &[&ServiceView], resync: Option<Priority>) -> Result<()> {
         let desired = desired_firewall(services, &self.settings);
         let name = &self.settings.conf.firewall_name;
-        if is_resync {
-            self.observed = self.find(name).await?;
+        if let Some(priority) = resync {
+            self.observed = self.find(name, priority).await?;
         }
         let Some(observed) = &self.observed else {
             let created = self.write(Op::FirewallCreate, None, &desired).await?;
@@ -167,15 +217,15 @@ impl Controller {
     }
 
     /// Reads the firewall by its ID if known, else by its name.
-    async fn find(&self, name: &str) -> Result<Option<Firewall>> {
-        let (api, background) = (&self.api, Priority::Background);
+    async fn find(&self, name: &str, priority: Priority) -> Result<Option<Firewall>> {
+        let api = &self.api;
         if let Some(known) = &self.observed {
-            let read = api.find(Op::FirewallGet, known.id(), background);
+            let read = api.find(Op::FirewallGet, known.id(), priority);
             if let Some(found) = self.metrics.call("get_by_id", read).await? {
                 return Ok(Some(found));
             }
         }
-        let list = api.list::<Firewall>(Op::FirewallList, &[], background);
+        let list = api.list::<Firewall>(Op::FirewallList, &[], priority);
         let all = self.metrics.call("get_by_list", list).await?;
         Ok(all.into_iter().find(|firewall| firewall.name() == name))
     }
@@ -528,16 +578,72 @@ mod tests {
         )));
     }
 
+    fn controller(sim: &DigitalOcean) -> Controller {
+        let api = desired::tests::api(sim);
+        Controller::new(api, &Arc::new(settings()), &ControllerMetrics::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_services_ends_the_wait_after_failures() {
+        let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
+        let failed = |now: Instant| Schedule {
+            at: now + RESYNC,
+            earliest: now + BACKOFF.first,
+        };
+        let began = Instant::now();
+        sender.send(()).unwrap();
+        assert_eq!(failed(began).wait(&mut changes).await, Some(true));
+        assert!(began.elapsed() < RESYNC, "{:?}", began.elapsed());
+        assert_eq!(failed(began).wait(&mut changes).await, Some(false));
+        assert!(began.elapsed() >= RESYNC, "{:?}", began.elapsed());
+        drop(sender);
+        assert_eq!(failed(Instant::now()).wait(&mut changes).await, None);
+    }
+
+    #[tokio::test]
+    async fn the_firewall_is_read_again_only_if_it_may_differ() {
+        use ccm_sim::{Action, Fault};
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let mut controller = controller(&sim);
+        let (one, two) = (node_port("a"), service("web", &[80]));
+        let mut step = async |services: &[&ServiceView]| {
+            sim.clear_calls();
+            controller.step(services, true).await;
+            let calls = sim.calls().into_iter().map(|call| call.op);
+            (controller.failures, calls.collect::<Vec<_>>())
+        };
+        let (get, list) = ("firewalls_get", "firewalls_list");
+        let (create, update) = ("firewalls_create", "firewalls_update");
+        assert_eq!(step(&[&one]).await, (0, vec![list, create]));
+        sim.add_fault(Fault::on(update, Action::status(403)).once());
+        assert_eq!(step(&[&one, &two]).await, (1, vec![update]));
+        assert_eq!(step(&[&one, &two]).await, (0, vec![update]), "refused");
+        let id = sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
+        sim.remove("firewalls", &id).unwrap();
+        sim.add_fault(Fault::on(create, Action::status(500)).once());
+        assert_eq!(step(&[&one]).await, (1, vec![update, create]));
+        assert_eq!(step(&[&one]).await, (0, vec![get, list, create]), "unknown");
+    }
+
+    #[tokio::test]
+    async fn a_change_of_services_is_not_background_work() {
+        use ccm_core::client::{Operation as _, rest::RestApi as _};
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let mut controller = controller(&sim);
+        let gate = controller.api.gate().clone();
+        gate.observe_remaining(Op::FirewallList.bucket(), 400, 5000, None);
+        let refused = controller.step(&[], false).await;
+        assert!(refused.earliest < refused.at);
+        assert_eq!((controller.failures, sim.documents("firewalls").len()), (1, 0));
+        controller.step(&[], true).await;
+        assert_eq!((controller.failures, sim.documents("firewalls").len()), (0, 1));
+    }
+
     #[tokio::test]
     async fn the_firewall_is_created_changed_and_repaired() {
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
         let droplet = sim.create_droplet("by-hand");
-        let mut controller = Controller {
-            api: desired::tests::api(&sim),
-            settings: Arc::new(settings()),
-            observed: None,
-            metrics: Metrics::new(&ControllerMetrics::default()),
-        };
+        let mut controller = controller(&sim);
         let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
         let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
         let change = |fields: Value| {
@@ -575,7 +681,8 @@ mod tests {
             before();
             sim.clear_calls();
             let services: Vec<_> = services.iter().collect();
-            controller.reconcile(&services, is_resync).await.unwrap();
+            let resync = is_resync.then_some(Priority::Background);
+            controller.reconcile(&services, resync).await.unwrap();
             let calls: Vec<_> = sim.calls().into_iter().map(|call| call.op).collect();
             assert_eq!(calls, expected, "{step}");
             let firewalls = sim.documents("firewalls");
@@ -596,7 +703,8 @@ mod tests {
                 delete();
             }
             let services: Vec<_> = two.iter().collect();
-            controller.reconcile(&services, true).await.unwrap_err();
+            let resync = Some(Priority::Background);
+            controller.reconcile(&services, resync).await.unwrap_err();
             sim.remove_fault(fault);
         }
     }

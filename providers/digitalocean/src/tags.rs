@@ -8,7 +8,7 @@ use ccm_core::{
     ErrorKind, Freshness, Priority, Result,
     client::Listing,
     controllers::{ControllerContext, ControllerDef, ControllerFuture, Needs},
-    load_balancer::{Claim, ClusterView, ReadOptions, ServiceView},
+    load_balancer::{Claim, ClusterTag, ClusterView, ReadOptions, ServiceView},
     plan::{PartCloud as _, PartModel as _},
 };
 use serde_json::json;
@@ -20,7 +20,7 @@ use crate::{
     client::{Api, Op},
     load_balancer::{
         document::{Balancer, CLUSTER_PREFIX, cluster_tag, tags},
-        model::{Key, Model},
+        model::{Key, Model, names},
     },
 };
 
@@ -96,21 +96,26 @@ async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) 
     Ok(())
 }
 
-/// The load balancers of Services without the tag of a cluster. Load balancers with another cluster's tag are skipped.
+/// The load balancers of Services without the tag of a cluster. A load balancer with an ownership tag is skipped unless its
+/// Service names it by its ID, because it may belong to another cluster.
 fn untagged<'a>(
     model: &Model,
     services: impl Iterator<Item = &'a ServiceView>,
     directory: &Listing<Balancer>,
 ) -> Vec<String> {
     let cluster = ClusterView::default();
-    let keys = services.flat_map(|service| model.parts(service, &cluster, directory).named);
-    let lacks = |id: &str| {
-        let balancer = directory.by_id(id);
-        balancer.is_some_and(|balancer| !tags(balancer).any(|tag| tag.starts_with(CLUSTER_PREFIX)))
+    let lacks = |service: &ServiceView, id: &str| {
+        directory.by_id(id).is_some_and(|balancer| {
+            let may_be_foreign = |tag: &str| tag.starts_with(ClusterTag::PREFIX) && !names(service, balancer);
+            !tags(balancer).any(|tag| tag.starts_with(CLUSTER_PREFIX) || may_be_foreign(tag))
+        })
     };
-    let ids = keys.filter_map(|key| match key {
-        Key::Balancer(id) => lacks(&id).then_some(id),
-        Key::New(_) => None,
+    let ids = services.flat_map(|service| {
+        let keys = model.parts(service, &cluster, directory).named.into_iter();
+        keys.filter_map(move |key| match key {
+            Key::Balancer(id) => lacks(service, &id).then_some(id),
+            Key::New(_) => None,
+        })
     });
     let ids: BTreeSet<_> = ids.collect();
     ids.into_iter().collect()
@@ -160,15 +165,20 @@ mod tests {
             balancer("4", "auidtagged", &["k8s:c-1"]),
             balancer("5", "auidforeign", &["k8s:c-2"]),
             balancer("6", "unused", &[]),
+            balancer("7", "auidowned", &["kube_cluster_id_b"]),
+            balancer("8", "y", &["kube_cluster_id_b"]),
         ]
         .into_iter()
         .collect();
-        let names = ["first", "by-name", "by-id", "tagged", "foreign", "new"];
-        let mut services = names.map(|name| service(name, &[80]));
+        let all = [
+            "first", "by-name", "by-id", "tagged", "foreign", "new", "owned", "moved",
+        ];
+        let mut services = all.map(|name| service(name, &[80]));
         annotate(&mut services[1], annotations::NAME, Some("custom"));
         annotate(&mut services[2], annotations::ID, Some("3"));
+        annotate(&mut services[7], annotations::ID, Some("8"));
         let of = |services: &[ServiceView]| untagged(&model, services.iter(), &directory);
-        assert_eq!(of(&services), ["1", "2", "3"]);
+        assert_eq!(of(&services), ["1", "2", "3", "8"]);
         assert_eq!(of(&[]), [""; 0]);
     }
 

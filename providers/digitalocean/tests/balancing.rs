@@ -147,6 +147,8 @@ async fn load_balancers_of_every_kind_are_taken_over_without_a_write() {
     });
     let mut https = rule("https", 443, "http", 30443);
     https["certificate_id"] = json!(CERTIFICATE);
+    let mut passthrough = rule("https", 443, "https", 30443);
+    passthrough["tls_passthrough"] = json!(true);
     let with = |base: &Value, more: Value| {
         let mut all = base.clone();
         all.as_object_mut().unwrap().extend(fields(more));
@@ -154,7 +156,7 @@ async fn load_balancers_of_every_kind_are_taken_over_without_a_write() {
     };
     let plain = json!({});
     type Annotations = &'static [(&'static str, &'static str)];
-    let cases: [(Annotations, Value); 8] = [
+    let cases: [(Annotations, Value); 9] = [
         (&[("type", "REGIONAL")], regional.clone()),
         (
             &[
@@ -165,6 +167,13 @@ async fn load_balancers_of_every_kind_are_taken_over_without_a_write() {
             with(
                 &regional,
                 json!({"forwarding_rules": [rule("http", 80, "http", 30080), https]}),
+            ),
+        ),
+        (
+            &[("type", "REGIONAL"), ("tls-passthrough", "true")],
+            with(
+                &regional,
+                json!({"forwarding_rules": [rule("tcp", 80, "tcp", 30080), passthrough]}),
             ),
         ),
         (
@@ -391,6 +400,14 @@ async fn immutable_fields_are_blocked_and_other_fields_are_applied() {
 }
 
 #[tokio::test]
+async fn annotations_without_effect_are_reported_with_the_reason_of_every_cloud() {
+    let stage = Stage::served(&[("http-ports", "80")]).await;
+    let events = stage.reports.iter().flat_map(|report| &report.events);
+    let reasons: Vec<_> = events.map(|event| event.reason).collect();
+    assert_eq!(reasons, ["LoadBalancerAnnotationIgnored"]);
+}
+
+#[tokio::test]
 async fn a_byoip_address_is_sent_once() {
     let mut stage = Stage::served(&[("ip", "203.0.113.77")]).await;
     annotate(stage.web(), &key("size-unit"), Some("2"));
@@ -537,6 +554,31 @@ async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
         assert!(
             rules.iter().any(|rule| rule["certificate_id"] == json!(expected)),
             "{rules:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_rule_has_either_a_certificate_or_passthrough_after_each_switch() {
+    let mut stage = Stage::new(&[]).await;
+    let certificate = stage.create_certificate("web", "custom");
+    stage.add("web", &[("type", "REGIONAL")]);
+    for uses_certificate in [true, false, true] {
+        let id = uses_certificate.then_some(certificate.as_str());
+        annotate(stage.web(), &key("certificate-id"), id);
+        annotate(
+            stage.web(),
+            &key("tls-passthrough"),
+            (!uses_certificate).then_some("true"),
+        );
+        stage.settle().await.unwrap();
+        assert_eq!(stage.complaints(), [""; 0]);
+        let rules = stage.balancer()["forwarding_rules"].as_array().unwrap().clone();
+        let https = rules.iter().find(|rule| rule["entry_protocol"] == "https");
+        let https = https.unwrap();
+        assert_eq!(
+            (&https["certificate_id"], &https["tls_passthrough"]),
+            (&json!(id.unwrap_or_default()), &json!(!uses_certificate))
         );
     }
 }

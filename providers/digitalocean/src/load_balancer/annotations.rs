@@ -14,7 +14,8 @@ annotations! {
     reference: "docs/reference/digitalocean.md";
     /// ID of the load balancer. Set by the controller. If you set it, that load balancer is adopted, also from another cluster.
     ID = "kubernetes.digitalocean.com/load-balancer-id", "UUID";
-    /// The load balancer is left unchanged, and it is not deleted with the Service.
+    /// The load balancer is left unchanged, and it is not deleted with the Service. It is then an orphan, which
+    /// `--delete-orphaned-load-balancers` deletes unless another cluster took it over.
     DISOWN = "service.kubernetes.io/do-loadbalancer-disown", "bool, default false";
     /// Whether the managed firewall opens the ports of the Service.
     FIREWALL_MANAGED = "kubernetes.digitalocean.com/firewall-managed", "bool, default true";
@@ -50,8 +51,8 @@ annotations! {
     ALGORITHM = "service.beta.kubernetes.io/do-loadbalancer-algorithm", "`round_robin` or `least_connections`, default `round_robin`";
     /// Size of the load balancer by its former names: 1, 3 and 6 nodes.
     SIZE_SLUG = "service.beta.kubernetes.io/do-loadbalancer-size-slug", "`lb-small`, `lb-medium` or `lb-large`";
-    /// Number of nodes of the load balancer. The API accepts one change an hour.
-    SIZE_UNIT = "service.beta.kubernetes.io/do-loadbalancer-size-unit", "1 to 100, default 1";
+    /// Number of nodes of the load balancer, up to the limit of the account. The API accepts one change an hour.
+    SIZE_UNIT = "service.beta.kubernetes.io/do-loadbalancer-size-unit", "number, default 1";
     /// Sticky sessions (`REGIONAL`).
     STICKY_TYPE = "service.beta.kubernetes.io/do-loadbalancer-sticky-sessions-type", "`none` or `cookies`, default `none`";
     /// Name of the cookie. Required with `cookies`.

@@ -215,9 +215,10 @@ impl<'a> Reader<'a> {
         name
     }
 
-    fn size(&mut self) -> u64 {
+    fn size(&mut self) -> u32 {
         let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
-        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=100_u64);
+        // The API checks the limit of the account.
+        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=u32::MAX);
         let unit = unit.filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
             let text = "cannot be used together with size-slug";
@@ -327,10 +328,11 @@ impl<'a> Reader<'a> {
                 _ => "http",
             };
             let mut rule = rule(entry, port.port, target, port.node_port);
-            if is_secure && passthrough {
-                rule["tls_passthrough"] = json!(true);
-            } else if is_secure {
+            if is_secure {
+                // Both, because an update keeps fields of the observed rule that are not set here.
+                let certificate = certificate.filter(|_| !passthrough);
                 rule["certificate_id"] = json!(certificate.unwrap_or_default());
+                rule["tls_passthrough"] = json!(passthrough);
             }
             rule
         });

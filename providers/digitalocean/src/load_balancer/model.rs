@@ -41,8 +41,8 @@ use crate::{
 const PENDING: Duration = Duration::from_secs(2);
 /// The reason of Events about a Service that its nodes cannot serve (upstream's).
 const CONFIG_ERROR: &str = "LoadBalancerConfigError";
-/// The reason of Events about annotations without effect.
-const IGNORED: &str = "IgnoredAnnotation";
+/// The reason of Events about annotations without effect, as on other clouds.
+const IGNORED: &str = "LoadBalancerAnnotationIgnored";
 
 part_keys! {
     /// The parts.
@@ -130,7 +130,7 @@ fn change(operation: Op, effect: Effect, name: &str, body: Value) -> Step<Change
 }
 
 /// Whether the Service names this load balancer by its id.
-fn names(service: &ServiceView, balancer: &Balancer) -> bool {
+pub(crate) fn names(service: &ServiceView, balancer: &Balancer) -> bool {
     service.annotation(annotations::ID) == Some(balancer.id())
 }
 
