@@ -38,6 +38,7 @@ use self::{
     jobs::Moment,
 };
 use super::{
+    OBJECT_BACKOFF,
     events::{Failure, normal},
     nodes::Nodes,
     object::{ServiceAction, is_own_writing},
@@ -119,7 +120,7 @@ pub(super) struct PartTask {
 /// The work on a Service object.
 pub(super) enum ObjectTask {
     Nothing,
-    /// The store does not show the last write yet.
+    /// The store does not show the last write yet, or another client undid it again.
     Later(Instant),
     Write(ObjectWrite),
 }
@@ -127,6 +128,8 @@ pub(super) enum ObjectTask {
 /// A write of a Service object.
 pub(super) struct ObjectWrite {
     pub(super) change: ServiceAction,
+    /// How many times in a row the same change was written before, each time undone by another client.
+    pub(super) repeats: u32,
     /// Whether a load balancer existed: an event reports when the finalizers are removed.
     had_load_balancer: bool,
 }
@@ -442,6 +445,7 @@ impl State {
         if change.is_empty() {
             return ObjectTask::Nothing;
         }
+        let mut repeats = 0;
         if let Some(written) = &entry.written
             && written.version == object.meta.resource_version
         {
@@ -451,10 +455,21 @@ impl State {
                 false if at < due => return ObjectTask::Later(due),
                 _ => {}
             }
+        } else if let Some(written) = &entry.written
+            && written.change == change
+            && at < written.at + 2 * OBJECT_BACKOFF.longest
+        {
+            // Two clients that undo each other's changes must not write without an end at full speed.
+            let due = written.at + OBJECT_BACKOFF.delay(written.repeats);
+            if at < due {
+                return ObjectTask::Later(due);
+            }
+            repeats = written.repeats.saturating_add(1);
         }
         let existed = entry.reported.work || !object.view.ingress.is_empty();
         ObjectTask::Write(ObjectWrite {
             change,
+            repeats,
             had_load_balancer: entry.is_ours() && existed,
         })
     }
@@ -841,6 +856,7 @@ impl State {
                 version: object.meta.resource_version.clone(),
                 change: write.change,
                 at,
+                repeats: write.repeats,
                 in_vain,
             });
         }

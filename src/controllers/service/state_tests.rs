@@ -527,6 +527,53 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
     assert_eq!(fixture.record("a").requeued, None);
 }
 
+// === Service objects ===
+
+#[test]
+fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    let object = |version: u32| {
+        let object = json!({
+            "metadata": {"namespace": "ns", "name": "a", "uid": "uid-a", "resourceVersion": version.to_string(),
+                         "finalizers": [ServiceView::FINALIZER]},
+            "spec": {"type": "LoadBalancer"},
+        });
+        let mut object: ServiceObject = serde_json::from_value(object).unwrap();
+        object.view = view("a", |_| {});
+        object
+    };
+    let mut waits = Vec::new();
+    for version in 0..100 {
+        // Each time the status is empty again.
+        let (object, began) = (object(version), fixture.now);
+        let write = loop {
+            match fixture.state.take_object(&"ns/a".into(), &object, fixture.now) {
+                ObjectTask::Later(due) => fixture.now = due,
+                ObjectTask::Write(write) => break write,
+                ObjectTask::Nothing => panic!("nothing to write"),
+            }
+        };
+        waits.push(fixture.now - began);
+        fixture.state.object_ended(&object, write, Ok(false), fixture.now);
+    }
+    let [least, longest] = [47, 60].map(Duration::from_secs);
+    assert!(
+        waits[0].is_zero() && waits[1] < waits[3] && waits[3] < waits[5],
+        "{waits:?}"
+    );
+    assert!(
+        waits[10..].iter().all(|wait| *wait > least && *wait <= longest),
+        "{waits:?}"
+    );
+    // After a quiet time it is written at once.
+    fixture.tick(120);
+    let task = fixture
+        .state
+        .take_object(&"ns/a".into(), &object(100), fixture.now);
+    assert!(matches!(task, ObjectTask::Write(ObjectWrite { repeats: 0, .. })));
+}
+
 // === The end of a pass ===
 
 const LB: &str = "lb/#1";

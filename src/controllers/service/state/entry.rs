@@ -64,6 +64,8 @@ pub(super) struct Written {
     pub(super) version: Option<String>,
     pub(super) change: ServiceAction,
     pub(super) at: Instant,
+    /// [`ObjectWrite::repeats`](super::ObjectWrite::repeats).
+    pub(super) repeats: u32,
     /// Whether the API server's answer shows no change.
     pub(super) in_vain: bool,
 }
