@@ -73,16 +73,16 @@ impl NodeController {
     /// Refreshes at once and then periodically. The wait begins at the end of a pass.
     pub(crate) async fn refresh_forever(self: Arc<Self>) {
         let (mut memory, failing) = (Memory::default(), Failing::default());
-        let passes = async {
-            loop {
-                self.refresh(&mut memory, &failing).await;
-                tokio::time::sleep(self.config.status_update_frequency).await;
-            }
-        };
-        // A pass may be cut: the next process detects the same differences.
-        self.shutdown.run_until_cancelled(passes).await;
+        let mut is_running = true;
+        while is_running {
+            self.refresh(&mut memory, &failing).await;
+            let pause = tokio::time::sleep(self.config.status_update_frequency);
+            is_running = self.shutdown.run_until_cancelled(pause).await.is_some();
+        }
     }
 
+    /// One pass. At shutdown, questions are cut: the next process detects the same differences. Writes that have begun are
+    /// finished, because a write that may still arrive keeps the lease from being released.
     async fn refresh(&self, memory: &mut Memory, failing: &Failing<&'static str>) {
         let began = Instant::now();
         let mut nodes = self.nodes.list();
@@ -111,7 +111,10 @@ impl NodeController {
                 freshness,
                 Priority::Background,
             );
-            for (node, answer) in piece.iter().zip(answers.await) {
+            let Some(answers) = self.shutdown.run_until_cancelled(answers).await else {
+                return;
+            };
+            for (node, answer) in piece.iter().zip(answers) {
                 self.decide(node, answer, &mut pass);
             }
         }
@@ -244,3 +247,7 @@ impl NodeController {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "refresh_tests.rs"]
+mod tests;
