@@ -237,9 +237,12 @@ impl State {
                 // No user waits for a Service that was served before.
                 dirty.priority = Priority::Background;
             }
+            let dirty = (claim == Claim::Ours).then_some(dirty);
             ServiceEntry::new((Arc::clone(&view), claim, finalizers), dirty, inherited)
         });
-        if !entry.view.asks_the_same(&view) || entry.claim != claim {
+        // A Service that another controller serves, before and after the change, has no parts.
+        let is_ours = entry.is_ours() || claim == Claim::Ours;
+        if is_ours && (!entry.view.asks_the_same(&view) || entry.claim != claim) {
             // After our own write, the cloud need not be read again.
             let effects = entry.served.as_ref().map(|served| &served.effects);
             let own = is_own_writing(&entry.view, &view, effects);

@@ -61,8 +61,12 @@ impl Fixture {
     }
 
     fn change(&mut self, view: &Arc<ServiceView>) -> Vec<Output> {
+        self.change_of(view, Claim::Ours)
+    }
+
+    fn change_of(&mut self, view: &Arc<ServiceView>, claim: Claim) -> Vec<Output> {
         let name = name(&view.id);
-        let now = Some((Arc::clone(view), Claim::Ours, self.finalizers));
+        let now = Some((Arc::clone(view), claim, self.finalizers));
         self.state.changed(Change::Service(name, now), self.now)
     }
 
@@ -394,6 +398,20 @@ fn only_what_a_service_asks_for_makes_its_parts_dirty() {
             assert_eq!(ask.freshness, Freshness::After(fixture.now), "{what}");
             assert_eq!(ask.priority, Priority::User);
         }
+    }
+}
+
+#[test]
+fn a_service_of_another_controller_causes_no_discovery() {
+    let mut fixture = Fixture::new();
+    let changed = view("a", |view| view.ports[0].port = 2);
+    for view in [view("a", |_| {}), Arc::clone(&changed)] {
+        fixture.change_of(&view, Claim::NotOurs);
+        assert!(fixture.state.discovery.is_none());
+    }
+    for claim in [Claim::Ours, Claim::Elsewhere] {
+        fixture.change_of(&changed, claim);
+        assert!(fixture.state.discovery.take().is_some(), "{claim:?}");
     }
 }
 

@@ -74,7 +74,7 @@ impl ServiceEntry {
     /// A Service that is observed for the first time. `inherited`: another process served it.
     pub(super) fn new(
         (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
-        dirty: Job,
+        dirty: Option<Job>,
         inherited: bool,
     ) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl ServiceEntry {
             finalizers,
             joins: Vec::new(),
             leaves: Vec::new(),
-            dirty: Some(dirty),
+            dirty,
             requeued: None,
             included: false,
             served: None,
