@@ -323,11 +323,13 @@ impl LifecycleController {
     /// Applies an action in a task.
     fn start(&self, node: Arc<NodeObject>, action: NodeAction, writing: &mut JoinSet<Ended>) {
         let (applier, writers) = (Arc::clone(&self.applier), Arc::clone(&self.writers));
+        let known = self.not_ready.get(&node.view.name);
+        let failures = known.map(|known| Arc::clone(&known.failures)).unwrap_or_default();
         let generation = self.generation;
         writing.spawn(async move {
             // Never closed.
             let _permit = writers.acquire().await;
-            let outcome = applier.apply(&node, &action, generation).await;
+            let outcome = applier.apply(&node, &action, generation, &failures).await;
             Ended {
                 node,
                 action,
