@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccm_core::{
-    AddressType, BuildFuture, ErrorKind, NodeAddress, Provider,
+    AddressType, BuildFuture, Error, ErrorKind, NodeAddress, Provider,
     client::{ClientMetrics, Fence},
     controllers::{
         ControllerContext, ControllerMetrics, ControllerSetup, Informer, Needs,
@@ -54,7 +54,10 @@ fn client(patches: &Arc<Patches>) -> Client {
                 "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "1"},
                 "spec": {"providerID": "fake://n1"},
             });
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let is_watch = request
+                .uri()
+                .query()
+                .is_some_and(|query| query.contains("watch=true"));
             let (code, body) = match *request.method() {
                 http::Method::GET if is_watch => std::future::pending().await,
                 http::Method::GET => {
@@ -142,4 +145,14 @@ async fn a_write_that_has_begun_is_finished_at_shutdown() {
     assert!(early.is_err(), "the write was dropped");
     patches.answers.add_permits(1);
     refreshes.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_writes_are_reported_until_they_work() {
+    let (mut memory, failing) = (Memory::default(), Failing::default());
+    for (code, fails) in [(403, true), (500, true), (200, false)] {
+        let controller = controller(&Patches::new(code, 1)).await;
+        controller.refresh(&mut memory, &failing).await;
+        assert_eq!(failing.is_ongoing(), fails, "{code}");
+    }
 }
