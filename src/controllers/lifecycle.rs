@@ -118,16 +118,15 @@ struct Ended {
 
 impl LifecycleController {
     pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
-        let mut config = framework.config.lifecycle.clone();
+        let config = framework.config.lifecycle.clone();
         let (recorder, shutdown) = (context.recorder, context.shutdown);
         let cloud = context.setup.cloud;
-        config.deletion_grace = config.grace(&*cloud);
         let applier = Applier {
             client: context.client.clone(),
             writer: NodeWriter::new(context.client),
             cloud: Arc::clone(&cloud),
             recorder: recorder.clone(),
-            grace: config.deletion_grace,
+            grace: config.grace(&*cloud),
             shutdown: shutdown.clone(),
             failing: Failing::default(),
             forbidden: Failing::default(),
