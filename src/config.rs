@@ -113,8 +113,8 @@ impl Controllers {
 pub struct LifecycleConfig {
     /// The shortest time between two reads of a node that is not ready.
     pub monitor_period: Duration,
-    /// A node younger than this is never deleted.
-    pub deletion_grace: Duration,
+    /// A node younger than this is never deleted; `None` for the default.
+    pub deletion_grace: Option<Duration>,
     /// The least time between the two answers that a node's machine does not exist.
     pub deletion_confirm: Duration,
     /// If the machines of more than this share of the nodes (0 to 1), and of more than three, seem missing, nodes are deleted
@@ -123,17 +123,14 @@ pub struct LifecycleConfig {
 }
 
 impl LifecycleConfig {
-    /// The default of [`Self::deletion_grace`].
+    /// The least default of [`Self::deletion_grace`].
     pub const DELETION_GRACE: Duration = Duration::from_secs(120);
 
-    /// [`Self::deletion_grace`]. A default is raised to the time that the cloud needs.
+    /// [`Self::deletion_grace`]. The default is raised to the time that the cloud needs.
     #[must_use]
     pub fn grace(&self, cloud: &dyn Cloud) -> Duration {
-        if self.deletion_grace == Self::DELETION_GRACE {
-            self.deletion_grace.max(cloud.deletion_grace())
-        } else {
-            self.deletion_grace
-        }
+        let default = || Self::DELETION_GRACE.max(cloud.deletion_grace());
+        self.deletion_grace.unwrap_or_else(default)
     }
 }
 

@@ -86,15 +86,12 @@ pub(super) fn open(config: &Config, keepalive: Keepalive, versions: Versions) ->
     let Some(proxy) = &config.proxy_url else {
         return open_over(tcp, config, keepalive, versions);
     };
-    match proxy.scheme_str() {
-        Some("http") => open_over(tunnel(proxy, config, tcp), config, keepalive, versions),
-        Some("https") => {
-            let tls = config.rustls_https_connector_with_connector(tcp)?;
-            open_over(tunnel(proxy, config, tls), config, keepalive, versions)
-        }
-        _ => Err(Error::ProxyProtocolUnsupported {
-            proxy_url: Box::new(proxy.clone()),
-        }),
+    // The source of the config accepts no other scheme than http and https.
+    if proxy.scheme_str() == Some("https") {
+        let tls = config.rustls_https_connector_with_connector(tcp)?;
+        open_over(tunnel(proxy, config, tls), config, keepalive, versions)
+    } else {
+        open_over(tunnel(proxy, config, tcp), config, keepalive, versions)
     }
 }
 

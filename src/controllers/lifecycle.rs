@@ -118,16 +118,15 @@ struct Ended {
 
 impl LifecycleController {
     pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
-        let mut config = framework.config.lifecycle.clone();
+        let config = framework.config.lifecycle.clone();
         let (recorder, shutdown) = (context.recorder, context.shutdown);
         let cloud = context.setup.cloud;
-        config.deletion_grace = config.grace(&*cloud);
         let applier = Applier {
             client: context.client.clone(),
             writer: NodeWriter::new(context.client),
             cloud: Arc::clone(&cloud),
             recorder: recorder.clone(),
-            grace: config.deletion_grace,
+            grace: config.grace(&*cloud),
             shutdown: shutdown.clone(),
             failing: Failing::default(),
             forbidden: Failing::default(),
@@ -323,11 +322,13 @@ impl LifecycleController {
     /// Applies an action in a task.
     fn start(&self, node: Arc<NodeObject>, action: NodeAction, writing: &mut JoinSet<Ended>) {
         let (applier, writers) = (Arc::clone(&self.applier), Arc::clone(&self.writers));
+        let known = self.not_ready.get(&node.view.name);
+        let failures = known.map(|known| Arc::clone(&known.failures)).unwrap_or_default();
         let generation = self.generation;
         writing.spawn(async move {
             // Never closed.
             let _permit = writers.acquire().await;
-            let outcome = applier.apply(&node, &action, generation).await;
+            let outcome = applier.apply(&node, &action, generation, &failures).await;
             Ended {
                 node,
                 action,

@@ -60,11 +60,13 @@ impl NodeWriter {
             NodeAction::Initialize(desired) => self.initialize(node, desired).await,
             NodeAction::SetAddresses { addresses, .. } => {
                 let patch = addresses_patch(uid, addresses);
-                unless_missing(self.api.patch_status(name, &params, &patch).await)
+                self.patched(node, self.api.patch_status(name, &params, &patch).await)
+                    .await
             }
             NodeAction::SetLabels { labels, .. } => {
                 let patch = labels_patch(uid, labels);
-                unless_missing(self.api.patch(name, &params, &patch).await)
+                self.patched(node, self.api.patch(name, &params, &patch).await)
+                    .await
             }
             NodeAction::SetShutdownTaint(set) => {
                 self.patch_guarded(node, node.clone(), |current| shutdown_taint(current, *set))
@@ -72,15 +74,31 @@ impl NodeWriter {
             }
             NodeAction::SetNetworkAvailable(available) => {
                 let patch = Patch::Strategic(condition_patch(uid, *available, Timestamp::now()));
-                unless_changed(self.api.patch_status(name, &params, &patch).await)
+                self.patched(node, self.api.patch_status(name, &params, &patch).await)
+                    .await
             }
             NodeAction::Delete(_) => {
                 let parameters = DeleteParams::default().preconditions(Preconditions {
                     uid: Some(uid.to_owned()),
                     resource_version: node.meta.resource_version.clone(),
                 });
-                unless_changed(self.api.delete(name, &parameters).await)
+                match self.api.delete(name, &parameters).await {
+                    Err(error) if is_refused(&error) => Ok(Written::Changed),
+                    result => unless_missing(result),
+                }
             }
+        }
+    }
+
+    /// The end of a patch with the uid. The API server refuses it for a node that was recreated under its name, but also for
+    /// other reasons, after which it has to be tried again.
+    async fn patched(&self, node: &NodeObject, result: kube::Result<NodeObject>) -> kube::Result<Written> {
+        match result {
+            Err(error) if is_refused(&error) => match self.api.get_opt(&node.view.name).await? {
+                Some(read) if read.view.uid == node.view.uid => Err(error),
+                _ => Ok(Written::Missing),
+            },
+            result => unless_missing(result),
         }
     }
 
@@ -94,12 +112,7 @@ impl NodeWriter {
             let patch = addresses_patch(uid, addresses);
             match self.api.patch_status(name, &PatchParams::default(), &patch).await {
                 Ok(patched) => current = patched,
-                // The uid does not match if the node was recreated under its name.
-                Err(error) if is_refused(&error) => match self.api.get_opt(name).await? {
-                    Some(read) if read.view.uid == uid => return Err(error),
-                    _ => return Ok(Written::Missing),
-                },
-                refused => return unless_missing(refused),
+                failed => return self.patched(node, failed).await,
             }
         }
         self.patch_guarded(node, current, |current| initialization(current, desired))
@@ -139,13 +152,6 @@ fn unless_missing<T>(result: kube::Result<T>) -> kube::Result<Written> {
         Ok(_) => Ok(Written::Done),
         Err(error) if is_not_found(&error) => Ok(Written::Missing),
         Err(error) => Err(error),
-    }
-}
-
-fn unless_changed<T>(result: kube::Result<T>) -> kube::Result<Written> {
-    match result {
-        Err(error) if is_refused(&error) => Ok(Written::Changed),
-        result => unless_missing(result),
     }
 }
 

@@ -38,6 +38,35 @@ fn initialize(labels: &Value) -> Value {
     body(&guarded(&node, initialization(&node, &desired()).unwrap()))
 }
 
+#[tokio::test]
+async fn a_refused_patch_of_a_node_that_still_exists_is_an_error() {
+    let node = tainted(&json!({}));
+    for (uid, refused) in [("u1", true), ("u2", false)] {
+        let answer = tower::service_fn(move |request: http::Request<kube::client::Body>| async move {
+            let (code, body) = match *request.method() {
+                http::Method::GET => (200_u16, json!({"metadata": {"name": "n1", "uid": uid}})),
+                _ => (
+                    409,
+                    json!({"kind": "Status", "status": "Failure", "code": 409, "message": "no", "reason": "Conflict"}),
+                ),
+            };
+            let body = serde_json::to_vec(&body).map(kube::client::Body::from)?;
+            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+        });
+        let writer = NodeWriter::new(Client::new(answer, "default"));
+        for action in [
+            NodeAction::SetNetworkAvailable(true),
+            NodeAction::Initialize(desired()),
+        ] {
+            let result = writer.apply(&node, &action).await;
+            match refused {
+                true => assert!(result.is_err(), "{action}: {result:?}"),
+                false => assert_eq!(result.unwrap(), Written::Missing, "{action}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn one_guarded_patch_initializes_a_node() {
     let foreign = json!({"key": "foreign", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"});

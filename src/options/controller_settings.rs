@@ -18,9 +18,10 @@ pub(super) fn node(reader: &mut Reader) -> NodeConfig {
 }
 
 pub(super) fn lifecycle(reader: &mut Reader) -> LifecycleConfig {
+    let grace = flags::NODE_DELETION_GRACE;
     LifecycleConfig {
         monitor_period: reader.duration(flags::NODE_MONITOR_PERIOD),
-        deletion_grace: reader.duration(flags::NODE_DELETION_GRACE),
+        deletion_grace: reader.non_empty(grace).map(|_| reader.duration(grace)),
         deletion_confirm: reader.duration(flags::NODE_DELETION_CONFIRM),
         deletion_share: reader.share(flags::NODE_DELETION_SHARE),
     }

@@ -239,8 +239,9 @@ flags! {
         /// shut down. A duration. One request covers all of these nodes.
         NODE_MONITOR_PERIOD = "node-monitor-period": Period, "5s";
 
-        /// A node younger than this is never deleted: the cloud may not list its machine everywhere yet. A duration.
-        NODE_DELETION_GRACE = "node-deletion-grace": Duration, "2m";
+        /// A node younger than this is never deleted: the cloud may not list its machine everywhere yet. A duration. Unless given,
+        /// 2m, or longer if the cloud needs it.
+        NODE_DELETION_GRACE = "node-deletion-grace": Duration, "";
 
         /// A node is deleted when its machine does not exist in two answers of the cloud, this long apart. A duration.
         NODE_DELETION_CONFIRM = "node-deletion-confirm": Period, "10s";

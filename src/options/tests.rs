@@ -65,7 +65,7 @@ fn defaults_are_those_of_the_help() {
     assert!(!config.node.refresh_topology_labels);
     assert_eq!(config.shutdown_drain, Duration::from_secs(20));
     assert_eq!(config.lifecycle.monitor_period, Duration::from_secs(5));
-    assert_eq!(config.lifecycle.deletion_grace, LifecycleConfig::DELETION_GRACE);
+    assert_eq!(config.lifecycle.deletion_grace, None);
     assert_eq!(config.lifecycle.deletion_confirm, Duration::from_secs(10));
     assert!((config.lifecycle.deletion_share - 0.25).abs() < 1e-9);
     assert!(config.controllers.disabled.is_empty());
@@ -172,7 +172,7 @@ fn lifecycle_and_election_arrive_in_the_config() {
         "--leader-elect-resource-namespace=d",
     ]);
     assert_eq!(config.lifecycle.monitor_period, Duration::from_secs(1));
-    assert_eq!(config.lifecycle.deletion_grace, Duration::ZERO);
+    assert_eq!(config.lifecycle.deletion_grace, Some(Duration::ZERO));
     assert_eq!(config.lifecycle.deletion_confirm, Duration::from_secs(60));
     assert!((config.lifecycle.deletion_share - 0.1).abs() < 1e-9);
     assert_eq!(
@@ -481,6 +481,7 @@ fn a_cloud_raises_the_deletion_grace_unless_the_flag_is_set() {
     for (flags, grace) in [
         (&[][..], 300),
         (&["--node-deletion-grace=10s"], 10),
+        (&["--node-deletion-grace=2m"], 120),
         (&["--node-deletion-grace=1h"], 3600),
     ] {
         assert_eq!(config(flags).lifecycle.grace(&Slow), Duration::from_secs(grace));

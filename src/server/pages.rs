@@ -122,7 +122,7 @@ fn configz(config: &Config) -> Value {
         "Webhook": {"Webhooks": list("webhooks")},
         "Extra": {
             "DisabledControllers": config.controllers.disabled,
-            "NodeDeletionGrace": time(config.lifecycle.deletion_grace),
+            "NodeDeletionGrace": config.lifecycle.deletion_grace.map(time),
             "NodeDeletionConfirm": time(config.lifecycle.deletion_confirm),
             "NodeDeletionShare": config.lifecycle.deletion_share,
             "RefreshTopologyLabels": config.node.refresh_topology_labels,

@@ -67,6 +67,20 @@ async fn every_form_of_credentials_is_accepted_and_none_is_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn proxy_variables_are_read_as_in_go() {
+    let stage = Stage::set().await;
+    stage.kubeconfig(&stage.trusted(), &json!({"token": stage.token}));
+    // No proxy is used for this machine, and a comma may end the list.
+    let variables = [
+        ("HTTPS_PROXY", "http://user:open-sesame-7@127.0.0.1:1"),
+        ("NO_PROXY", "10.0.0.0/8,"),
+    ];
+    let mut ccm = stage.launch_with(&[], &variables);
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    stage.keeps_secrets(&["open-sesame-7"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn unusable_credentials_end_the_start_with_a_fix_and_no_secret() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();

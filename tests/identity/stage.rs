@@ -99,6 +99,12 @@ impl Stage {
 
     /// Starts the program with its most detailed log.
     pub(crate) fn launch(&self, flags: &[&str]) -> Ccm {
+        self.launch_with(flags, &[])
+    }
+
+    /// The same with these variables.
+    pub(crate) fn launch_with(&self, flags: &[&str], variables: &[(&str, &str)]) -> Ccm {
+        let envs = variables.iter();
         let mut args = vec![
             "--cloud-provider=acme".to_owned(),
             format!("--kubeconfig={}", self.path("kubeconfig").display()),
@@ -109,7 +115,9 @@ impl Stage {
         Ccm::start(&Launch {
             program: binaries::out_of_tree().get_program().into(),
             args,
-            envs: Vec::new(),
+            envs: envs
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
             log: self.path("log"),
         })
         .unwrap()

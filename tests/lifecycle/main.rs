@@ -337,7 +337,7 @@ async fn a_disabled_lifecycle_controller_makes_no_requests() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_young_node_is_not_deleted_before_the_grace_period() {
     let stage = Stage::start("young", |config| {
-        config.lifecycle.deletion_grace = Duration::from_secs(6);
+        config.lifecycle.deletion_grace = Some(Duration::from_secs(6));
     })
     .await;
     stage.healthy(&numbered("well", 1)).await;

@@ -78,7 +78,7 @@ impl Stage {
         };
         config.lifecycle.monitor_period = Duration::from_millis(200);
         config.lifecycle.deletion_confirm = Duration::from_millis(500);
-        config.lifecycle.deletion_grace = Duration::ZERO;
+        config.lifecycle.deletion_grace = Some(Duration::ZERO);
         change(&mut config);
         let program = InProcess::start(cloud_controller_manager::run(*config)).unwrap();
         Self {

@@ -39,7 +39,7 @@ pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> InProcess 
     };
     config.lifecycle.monitor_period = Duration::from_millis(200);
     config.lifecycle.deletion_confirm = Duration::from_millis(500);
-    config.lifecycle.deletion_grace = Duration::ZERO;
+    config.lifecycle.deletion_grace = Some(Duration::ZERO);
     change(&mut config);
     InProcess::start(cloud_controller_manager::run(*config)).unwrap()
 }

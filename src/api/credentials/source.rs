@@ -6,12 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ccm_core::error::report;
+use ccm_core::{Environment, error::report};
 use http::{HeaderValue, Uri};
+use hyper_util::client::proxy::matcher::Matcher;
 use k8s_openapi::{ByteString, jiff::Timestamp};
 use kube::{
     Config,
-    config::{AuthInfo, Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, Cluster, ExecAuthCluster, ExecInteractiveMode, Kubeconfig, KubeconfigError},
 };
 use rustls::pki_types::{
     CertificateDer,
@@ -99,10 +100,13 @@ impl Source {
             Self::Server(server) => Config::new(server.clone()),
             Self::Pod { server, folder } => in_pod(server, folder)?,
             Self::File { flag, path, server } => {
-                let config = of_kubeconfig(read(flag, path)?, server.as_ref()).await;
+                let config = of_kubeconfig(&read(flag, path)?, server.as_ref());
                 config.map_err(|error| self.blame(&error))?
             }
         };
+        if config.proxy_url.is_none() {
+            config.proxy_url = environment_proxy(&Environment::of_process(), &config.cluster_url)?;
+        }
         let mut expires = None;
         let mut from_plugin = false;
         if let Some(exec) = config.auth_info.exec.take()
@@ -196,16 +200,44 @@ fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
     let authorities = folder.join("ca.crt");
     let pem =
         fs::read(&authorities).map_err(|error| format!("cannot read {}: {error}", authorities.display()))?;
-    let certificates = CertificateDer::pem_slice_iter(&pem).map(|read| Ok(read?.to_vec()));
-    let certificates: Result<Vec<_>, pem::Error> = certificates.collect();
-    config.root_cert = certificates.ok().filter(|all| !all.is_empty());
-    match config.root_cert {
-        Some(_) => Ok(config),
-        None => Err(format!(
-            "{} contains no certificate in PEM form",
-            authorities.display()
-        )),
-    }
+    config.root_cert = Some(certificates(&authorities.display().to_string(), &pem)?);
+    Ok(config)
+}
+
+fn certificates(name: &str, pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let all = CertificateDer::pem_slice_iter(pem).map(|read| Ok(read?.to_vec()));
+    let all: Result<Vec<_>, pem::Error> = all.collect();
+    let all = all.ok().filter(|all| !all.is_empty());
+    all.ok_or_else(|| format!("{name} contains no certificate in PEM form"))
+}
+
+/// The proxy of the process for this server, by the same variables as in Go. The URL of a proxy may contain a password.
+///
+/// # Errors
+/// The variable with an unusable URL.
+pub(super) fn environment_proxy(environment: &Environment, server: &Uri) -> Result<Option<Uri>, String> {
+    let first = |names: [&'static str; 2]| {
+        let mut named = names.into_iter();
+        named.find_map(|name| Some((name, environment.var(name)?)))
+    };
+    let named = match server.scheme_str() {
+        Some("http") => first(["HTTP_PROXY", "http_proxy"]),
+        _ => first(["HTTPS_PROXY", "https_proxy"]),
+    };
+    let direct = first(["NO_PROXY", "no_proxy"]).map_or("", |(_, hosts)| hosts);
+    // As in Go, no proxy is used for the machine itself, and *.example.org is the same as .example.org.
+    let direct = format!("localhost,127.0.0.0/8,::1,{}", direct.replace("*.", "."));
+    let matcher = Matcher::builder().all("http://proxy").no(direct).build();
+    let named = named.filter(|_| matcher.intercept(server).is_some());
+    named.map(|(name, url)| proxy_url(name, url)).transpose()
+}
+
+fn proxy_url(name: &str, url: &str) -> Result<Uri, String> {
+    // As in Go, a proxy without a scheme is one of HTTP.
+    let scheme = if url.contains("://") { "" } else { "http://" };
+    let url = format!("{scheme}{url}").parse().ok();
+    let url = url.filter(|url: &Uri| matches!(url.scheme_str(), Some("http" | "https")));
+    url.ok_or_else(|| format!("{name} is not the URL of an HTTP proxy, such as http://10.0.0.1:3128"))
 }
 
 /// The token in a file, without the line break at its end.
@@ -218,31 +250,33 @@ fn token(path: &Path) -> Result<String, String> {
     }
 }
 
-async fn of_kubeconfig(mut kubeconfig: Kubeconfig, server: Option<&Uri>) -> Result<Config, String> {
-    let chosen = Chosen::of(&kubeconfig)?;
-    let token_file = chosen.user.and_then(|user| user.token_file.clone());
+/// The config of a kubeconfig. [`Config::from_custom_kubeconfig`] also applies variables of the environment: it compares
+/// `NO_PROXY` with the proxy in place of the server, and refuses values that Go accepts.
+fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&Uri>) -> Result<Config, String> {
+    let chosen = Chosen::of(kubeconfig)?;
+    let mut cluster = ExecAuthCluster::try_from(chosen.cluster).map_err(|error| explain(&error))?;
     if let Some(server) = server {
-        let cluster = chosen.cluster_name.to_owned();
-        for named in &mut kubeconfig.clusters {
-            if named.name == cluster
-                && let Some(cluster) = &mut named.cluster
-            {
-                cluster.server = Some(server.to_string());
-            }
-        }
+        cluster.server = Some(server.to_string());
     }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(|error| explain(&error))?;
-    if config.cluster_url.host().is_none() {
-        let url = &config.cluster_url;
-        return Err(format!(
-            "its server {url} is not a URL such as https://10.0.0.1:6443"
-        ));
+    let url = cluster.server.as_deref().ok_or("its cluster has no server")?;
+    let url = url.parse().ok().filter(|url: &Uri| url.host().is_some());
+    let url = url.ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
+    let mut config = Config::new(url);
+    let authorities = cluster.certificate_authority_data.as_deref();
+    config.root_cert = authorities
+        .filter(|pem| !pem.trim_ascii().is_empty())
+        .map(|pem| certificates("its certificate authority", pem))
+        .transpose()?;
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
+    config.tls_server_name.clone_from(&cluster.tls_server_name);
+    let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
+    config.proxy_url = proxy.map(|url| proxy_url("its proxy-url", url)).transpose()?;
+    config.auth_info = chosen.user.cloned().unwrap_or_default();
+    if let Some(exec) = &mut config.auth_info.exec {
+        exec.cluster = Some(cluster);
     }
-    if let Some(file) = token_file {
+    if let Some(file) = config.auth_info.token_file.take() {
         // It precedes a token in the kubeconfig itself, since only the file is updated.
-        config.auth_info.token_file = None;
         config.auth_info.token = Some(token(Path::new(&file))?.into());
     }
     inline_pair(&mut config.auth_info)?;
@@ -288,17 +322,12 @@ fn explain(error: &KubeconfigError) -> String {
                 .unwrap_or_default();
             format!("it is not a kubeconfig{at}; the text is not shown, it may be a secret")
         }
-        KubeconfigError::ParseClusterUrl(_) => {
-            "its server is not a URL; write a URL such as https://10.0.0.1:6443".to_owned()
-        }
-        KubeconfigError::MissingClusterUrl => "its cluster has no server".to_owned(),
         other => report(other),
     }
 }
 
 /// The objects that the current context of a kubeconfig refers to.
 struct Chosen<'a> {
-    cluster_name: &'a str,
     cluster: &'a Cluster,
     user: Option<&'a AuthInfo>,
 }
@@ -336,11 +365,7 @@ impl<'a> Chosen<'a> {
             None | Some("") => None,
             Some(user) => find(user, users).map_err(|existing| missing("user", user, existing))?,
         };
-        Ok(Self {
-            cluster_name: &context.cluster,
-            cluster,
-            user,
-        })
+        Ok(Self { cluster, user })
     }
 
     fn files(&self) -> impl Iterator<Item = PathBuf> {

@@ -2,12 +2,16 @@
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf};
 
+use ccm_core::Environment;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-use super::{source::pod_server, *};
+use super::{
+    source::{environment_proxy, pod_server},
+    *,
+};
 
 /// The value of every secret.
 const SECRET: &str = "open-sesame-7";
@@ -204,6 +208,71 @@ async fn no_error_contains_a_secret() {
     }
     let error = problem(folder.kubeconfig(json!({"certificate-authority": "missing"}), &json!({}))).await;
     assert!(error.contains("failed to load certificate authority"), "{error}");
+    let proxy = json!({"proxy-url": format!("socks5://user:{SECRET}@proxy:1080")});
+    let error = problem(folder.kubeconfig(proxy, &json!({}))).await;
+    assert!(
+        error.contains("its proxy-url is not the URL of an HTTP proxy"),
+        "{error}"
+    );
+}
+
+#[test]
+fn variables_name_the_proxy_for_the_server() {
+    let url = format!("http://user:{SECRET}@proxy:3128");
+    let secret = url.as_str();
+    let proxy = |server: &str, variables: &[(&str, &str)]| {
+        let environment = variables
+            .iter()
+            .fold(Environment::default(), |all, (name, value)| {
+                all.with(*name, *value)
+            });
+        environment_proxy(&environment, &server.parse().unwrap())
+            .map(|proxy| proxy.map(|url| url.to_string()))
+    };
+    let (server, with_secret) = ("https://api.example.org:6443", Some(format!("{secret}/")));
+    for (server, variables, expected) in [
+        (server, vec![("https_proxy", secret)], with_secret.clone()),
+        (
+            server,
+            vec![("HTTPS_PROXY", "proxy:3128")],
+            Some("http://proxy:3128/".to_owned()),
+        ),
+        (server, vec![("HTTP_PROXY", secret)], None),
+        (
+            "http://10.0.0.1",
+            vec![("HTTP_PROXY", secret)],
+            with_secret.clone(),
+        ),
+        (
+            server,
+            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "proxy,10.0.0.0/8,")],
+            with_secret,
+        ),
+        (
+            server,
+            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "*.example.org,")],
+            None,
+        ),
+        (
+            "https://10.0.0.1",
+            vec![("HTTPS_PROXY", "socks5://proxy"), ("no_proxy", "10.0.0.0/8")],
+            None,
+        ),
+        ("https://127.0.0.1:6443", vec![("HTTPS_PROXY", secret)], None),
+        ("https://[::1]:6443", vec![("HTTPS_PROXY", secret)], None),
+    ] {
+        assert_eq!(proxy(server, &variables), Ok(expected), "{server} {variables:?}");
+    }
+    for url in [
+        format!("socks5://user:{SECRET}@proxy"),
+        format!("user:{SECRET} @proxy"),
+    ] {
+        let error = proxy(server, &[("HTTPS_PROXY", url.as_str())]).unwrap_err();
+        assert!(
+            error.starts_with("HTTPS_PROXY ") && !error.contains(SECRET),
+            "{error}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -95,13 +95,20 @@ struct Fresh {
 }
 
 impl Applier {
-    /// Applies an action that was decided under the credentials of this `generation`.
-    pub(super) async fn apply(&self, node: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
+    /// Applies an action that was decided under the credentials of this `generation`. `failures`: of earlier deletions of the
+    /// node.
+    pub(super) async fn apply(
+        &self,
+        node: &NodeObject,
+        action: &NodeAction,
+        generation: u64,
+        failures: &Failing<String>,
+    ) -> Outcome {
         if self.shutdown.is_cancelled() {
             return Outcome::NotBegun;
         }
         if matches!(action, NodeAction::Delete(_)) {
-            return self.delete(node, action, generation).await;
+            return self.delete(node, action, generation, failures).await;
         }
         let name = node.view.name.as_str();
         match self.writer.apply(node, action).await {
@@ -129,12 +136,18 @@ impl Applier {
     }
 
     /// Deletes the node if it is still the one that was proven missing. A deletion that was begun is finished.
-    async fn delete(&self, decided: &NodeObject, action: &NodeAction, generation: u64) -> Outcome {
+    async fn delete(
+        &self,
+        decided: &NodeObject,
+        action: &NodeAction,
+        generation: u64,
+        failures: &Failing<String>,
+    ) -> Outcome {
         let name = decided.view.name.as_str();
         let fresh = match self.read(name).await {
             Ok(Some(fresh)) => fresh,
             Ok(None) => return Outcome::Missing,
-            Err(error) => return self.failed(decided, &error, false),
+            Err(error) => return self.failed(decided, &error, false, failures),
         };
         let read = &fresh.node;
         if let Err(refusal) = decide::check(decided, read, fresh.now, self.grace) {
@@ -153,14 +166,14 @@ impl Applier {
             self.recorder
                 .publish(read.reference(), EventType::Normal, "DeletingNode", &message);
         };
-        // A try that will probably be refused again gets no event each time.
-        if !self.forbidden.is_ongoing() {
+        // A try that will probably fail again gets no event each time.
+        if !self.forbidden.is_ongoing() && !failures.is_ongoing() {
             announce();
         }
         match self.writer.apply(read, action).await {
             Ok(Written::Done) => {
                 self.failing.ends();
-                if self.forbidden.ends() {
+                if self.forbidden.ends() | failures.ends() {
                     announce();
                 }
                 info!(
@@ -181,7 +194,7 @@ impl Applier {
                 Outcome::Changed
             }
             Err(error) if is_right_missing(&error) => self.forbidden(read, &error),
-            Err(error) => self.failed(read, &error, true),
+            Err(error) => self.failed(read, &error, true, failures),
         }
     }
 
@@ -214,16 +227,24 @@ impl Applier {
         Outcome::Forbidden
     }
 
-    fn failed(&self, node: &NodeObject, error: &kube::Error, sent: bool) -> Outcome {
+    fn failed(
+        &self,
+        node: &NodeObject,
+        error: &kube::Error,
+        sent: bool,
+        failures: &Failing<String>,
+    ) -> Outcome {
         let error = report(error);
         warn_if_new!(
             self.failing.begins(()),
             controller = COMPONENT,
             node = node.view.name,
-            error,
+            error = error.as_str(),
             "Could not delete node, trying again"
         );
-        self.publish_failure(node, &error);
+        if failures.begins(error.clone()) {
+            self.publish_failure(node, &error);
+        }
         Outcome::Failed { sent }
     }
 
@@ -276,7 +297,70 @@ fn server_time(date: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use ccm_core::{
+        controllers::events::{EventMetrics, Writer},
+        testkit::FakeCloud,
+    };
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_deletion_that_keeps_failing_gets_two_events() {
+        let reasons: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let posted = Arc::clone(&reasons);
+        let node = json!({
+            "metadata": {"name": "n1", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"providerID": "fake://n1"},
+        });
+        let read = node.clone();
+        let answer = tower::service_fn(move |request: http::Request<Body>| {
+            let (posted, read) = (Arc::clone(&posted), read.clone());
+            async move {
+                let (code, body) = match *request.method() {
+                    http::Method::GET => (200_u16, read),
+                    http::Method::POST => {
+                        let body = request.into_body().collect_bytes().await?;
+                        let event: Value = serde_json::from_slice(&body)?;
+                        posted.lock().push(event["reason"].clone());
+                        (201, event)
+                    }
+                    _ => (
+                        500,
+                        json!({"kind": "Status", "status": "Failure", "code": 500, "message": "no", "reason": "no"}),
+                    ),
+                };
+                let body = serde_json::to_vec(&body).map(Body::from)?;
+                Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+            }
+        });
+        let client = Client::new(answer, "default");
+        let events = Writer::new(client.clone(), &EventMetrics::default());
+        let applier = Applier {
+            client: client.clone(),
+            writer: NodeWriter::new(client),
+            cloud: Arc::new(FakeCloud::default()),
+            recorder: events.recorder(COMPONENT),
+            grace: Duration::ZERO,
+            shutdown: CancellationToken::new(),
+            failing: Failing::default(),
+            forbidden: Failing::default(),
+        };
+        let node: NodeObject = serde_json::from_value(node).unwrap();
+        let (action, failures) = (NodeAction::Delete(String::new()), Failing::default());
+        for _ in 0..3 {
+            let outcome = applier.apply(&node, &action, 0, &failures).await;
+            assert_eq!(outcome, Outcome::Failed { sent: true });
+        }
+        // Writes what is queued.
+        drop(applier);
+        events.run().await;
+        let mut reasons = reasons.lock().clone();
+        reasons.sort_by_key(Value::to_string);
+        assert_eq!(reasons, ["DeletingNode", "DeletingNodeFailed"]);
+    }
 
     #[test]
     fn the_servers_time_is_read_as_http_writes_it() {

@@ -22,7 +22,7 @@ use ccm_core::{
 use tokio::time::Instant;
 
 use super::{decide::BlockReason, pass::Answers};
-use crate::controllers::node_object::UNINITIALIZED_TAINT;
+use crate::{controllers::node_object::UNINITIALIZED_TAINT, logging::Failing};
 
 /// Nodes that turn not ready within this time are asked about together.
 pub(super) const COALESCE: Duration = Duration::from_millis(200);
@@ -129,6 +129,8 @@ pub(super) struct NotReadyNode {
     pub(super) blocked: Option<BlockReason>,
     /// The reasons that were reported as events.
     reported: BTreeSet<BlockReason>,
+    /// The failures of its deletion, as text.
+    pub(super) failures: Arc<Failing<String>>,
 }
 
 impl NotReadyNode {
@@ -245,6 +247,7 @@ impl NotReadyNodes {
                     next: Next::Due(soon(asked)),
                     blocked: None,
                     reported: BTreeSet::new(),
+                    failures: Arc::default(),
                 };
                 self.nodes.insert(name.clone(), new);
             }

@@ -3,11 +3,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Error, Freshness, Instance, InstanceState, Need, Priority, Result,
+    Freshness, Instance, InstanceState, Need, Priority, Result,
     controllers::{EventType, NodeObject, provided_ip::ProvidedIpError},
     error::report,
 };
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -43,8 +44,8 @@ struct Pass {
     before: Memory,
     after: Memory,
     due: Vec<(Arc<NodeObject>, Vec<NodeAction>)>,
-    failed: usize,
-    failure: Option<Error>,
+    /// How many nodes failed in each way, and the first error.
+    failures: HashMap<&'static str, (usize, String)>,
 }
 
 impl Pass {
@@ -53,18 +54,23 @@ impl Pass {
         self.after.extend(self.before.remove_entry(uid));
     }
 
-    /// Logs a failure when it begins or changes its kind, and its end.
+    fn fail(&mut self, kind: &'static str, error: String) {
+        self.failures.entry(kind).or_insert((0, error)).0 += 1;
+    }
+
+    /// Logs each kind of failure when it begins, and the end of all.
     fn log_failures(&self, failing: &Failing<&'static str>) {
-        match &self.failure {
-            Some(error) => warn_if_new!(
-                failing.begins(error.kind().as_str()),
+        for (kind, (nodes, error)) in &self.failures {
+            warn_if_new!(
+                failing.begins(*kind),
                 controller = COMPONENT,
-                nodes = self.failed,
-                error = error.report(),
+                nodes,
+                error,
                 "Could not refresh nodes"
-            ),
-            None if failing.ends() => info!(controller = COMPONENT, "Nodes are refreshed again"),
-            None => {}
+            );
+        }
+        if self.failures.is_empty() && failing.ends() {
+            info!(controller = COMPONENT, "Nodes are refreshed again");
         }
     }
 }
@@ -73,16 +79,16 @@ impl NodeController {
     /// Refreshes at once and then periodically. The wait begins at the end of a pass.
     pub(crate) async fn refresh_forever(self: Arc<Self>) {
         let (mut memory, failing) = (Memory::default(), Failing::default());
-        let passes = async {
-            loop {
-                self.refresh(&mut memory, &failing).await;
-                tokio::time::sleep(self.config.status_update_frequency).await;
-            }
-        };
-        // A pass may be cut: the next process detects the same differences.
-        self.shutdown.run_until_cancelled(passes).await;
+        let mut is_running = true;
+        while is_running {
+            self.refresh(&mut memory, &failing).await;
+            let pause = tokio::time::sleep(self.config.status_update_frequency);
+            is_running = self.shutdown.run_until_cancelled(pause).await.is_some();
+        }
     }
 
+    /// One pass. At shutdown, questions are cut: the next process detects the same differences. Writes that have begun are
+    /// finished, because a write that may still arrive keeps the lease from being released.
     async fn refresh(&self, memory: &mut Memory, failing: &Failing<&'static str>) {
         let began = Instant::now();
         let mut nodes = self.nodes.list();
@@ -111,25 +117,32 @@ impl NodeController {
                 freshness,
                 Priority::Background,
             );
-            for (node, answer) in piece.iter().zip(answers.await) {
+            let Some(answers) = self.shutdown.run_until_cancelled(answers).await else {
+                return;
+            };
+            for (node, answer) in piece.iter().zip(answers) {
                 self.decide(node, answer, &mut pass);
             }
         }
-        pass.log_failures(failing);
-        let Pass { after, due, .. } = pass;
-        let mismatches = after.values().filter(|node| !node.topology.is_empty());
+        *memory = std::mem::take(&mut pass.after);
+        let mismatches = memory.values().filter(|node| !node.topology.is_empty());
         self.metrics.topology_mismatch.set(count(mismatches.count()));
-        *memory = after;
 
+        let due = std::mem::take(&mut pass.due);
         let changed = due.len();
         let writers = self.config.concurrent_status_updates.get();
+        let failed = Mutex::new(&mut pass);
         futures_util::stream::iter(due)
             .for_each_concurrent(writers, async |(node, actions)| {
-                if !self.shutdown.is_cancelled() {
-                    self.refresh_node(&node, actions).await;
+                if !self.shutdown.is_cancelled()
+                    && let Err(error) = self.refresh_node(&node, actions).await
+                {
+                    // Without a right, every write fails, and the error names the right.
+                    failed.lock().fail("write", report(&error));
                 }
             })
             .await;
+        pass.log_failures(failing);
         let elapsed = began.elapsed();
         self.metrics.refresh_duration.observe(elapsed.as_secs_f64());
         debug!(controller = COMPONENT, changed, ?elapsed, "Refreshed nodes");
@@ -162,8 +175,7 @@ impl NodeController {
                     "Could not refresh node"
                 );
                 pass.keep(&node.view.uid);
-                pass.failed += 1;
-                pass.failure.get_or_insert(error);
+                pass.fail(error.kind().as_str(), error.report());
                 "failed"
             }
         };
@@ -212,7 +224,7 @@ impl NodeController {
             .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
     }
 
-    async fn refresh_node(&self, node: &NodeObject, actions: Vec<NodeAction>) {
+    async fn refresh_node(&self, node: &NodeObject, actions: Vec<NodeAction>) -> kube::Result<()> {
         let name = node.view.name.as_str();
         let (mut result, mut addresses, mut labels) = (Ok(Written::Done), false, Vec::new());
         for action in &actions {
@@ -224,23 +236,25 @@ impl NodeController {
                 result = self.writer.apply(node, action).await;
             }
         }
-        match result {
-            Ok(Written::Done) => {
-                increment(&self.metrics.refreshes, "result", "changed");
-                info!(
-                    controller = COMPONENT,
-                    node = name,
-                    addresses,
-                    ?labels,
-                    "Updated node from the cloud"
-                );
-            }
-            Ok(_) => {}
-            Err(error) => {
-                increment(&self.metrics.refreshes, "result", "failed");
-                // The next pass detects the difference again.
-                debug!(node = name, error = report(&error), "Could not update node");
-            }
+        // The next pass detects the difference again.
+        let written = result.inspect_err(|error| {
+            increment(&self.metrics.refreshes, "result", "failed");
+            debug!(node = name, error = report(error), "Could not update node");
+        })?;
+        if written == Written::Done {
+            increment(&self.metrics.refreshes, "result", "changed");
+            info!(
+                controller = COMPONENT,
+                node = name,
+                addresses,
+                ?labels,
+                "Updated node from the cloud"
+            );
         }
+        Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "refresh_tests.rs"]
+mod tests;

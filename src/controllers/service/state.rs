@@ -38,6 +38,7 @@ use self::{
     jobs::Moment,
 };
 use super::{
+    OBJECT_BACKOFF,
     events::{Failure, normal},
     nodes::Nodes,
     object::{ServiceAction, is_own_writing},
@@ -119,7 +120,7 @@ pub(super) struct PartTask {
 /// The work on a Service object.
 pub(super) enum ObjectTask {
     Nothing,
-    /// The store does not show the last write yet.
+    /// The store does not show the last write yet, or another client undid it again.
     Later(Instant),
     Write(ObjectWrite),
 }
@@ -127,6 +128,8 @@ pub(super) enum ObjectTask {
 /// A write of a Service object.
 pub(super) struct ObjectWrite {
     pub(super) change: ServiceAction,
+    /// How many times in a row the same change was written before, each time undone by another client.
+    pub(super) repeats: u32,
     /// Whether a load balancer existed: an event reports when the finalizers are removed.
     had_load_balancer: bool,
 }
@@ -234,9 +237,12 @@ impl State {
                 // No user waits for a Service that was served before.
                 dirty.priority = Priority::Background;
             }
+            let dirty = (claim == Claim::Ours).then_some(dirty);
             ServiceEntry::new((Arc::clone(&view), claim, finalizers), dirty, inherited)
         });
-        if !entry.view.asks_the_same(&view) || entry.claim != claim {
+        // A Service that another controller serves, before and after the change, has no parts.
+        let is_ours = entry.is_ours() || claim == Claim::Ours;
+        if is_ours && (!entry.view.asks_the_same(&view) || entry.claim != claim) {
             // After our own write, the cloud need not be read again.
             let effects = entry.served.as_ref().map(|served| &served.effects);
             let own = is_own_writing(&entry.view, &view, effects);
@@ -442,6 +448,7 @@ impl State {
         if change.is_empty() {
             return ObjectTask::Nothing;
         }
+        let mut repeats = 0;
         if let Some(written) = &entry.written
             && written.version == object.meta.resource_version
         {
@@ -451,10 +458,21 @@ impl State {
                 false if at < due => return ObjectTask::Later(due),
                 _ => {}
             }
+        } else if let Some(written) = &entry.written
+            && written.change == change
+            && at < written.at + 2 * OBJECT_BACKOFF.longest
+        {
+            // Two clients that undo each other's changes must not write without an end at full speed.
+            let due = written.at + OBJECT_BACKOFF.delay(written.repeats);
+            if at < due {
+                return ObjectTask::Later(due);
+            }
+            repeats = written.repeats.saturating_add(1);
         }
         let existed = entry.reported.work || !object.view.ingress.is_empty();
         ObjectTask::Write(ObjectWrite {
             change,
+            repeats,
             had_load_balancer: entry.is_ours() && existed,
         })
     }
@@ -841,6 +859,7 @@ impl State {
                 version: object.meta.resource_version.clone(),
                 change: write.change,
                 at,
+                repeats: write.repeats,
                 in_vain,
             });
         }

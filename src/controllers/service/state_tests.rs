@@ -61,8 +61,12 @@ impl Fixture {
     }
 
     fn change(&mut self, view: &Arc<ServiceView>) -> Vec<Output> {
+        self.change_of(view, Claim::Ours)
+    }
+
+    fn change_of(&mut self, view: &Arc<ServiceView>, claim: Claim) -> Vec<Output> {
         let name = name(&view.id);
-        let now = Some((Arc::clone(view), Claim::Ours, self.finalizers));
+        let now = Some((Arc::clone(view), claim, self.finalizers));
         self.state.changed(Change::Service(name, now), self.now)
     }
 
@@ -398,6 +402,20 @@ fn only_what_a_service_asks_for_makes_its_parts_dirty() {
 }
 
 #[test]
+fn a_service_of_another_controller_causes_no_discovery() {
+    let mut fixture = Fixture::new();
+    let changed = view("a", |view| view.ports[0].port = 2);
+    for view in [view("a", |_| {}), Arc::clone(&changed)] {
+        fixture.change_of(&view, Claim::NotOurs);
+        assert!(fixture.state.discovery.is_none());
+    }
+    for claim in [Claim::Ours, Claim::Elsewhere] {
+        fixture.change_of(&changed, claim);
+        assert!(fixture.state.discovery.take().is_some(), "{claim:?}");
+    }
+}
+
+#[test]
 fn another_one_under_the_same_name_is_served() {
     let mut fixture = Fixture::new();
     fixture.change(&view("a", |_| {}));
@@ -525,6 +543,53 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
     // Answers about others meanwhile are not lost.
     assert_eq!(fixture.discover(), [SHARED, "lb/a", "lb/new"]);
     assert_eq!(fixture.record("a").requeued, None);
+}
+
+// === Service objects ===
+
+#[test]
+fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    let object = |version: u32| {
+        let object = json!({
+            "metadata": {"namespace": "ns", "name": "a", "uid": "uid-a", "resourceVersion": version.to_string(),
+                         "finalizers": [ServiceView::FINALIZER]},
+            "spec": {"type": "LoadBalancer"},
+        });
+        let mut object: ServiceObject = serde_json::from_value(object).unwrap();
+        object.view = view("a", |_| {});
+        object
+    };
+    let mut waits = Vec::new();
+    for version in 0..100 {
+        // Each time the status is empty again.
+        let (object, began) = (object(version), fixture.now);
+        let write = loop {
+            match fixture.state.take_object(&"ns/a".into(), &object, fixture.now) {
+                ObjectTask::Later(due) => fixture.now = due,
+                ObjectTask::Write(write) => break write,
+                ObjectTask::Nothing => panic!("nothing to write"),
+            }
+        };
+        waits.push(fixture.now - began);
+        fixture.state.object_ended(&object, write, Ok(false), fixture.now);
+    }
+    let [least, longest] = [47, 60].map(Duration::from_secs);
+    assert!(
+        waits[0].is_zero() && waits[1] < waits[3] && waits[3] < waits[5],
+        "{waits:?}"
+    );
+    assert!(
+        waits[10..].iter().all(|wait| *wait > least && *wait <= longest),
+        "{waits:?}"
+    );
+    // After a quiet time it is written at once.
+    fixture.tick(120);
+    let task = fixture
+        .state
+        .take_object(&"ns/a".into(), &object(100), fixture.now);
+    assert!(matches!(task, ObjectTask::Write(ObjectWrite { repeats: 0, .. })));
 }
 
 // === The end of a pass ===

@@ -15,13 +15,16 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{
     BACKOFF, COMPONENT, ServiceController,
     state::{Cause, Name, Next, ObjectTask, ObjectWrite, PartStatus},
 };
 use crate::{controllers::node_object::is_not_found, metrics::increment};
+
+/// After so many repeats of a write, another client is known to undo it.
+const UNDONE: u32 = 2;
 
 /// Publishes events before a pass writes.
 struct Announcer {
@@ -155,6 +158,14 @@ impl ServiceController {
     /// Writes a Service object. Returns whether no retry is needed.
     async fn write(&self, name: &Name, object: &ServiceObject, write: ObjectWrite) -> bool {
         let change = &write.change;
+        if write.repeats == UNDONE {
+            warn!(
+                controller = COMPONENT,
+                service = &**name,
+                %change,
+                "Another client keeps undoing a change of the Service; it is written again after growing waits"
+            );
+        }
         let view = &object.view;
         let api: Api<ServiceObject> = Api::namespaced(self.client.clone(), &view.id.namespace);
         let body = Patch::Strategic(change.patch(view, Timestamp::now()));

@@ -64,6 +64,8 @@ pub(super) struct Written {
     pub(super) version: Option<String>,
     pub(super) change: ServiceAction,
     pub(super) at: Instant,
+    /// [`ObjectWrite::repeats`](super::ObjectWrite::repeats).
+    pub(super) repeats: u32,
     /// Whether the API server's answer shows no change.
     pub(super) in_vain: bool,
 }
@@ -72,7 +74,7 @@ impl ServiceEntry {
     /// A Service that is observed for the first time. `inherited`: another process served it.
     pub(super) fn new(
         (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
-        dirty: Job,
+        dirty: Option<Job>,
         inherited: bool,
     ) -> Self {
         Self {
@@ -81,7 +83,7 @@ impl ServiceEntry {
             finalizers,
             joins: Vec::new(),
             leaves: Vec::new(),
-            dirty: Some(dirty),
+            dirty,
             requeued: None,
             included: false,
             served: None,
