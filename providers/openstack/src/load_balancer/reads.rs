@@ -239,12 +239,13 @@ impl Reads {
             self.shared(&self.pools, id, &[], read)
         )?;
         let listing = pools;
-        self.members.prune(&listing);
         let pools: Vec<_> = listing.by_key(&balancer.id).cloned().collect();
         let as_of = pools
             .iter()
             .map(|pool| (pool.id.clone(), listing.as_of(&pool.id)));
-        let as_of = as_of.collect();
+        let as_of: HashMap<_, _> = as_of.collect();
+        self.members
+            .set_pools(&balancer.id, as_of.keys().cloned().collect());
         let mut monitors = Vec::new();
         if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
             let listing = self.shared(&self.monitors, id, &[], read).await?;

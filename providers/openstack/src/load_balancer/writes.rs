@@ -128,6 +128,7 @@ impl<'a> Writes<'a> {
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
         self.reads.invalidate_children(id);
+        self.reads.members.forget_all(id);
         accept(result, ErrorKind::NotFound, ())
     }
 

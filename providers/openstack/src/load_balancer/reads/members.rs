@@ -10,7 +10,6 @@ use std::{
     sync::Arc,
 };
 
-use ccm_core::client::Listing;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -27,6 +26,8 @@ pub(crate) struct Members(Mutex<Store>);
 #[derive(Debug, Default)]
 struct Store {
     pools: HashMap<String, KnownMembers>,
+    /// The pools of each load balancer.
+    by_balancer: HashMap<String, Vec<String>>,
     hosts: Hosts,
 }
 
@@ -195,14 +196,16 @@ impl Members {
         true
     }
 
-    /// Drops the members of older pools that the listing does not have. Those of another project are read again.
-    pub(super) fn prune(&self, listed: &Listing<Pool>) {
+    /// Stores which pools a load balancer has.
+    pub(super) fn set_pools(&self, balancer: &str, pools: Vec<String>) {
+        self.0.lock().by_balancer.insert(balancer.to_owned(), pools);
+    }
+
+    /// Drops the members of all pools of a deleted load balancer.
+    pub(crate) fn forget_all(&self, balancer: &str) {
         let mut store = self.0.lock();
-        if store.pools.len() > 2 * listed.len() {
-            let is_newer = |id: &str, known: &KnownMembers| known.since >= Some(listed.as_of(id));
-            let pools = &mut store.pools;
-            pools.retain(|id, known| listed.by_id(id).is_some() || is_newer(id, known));
-        }
+        let pools = store.by_balancer.remove(balancer).unwrap_or_default();
+        pools.iter().for_each(|pool| drop(store.pools.remove(pool)));
     }
 
     /// Drops the members of a pool after a write without an answer, or after its deletion.
@@ -339,13 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn members_of_pools_that_no_longer_exist_are_dropped() {
+    fn members_of_a_deleted_load_balancer_are_dropped() {
         let members = two();
-        let older = Listing::from_iter([]);
-        let newer = two();
-        newer.prune(&older);
-        assert!(known(&newer, &["a", "b"]).is_some());
-        members.prune(&older);
+        members.set_pools("lb", vec!["p".to_owned()]);
+        members.forget_all("other");
+        assert!(known(&members, &["a", "b"]).is_some());
+        members.forget_all("lb");
         assert!(known(&members, &["a", "b"]).is_none());
     }
 
