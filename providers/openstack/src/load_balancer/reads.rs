@@ -240,12 +240,10 @@ impl Reads {
         )?;
         let listing = pools;
         let pools: Vec<_> = listing.by_key(&balancer.id).cloned().collect();
-        let as_of = pools
-            .iter()
-            .map(|pool| (pool.id.clone(), listing.as_of(&pool.id)));
-        let as_of: HashMap<_, _> = as_of.collect();
-        self.members
-            .set_pools(&balancer.id, as_of.keys().cloned().collect());
+        let ids = pools.iter().map(|pool| pool.id.clone());
+        let as_of = ids.clone().map(|id| (id.clone(), listing.as_of(&id)));
+        let as_of = as_of.collect();
+        self.members.set_pools(&balancer.id, ids.collect());
         let mut monitors = Vec::new();
         if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
             let listing = self.shared(&self.monitors, id, &[], read).await?;
