@@ -12,6 +12,10 @@
 //! [`credentials`] are loaded and renewed here, not by kube: kube does not renew them after a 401 answer, keeps the
 //! certificates of a kubeconfig that changed, and leaves the output of a plugin out of its errors.
 
+#[cfg(test)]
+#[path = "api/answering_tests.rs"]
+pub(crate) mod answering;
+
 mod accounts;
 mod client;
 mod credentials;

@@ -3,6 +3,7 @@
 use ccm_core::AddressType;
 
 use super::*;
+use crate::api::answering;
 
 /// The patch as it is sent.
 fn body(patch: &Patch<Value>) -> Value {
@@ -42,18 +43,13 @@ fn initialize(labels: &Value) -> Value {
 async fn a_refused_patch_of_a_node_that_still_exists_is_an_error() {
     let node = tainted(&json!({}));
     for (uid, refused) in [("u1", true), ("u2", false)] {
-        let answer = tower::service_fn(move |request: http::Request<kube::client::Body>| async move {
-            let (code, body) = match *request.method() {
-                http::Method::GET => (200_u16, json!({"metadata": {"name": "n1", "uid": uid}})),
-                _ => (
-                    409,
-                    json!({"kind": "Status", "status": "Failure", "code": 409, "message": "no", "reason": "Conflict"}),
-                ),
-            };
-            let body = serde_json::to_vec(&body).map(kube::client::Body::from)?;
-            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+        let client = answering::client(move |request| async move {
+            match *request.method() {
+                http::Method::GET => (200, json!({"metadata": {"name": "n1", "uid": uid}})),
+                _ => answering::failure(409),
+            }
         });
-        let writer = NodeWriter::new(Client::new(answer, "default"));
+        let writer = NodeWriter::new(client);
         for action in [
             NodeAction::SetNetworkAvailable(true),
             NodeAction::Initialize(desired()),

@@ -306,6 +306,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::api::answering;
 
     #[tokio::test]
     async fn a_deletion_that_keeps_failing_gets_two_events() {
@@ -316,27 +317,21 @@ mod tests {
             "spec": {"providerID": "fake://n1"},
         });
         let read = node.clone();
-        let answer = tower::service_fn(move |request: http::Request<Body>| {
+        let client = answering::client(move |request| {
             let (posted, read) = (Arc::clone(&posted), read.clone());
             async move {
-                let (code, body) = match *request.method() {
-                    http::Method::GET => (200_u16, read),
+                match *request.method() {
+                    http::Method::GET => (200, read),
                     http::Method::POST => {
-                        let body = request.into_body().collect_bytes().await?;
-                        let event: Value = serde_json::from_slice(&body)?;
+                        let body = request.into_body().collect_bytes().await.unwrap();
+                        let event: Value = serde_json::from_slice(&body).unwrap();
                         posted.lock().push(event["reason"].clone());
                         (201, event)
                     }
-                    _ => (
-                        500,
-                        json!({"kind": "Status", "status": "Failure", "code": 500, "message": "no", "reason": "no"}),
-                    ),
-                };
-                let body = serde_json::to_vec(&body).map(Body::from)?;
-                Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+                    _ => answering::failure(500),
+                }
             }
         });
-        let client = Client::new(answer, "default");
         let events = Writer::new(client.clone(), &EventMetrics::default());
         let applier = Applier {
             client: client.clone(),

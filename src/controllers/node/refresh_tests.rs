@@ -12,13 +12,14 @@ use ccm_core::{
     testkit::FakeCloud,
 };
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{Api, Client, client::Body};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
+    api::answering,
     controllers::Framework,
     options::{self, Config, Request},
     server::Status,
@@ -46,7 +47,7 @@ impl Patches {
 /// An API server with one node.
 fn client(patches: &Arc<Patches>) -> Client {
     let patches = Arc::clone(patches);
-    let answer = tower::service_fn(move |request: http::Request<Body>| {
+    answering::client(move |request| {
         let patches = Arc::clone(&patches);
         async move {
             let node = json!({
@@ -58,7 +59,7 @@ fn client(patches: &Arc<Patches>) -> Client {
                 .uri()
                 .query()
                 .is_some_and(|query| query.contains("watch=true"));
-            let (code, body) = match *request.method() {
+            match *request.method() {
                 http::Method::GET if is_watch => std::future::pending().await,
                 http::Method::GET => {
                     let metadata = json!({"resourceVersion": "1"});
@@ -67,19 +68,15 @@ fn client(patches: &Arc<Patches>) -> Client {
                 }
                 _ => {
                     patches.begun.add_permits(1);
-                    patches.answers.acquire().await?.forget();
-                    let status = json!({
-                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": patches.code,
-                        "message": "no", "reason": "no",
-                    });
-                    (patches.code, if patches.code == 200 { node } else { status })
+                    patches.answers.acquire().await.unwrap().forget();
+                    match patches.code {
+                        200 => (200, node),
+                        code => answering::failure(code),
+                    }
                 }
-            };
-            let body = serde_json::to_vec(&body).map(Body::from)?;
-            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+            }
         }
-    });
-    Client::new(answer, "default")
+    })
 }
 
 fn config() -> Arc<Config> {

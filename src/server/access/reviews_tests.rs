@@ -10,31 +10,23 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::answering;
+pub(in crate::server) use crate::api::answering::failure;
 
 /// An API server that answers with these, and then always with the last one: a status and an object.
 pub(in crate::server) fn api_server(answers: Vec<(u16, Value)>) -> (Client, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&asked);
-    let answer = tower::service_fn(move |_: Request<Body>| {
+    let client = answering::client(move |_| {
         let number = count.fetch_add(1, Ordering::Relaxed) as usize;
-        let (code, body) = answers[number.min(answers.len() - 1)].clone();
-        async move {
-            let body = Body::from(serde_json::to_vec(&body).unwrap());
-            Ok::<_, tower::BoxError>(Response::builder().status(code).body(body).unwrap())
-        }
+        std::future::ready(answers[number.min(answers.len() - 1)].clone())
     });
-    (Client::new(answer, "default"), asked)
+    (client, asked)
 }
 
 pub(in crate::server) fn token_of(user: &str) -> (u16, Value) {
     let status = json!({"authenticated": true, "user": {"username": user, "groups": ["dev"]}});
     (201, json!({"spec": {}, "status": status}))
-}
-
-pub(in crate::server) fn failure(code: u16) -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                        "message": "no", "reason": "InternalError", "code": code});
-    (code, status)
 }
 
 fn reviews() -> (Reviews, Registry) {

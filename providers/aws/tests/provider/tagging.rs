@@ -73,6 +73,12 @@ async fn wait_for<F: Future<Output = bool>>(what: &str, mut condition: impl FnMu
     ended.expect(what);
 }
 
+async fn create(nodes: &Api<Node>, name: &str, provider_id: &str) {
+    let node = json!({"metadata": {"name": name}, "spec": {"providerID": provider_id}});
+    let node = serde_json::from_value(node).unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+}
+
 async fn tag(stage: &Stage, id: &str) -> Option<String> {
     let filter =
         json!({"Filters": [{"Name": "resource-id", "Values": [id]}, {"Name": "key", "Values": ["key1"]}]});
@@ -99,13 +105,8 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
     let fargate = "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal";
     ids.insert("d".into(), fargate.into());
-    let create = async |name: &str, id: &str| {
-        let node = json!({"metadata": {"name": name}, "spec": {"providerID": id}});
-        let node = serde_json::from_value(node).unwrap();
-        nodes.create(&PostParams::default(), &node).await.unwrap();
-    };
     for (name, id) in &ids {
-        create(name, id).await;
+        create(&nodes, name, id).await;
     }
     stage.account.proxy.forget();
     let label = |name: &'static str| {
@@ -137,7 +138,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     nodes.delete("c", &DeleteParams::default()).await.unwrap();
     stage.account.proxy.forget();
     let (running, shutdown) = run(&client, &stage.cloud, &[]);
-    create("e", &format!("aws:///us-east-1a/{id}")).await;
+    create(&nodes, "e", &format!("aws:///us-east-1a/{id}")).await;
     wait_for("the next node", || async { label("e").await.is_some() }).await;
     let writes = stage.account.proxy.writes();
     assert!(
@@ -156,9 +157,7 @@ async fn a_rate_limit_delays_only_the_nodes_beyond_it() {
     let nodes: Api<Node> = Api::all(client.clone());
     let names = ["a", "b", "c"].map(str::to_owned);
     for (name, _, id, zone) in stage.account.launch(&names).await.unwrap() {
-        let node = json!({"metadata": {"name": name}, "spec": {"providerID": format!("aws:///{zone}/{id}")}});
-        let node = serde_json::from_value(node).unwrap();
-        nodes.create(&PostParams::default(), &node).await.unwrap();
+        create(&nodes, &name, &format!("aws:///{zone}/{id}")).await;
     }
     let limit = [
         ("tagging-controller-rate-limit", "0.001"),
