@@ -42,7 +42,7 @@ impl Tool {
                 .arg(&folder)
                 .args(self.args)
                 .env("CARGO_TARGET_DIR", &target)
-                // A third of the time of a build.
+                // Nobody debugs them.
                 .env("CARGO_PROFILE_DEV_DEBUG", "0");
             run(&mut install)?;
             let _ = fs::remove_dir_all(target);

@@ -35,6 +35,12 @@ impl Environment {
         value.filter(|value| !value.is_empty())
     }
 
+    /// The first of these variables with a value, and the value.
+    #[must_use]
+    pub fn first(&self, names: &[&'static str]) -> Option<(&'static str, &str)> {
+        names.iter().find_map(|name| Some((*name, self.var(name)?)))
+    }
+
     /// The directory in which the process was started, if it is known.
     #[must_use]
     pub fn working_directory(&self) -> Option<&Path> {

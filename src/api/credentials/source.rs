@@ -216,15 +216,13 @@ fn certificates(name: &str, pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 /// # Errors
 /// The variable with an unusable URL.
 pub(super) fn environment_proxy(environment: &Environment, server: &Uri) -> Result<Option<Uri>, String> {
-    let first = |names: [&'static str; 2]| {
-        let mut named = names.into_iter();
-        named.find_map(|name| Some((name, environment.var(name)?)))
-    };
     let named = match server.scheme_str() {
-        Some("http") => first(["HTTP_PROXY", "http_proxy"]),
-        _ => first(["HTTPS_PROXY", "https_proxy"]),
+        Some("http") => environment.first(&["HTTP_PROXY", "http_proxy"]),
+        _ => environment.first(&["HTTPS_PROXY", "https_proxy"]),
     };
-    let direct = first(["NO_PROXY", "no_proxy"]).map_or("", |(_, hosts)| hosts);
+    let direct = environment
+        .first(&["NO_PROXY", "no_proxy"])
+        .map_or("", |(_, hosts)| hosts);
     // As in Go, no proxy is used for the machine itself, and *.example.org is the same as .example.org.
     let direct = format!("localhost,127.0.0.0/8,::1,{}", direct.replace("*.", "."));
     let matcher = Matcher::builder().all("http://proxy").no(direct).build();

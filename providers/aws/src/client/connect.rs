@@ -170,11 +170,12 @@ impl Connection {
     /// The variable with the proxy for HTTPS, the proxy's URL, and the hosts that are reached without it.
     pub(crate) fn proxy(&self) -> Option<(&'static str, String, &str)> {
         let env = &self.environment;
-        let first = |names: &[&'static str]| names.iter().find_map(|name| Some((*name, env.var(name)?)));
-        let (variable, url) = first(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?;
+        let (variable, url) = env.first(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?;
         // As in Go, a proxy without a scheme is one of HTTP.
         let scheme = if url.contains("://") { "" } else { "http://" };
-        let bypass = first(&["NO_PROXY", "no_proxy"]).map_or("", |(_, hosts)| hosts);
+        let bypass = env
+            .first(&["NO_PROXY", "no_proxy"])
+            .map_or("", |(_, hosts)| hosts);
         Some((variable, format!("{scheme}{url}"), bypass))
     }
 

@@ -87,8 +87,8 @@ impl Spec {
                 _ => ("TCP", node_port, String::new()),
             },
         };
-        let given = reader.given(a::CHECK_PROTOCOL);
-        let given = given.and_then(|_| check_protocol(reader, &["TCP", "SSL", "HTTP", "HTTPS"]));
+        let given = reader.unless_empty(a::CHECK_PROTOCOL);
+        let given = given.and_then(|reader| check_protocol(reader, &["TCP", "SSL", "HTTP", "HTTPS"]));
         let protocol = given.unwrap_or(protocol);
         if reader.get(a::CHECK_PORT) != Some("traffic-port") {
             port = reader.strict_number(a::CHECK_PORT, 1..=u16::MAX).unwrap_or(port);

@@ -252,8 +252,7 @@ impl PartModel for Model {
                 continue;
             }
             if *key != Key::NodeGroups {
-                let ignored = IgnoredValue::event(&ignored, id, "LoadBalancerAnnotationIgnored");
-                result.events.extend(ignored);
+                result.events.extend(IgnoredValue::event(&ignored, id));
                 if !inputs.unread.is_empty() {
                     let text = inputs.unread.join("; ");
                     let warning = ServiceEvent::warning(id, "MissingPermissions", text);

@@ -193,7 +193,9 @@ impl Spec {
             SourceRanges::all(None)
         });
         let tags = reader.map(a::TAGS).into_iter().flatten();
-        let has_proxy_protocol = reader.given(a::PROXY_PROTOCOL).is_some();
+        let proxy_protocol = reader.unless_empty(a::PROXY_PROTOCOL);
+        let proxy_protocol =
+            proxy_protocol.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
         let certificates = reader.texts(a::CERTIFICATES);
         Self {
             internal: scheme.map_or_else(is_internal, |scheme| scheme == "internal"),
@@ -209,7 +211,7 @@ impl Spec {
             dual_stack,
             listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
             certificates,
-            proxy_protocol: has_proxy_protocol && reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
+            proxy_protocol: proxy_protocol.is_some(),
             ..Self::default()
         }
     }

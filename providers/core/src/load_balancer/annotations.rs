@@ -177,8 +177,9 @@ pub struct IgnoredValue {
 impl IgnoredValue {
     /// A Warning about all ignored values; `None` without any.
     #[must_use]
-    pub fn event(all: &[Self], service: &ServiceId, reason: &'static str) -> Option<ServiceEvent> {
+    pub fn event(all: &[Self], service: &ServiceId) -> Option<ServiceEvent> {
         let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
+        let reason = "LoadBalancerAnnotationIgnored";
         (!texts.is_empty()).then(|| ServiceEvent::warning(service, reason, texts.join("; ")))
     }
 }

@@ -41,8 +41,6 @@ use crate::{
 const PENDING: Duration = Duration::from_secs(2);
 /// The reason of Events about a Service that its nodes cannot serve (upstream's).
 const CONFIG_ERROR: &str = "LoadBalancerConfigError";
-/// The reason of Events about annotations without effect, as on other clouds.
-const IGNORED: &str = "LoadBalancerAnnotationIgnored";
 
 part_keys! {
     /// The parts.
@@ -251,7 +249,7 @@ impl PartModel for Model {
                 continue;
             }
             let reading = self.reading(service, inputs);
-            let ignored = IgnoredValue::event(&reading.ignored, &service.id, IGNORED);
+            let ignored = IgnoredValue::event(&reading.ignored, &service.id);
             result.events.extend(ignored);
             let foreign = existing.filter(|balancer| !names(service, balancer));
             let foreign = foreign.and_then(|found| Some((found, self.tags(cluster).foreign(found)?)));

@@ -69,13 +69,15 @@ pub(super) async fn inputs(
                 let Ok(spec) = BalancerSpec::read(service, settings, Some(can)) else {
                     continue;
                 };
+                let balancer = inputs.balancer.as_deref();
                 let found = Finder {
                     reads,
                     cluster,
                     settings,
                     read,
-                    balancer: inputs.balancer.as_deref(),
-                    known_subnet: known_subnet(key, inputs.balancer.as_deref(), member),
+                    balancer,
+                    known_subnet: balancer
+                        .map_or_else(|| vip_subnet_of(member), |found| found.vip_subnet_id.clone()),
                 };
                 let found = match key {
                     Key::Group(_) => found.for_group(service, &spec, member).await,
@@ -136,14 +138,6 @@ struct Finder<'a> {
     balancer: Option<&'a LoadBalancer>,
     /// The subnet of an existing virtual address; empty if there is none.
     known_subnet: String,
-}
-
-/// The subnet of the virtual address of a part's load balancer.
-fn known_subnet(key: &Key, balancer: Option<&LoadBalancer>, member: &PartMember) -> String {
-    match key {
-        Key::Balancer(_) => balancer.map_or_else(String::new, |found| found.vip_subnet_id.clone()),
-        _ => vip_subnet_of(member),
-    }
 }
 
 /// The subnet of the virtual address from the member's other parts; empty if they have none.

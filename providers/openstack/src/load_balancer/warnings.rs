@@ -19,8 +19,7 @@ pub(crate) fn warnings(
     let mut warnings: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes)
         .into_iter()
         .collect();
-    let ignored = IgnoredValue::event(&spec.ignored, &service.id, "LoadBalancerAnnotationIgnored");
-    warnings.extend(ignored);
+    warnings.extend(IgnoredValue::event(&spec.ignored, &service.id));
     let mut say =
         |reason, message: String| warnings.push(ServiceEvent::warning(&service.id, reason, message));
     if let Some(balancer) = &inputs.balancer

@@ -52,15 +52,11 @@ impl Proxies {
     /// Reads `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, or their lower-case forms.
     #[must_use]
     pub fn of(environment: &Environment) -> Self {
-        let var = |name: &str| {
-            let value = environment.var(name);
-            let value = value.or_else(|| environment.var(&name.to_lowercase()));
-            value.map(str::to_owned)
-        };
+        let first = |names| environment.first(names).map(|(_, value)| value.to_owned());
         Self {
-            http: var("HTTP_PROXY"),
-            https: var("HTTPS_PROXY"),
-            except: var("NO_PROXY").unwrap_or_default(),
+            http: first(&["HTTP_PROXY", "http_proxy"]),
+            https: first(&["HTTPS_PROXY", "https_proxy"]),
+            except: first(&["NO_PROXY", "no_proxy"]).unwrap_or_default(),
         }
     }
 
