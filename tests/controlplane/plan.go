@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -53,10 +52,8 @@ func openPlan(dir string) (*plan, error) {
 	if err := os.MkdirAll(p.path("pki"), 0o700); err != nil {
 		return nil, err
 	}
-	for _, port := range []*int{&p.ports.APIServer, &p.ports.EtcdClient, &p.ports.EtcdPeer} {
-		if *port, err = freePort(); err != nil {
-			return nil, err
-		}
+	if p.ports, err = freePorts(os.Getpid()); err != nil {
+		return nil, err
 	}
 	if err := p.writePKI(); err != nil {
 		return nil, err
@@ -70,41 +67,47 @@ func openPlan(dir string) (*plan, error) {
 	return p, os.Rename(p.path(stateFile+".new"), p.path(stateFile))
 }
 
-// freePort picks below the range from which Linux takes the local ports of outgoing connections: between two starts
-// no other process on the machine gets this port by chance.
-func freePort() (int, error) {
+// freePorts picks below the range from which Linux takes the local ports of outgoing connections: between two starts
+// no other process on the machine gets these ports by chance. Control planes that start at the same time have different
+// process ids and with them different ports. A random choice gave two servers one port in about one of thirty test runs.
+func freePorts(pid int) (ports, error) {
+	const first, triples = 12000, 6667
 	var last error
-	for range 100 {
-		port := 12000 + rand.IntN(20000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, l.Close()
+	for attempt := range 100 {
+		port := first + 3*((pid+attempt*1009)%triples)
+		p := ports{APIServer: port, EtcdClient: port + 1, EtcdPeer: port + 2}
+		if last = p.free(); last == nil {
+			return p, nil
 		}
-		last = err
 	}
-	return 0, fmt.Errorf("no free port: %w", last)
+	return ports{}, fmt.Errorf("no free ports: %w", last)
+}
+
+// free is an error if something listens on one of the ports.
+func (p ports) free() error {
+	for _, port := range []int{p.APIServer, p.EtcdClient, p.EtcdPeer} {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			return err
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // waitFree waits until nothing listens on the ports. If the former process was killed, the kernel kills its children,
 // but does not wait for their end.
 func (p ports) waitFree(limit time.Duration) error {
 	end := time.Now().Add(limit)
-	for _, port := range []int{p.APIServer, p.EtcdClient, p.EtcdPeer} {
-		for {
-			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-			if err == nil {
-				if err := l.Close(); err != nil {
-					return err
-				}
-				break
-			}
-			if time.Now().After(end) {
-				return fmt.Errorf("port %d is in use: %w", port, err)
-			}
-			time.Sleep(10 * time.Millisecond)
+	for {
+		err := p.free()
+		if err == nil || time.Now().After(end) {
+			return err
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return nil
 }
 
 func (p *plan) path(name string) string { return filepath.Join(p.dir, name) }
