@@ -34,8 +34,9 @@ const DELETE: Duration = Duration::from_secs(3);
 const PORTS: u16 = 3;
 /// Time without a call after which the program counts as idle.
 const QUIET: Duration = Duration::from_secs(6);
-/// Period of the drift check, where that is measured.
-const DRIFT: Duration = Duration::from_secs(20);
+/// Period of the drift check, where that is measured. A check and the time until the program counts as idle are shorter, so
+/// that one check is measured.
+const DRIFT: Duration = Duration::from_secs(40);
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Flags of every run: nodes are initialised already, and no other replica runs.
