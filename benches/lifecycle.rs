@@ -59,7 +59,7 @@ enum End {
     Killed,
 }
 
-/// A cluster whose nodes are initialised, with the program running.
+/// A cluster whose nodes are initialized, with the program running.
 struct Cluster {
     cloud: Cloud,
     stage: Stage,
@@ -114,7 +114,7 @@ pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()
 }
 
 impl Cluster {
-    /// Returns when the nodes are initialised and old enough to be deleted.
+    /// Returns when the nodes are initialized and old enough to be deleted.
     async fn start(program: &Path, count: usize) -> Result<Self> {
         let cloud = Cloud::simulated(LATENCY).await?;
         let names = cloud.servers(count).await?;
@@ -209,7 +209,7 @@ impl Cluster {
     }
 }
 
-/// Times from the signal to a leader until the next leader has initialised a node that joined at that moment.
+/// Times from the signal to a leader until the next leader has initialized a node that joined at that moment.
 async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
     let cloud = Cloud::simulated(LATENCY).await?;
     let names = cloud.servers(TIMES).await?;
@@ -305,7 +305,7 @@ fn report(
     let _ = write!(
         text,
         "\n## A leader ends\n\n\
-         From the signal until the other replica has initialised a node that joined at that moment. Flags are the defaults (lease\n\
+         From the signal until the other replica has initialized a node that joined at that moment. Flags are the defaults (lease\n\
          15 s, an attempt every 2 to 4.4 s).\n\n\
          | end | median, seconds | target | all |\n|---|---:|---:|---|\n\
          | SIGTERM: drained, lease released | {:.1} | 4 | {} |\n\

@@ -220,7 +220,7 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
 }
 
 /// Targets for the calls of the program while `nodes` nodes join, and in an idle hour; and the calls of the upstream program for
-/// a node, at initialisation and at every refresh.
+/// a node, at initialization and at every refresh.
 fn targets(cloud: &str, nodes: usize) -> (String, String, usize) {
     match cloud {
         "openstack" => {

@@ -33,7 +33,7 @@ const FEW: usize = 6;
 const TIMES: usize = 5;
 /// Time after its last work until a process counts as idle.
 const REST: Duration = Duration::from_secs(20);
-/// The number of refreshes of all nodes. The first one runs at the start, if there are initialised nodes.
+/// The number of refreshes of all nodes. The first one runs at the start, if there are initialized nodes.
 const REFRESHES: &str = "ccm_node_refresh_duration_seconds_count";
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -94,7 +94,7 @@ pub(crate) async fn run(options: &ProcessOptions, program: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Measures a cluster of few nodes, all initialised, with nothing to do.
+/// Measures a cluster of few nodes, all initialized, with nothing to do.
 async fn small(program: &Path, cloud: &Cloud) -> Result<(Vec<Life>, Memory)> {
     say(&format!("{FEW} nodes: preparing"));
     let names = cloud.servers(FEW).await?;
@@ -172,7 +172,7 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     let mut watch = Watch::start(client.clone());
     let mut ccm = stage.launch("openstack", &[])?;
     watch.initialized(options.nodes, LIMIT).await?;
-    say(&format!("all nodes are initialised: {:?}", memory(&ccm)?));
+    say(&format!("all nodes are initialized: {:?}", memory(&ccm)?));
     let services = Api::namespaced(client, "default");
     let names: Vec<_> = (0..options.services).map(|i| format!("web-{i:03}")).collect();
     create_services(&services, &names, 1).await?;

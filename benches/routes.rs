@@ -94,7 +94,7 @@ pub(crate) async fn run(options: &RoutesOptions, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A cluster whose nodes are initialised.
+/// A cluster whose nodes are initialized.
 struct Cluster {
     cloud: OpenStack,
     stage: Stage,
@@ -130,7 +130,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Creates a server, and returns its node in the initialised state.
+    /// Creates a server, and returns its node in the initialized state.
     fn node(&self, i: usize) -> Result<NodeSpec> {
         let name = format!("node-{i:05}");
         let id = self.cloud.create_server(&ServerSpec::named(&name))?;
@@ -279,7 +279,7 @@ fn gate_bound(requests: u64) -> f64 {
 fn report(all: &[Figures]) -> String {
     let mut text = format!(
         "## Routes\n\n\
-         Nodes are initialised and have a podCIDR each. The quota of routes is raised, and only the route controller runs. \"Create\" is\n\
+         Nodes are initialized and have a podCIDR each. The quota of routes is raised, and only the route controller runs. \"Create\" is\n\
          from the start of the process until every node's NetworkUnavailable is cleared. \"Bare\" is the measured time of the same\n\
          patches by a program that does nothing else. \"Gate, computed\" is the least time of the port updates with the default quota\n\
          of requests to Neutron ({} at once, then {} a second). Targets: one route call for 500 nodes, twice the bare time in\n\

@@ -39,7 +39,7 @@ const QUIET: Duration = Duration::from_secs(6);
 const DRIFT: Duration = Duration::from_secs(40);
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Flags of every run: nodes are initialised already, and no other replica runs.
+/// Flags of every run: nodes are initialized already, and no other replica runs.
 const FLAGS: [&str; 2] = ["--controllers=service-lb-controller", "--leader-elect=false"];
 
 #[derive(Args, Debug)]
@@ -197,7 +197,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Adds a node that is already initialised.
+    /// Adds a node that is already initialized.
     async fn join(&self, number: usize) -> Result<()> {
         let name = format!("node-{number:04}");
         let id = self.cloud.create_server(&ServerSpec::named(&name))?;
@@ -328,7 +328,7 @@ fn report(all: &[Figures]) -> String {
     let mut text = format!(
         "## Services\n\n\
          Each Service has {PORTS} ports, a security group and a floating IP. Flags and quotas are the defaults (20 calls a second, burst 50). The\n\
-         simulator takes {} s to create a load balancer, {} s to change it and {} s to delete it. Nodes are initialised before. Calls of\n\
+         simulator takes {} s to create a load balancer, {} s to change it and {} s to delete it. Nodes are initialized before. Calls of\n\
          authentication are left out, and the seconds end with the last call. A restart counts from its start, and a comparison (the\n\
          drift check, once an hour by default) from its first call. \"Go\" is the upstream program on a real OpenStack.\n\n\
          | Services | nodes | what | writes | reads | target | Go, calls | seconds | target | processor, s |\n\

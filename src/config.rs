@@ -81,11 +81,11 @@ pub struct ClientLimit {
 pub struct NodeConfig {
     /// How often all nodes are compared with the cloud.
     pub status_update_frequency: Duration,
-    /// How many nodes are initialised at once.
+    /// How many nodes are initialized at once.
     pub concurrent_syncs: NonZeroUsize,
     /// How many nodes the periodic comparison patches at once.
     pub concurrent_status_updates: NonZeroUsize,
-    /// Whether zone and region of initialised nodes may change.
+    /// Whether zone and region of initialized nodes may change.
     pub refresh_topology_labels: bool,
 }
 

@@ -379,7 +379,7 @@ fn stop_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
                 _ = interrupt.recv() => "SIGINT",
             };
             if shutdown.is_cancelled() {
-                warn!(signal = name, "Ending at once");
+                warn!(signal = name, "Exiting without waiting for work in progress");
                 std::process::exit(1);
             }
             info!(signal = name, "Shutting down");

@@ -171,8 +171,8 @@ impl Reloader {
             self.publish(EventType::Normal, RELOADED, &message);
         } else if failure.is_some() {
             self.metrics.count("unchanged");
-            info!(scope, "The cloud config is unchanged again after its failure");
-            let message = format!("The cloud config is unchanged again; using {scope}");
+            info!(scope, "The failed change of the cloud config was reverted");
+            let message = format!("The failed change was reverted; using {scope}");
             self.publish(EventType::Normal, RELOADED, &message);
         } else {
             self.metrics.count("unchanged");
@@ -183,7 +183,7 @@ impl Reloader {
             return;
         }
         if keys.is_empty() {
-            info!("The cloud config needs no restart any more");
+            info!("Changes of the cloud config no longer need a restart");
         } else {
             let keys = keys.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             warn!(keys, "Changed in the cloud config, restart needed");

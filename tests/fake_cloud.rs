@@ -202,7 +202,7 @@ async fn keeps_concurrent_changes_by_others(stage: &Stage) {
     assert_eq!(
         label(&node, "topology.kubernetes.io/zone"),
         Some("zone-1"),
-        "the zone is overwritten at initialisation"
+        "the zone is overwritten at initialization"
     );
 }
 
@@ -215,7 +215,7 @@ async fn does_not_recreate_a_node_that_is_deleted_meanwhile(stage: &Stage) {
         .await
         .unwrap();
     CLOUD.resume();
-    // The next node is initialised, and the deleted one is not recreated.
+    // The next node is initialized, and the deleted one is not recreated.
     CLOUD.insert("next", instance("10.0.0.4"));
     stage.register(&NodeSpec::new("next")).await;
     stage.node("next", "initialized", is_initialized).await;

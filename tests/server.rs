@@ -233,7 +233,7 @@ fn outside_of_a_pod_a_missing_kubeconfig_is_reported() {
     assert_eq!(output.status.code(), Some(1));
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(
-        log.contains("neither --kubeconfig nor --master is given, and this is not a pod"),
+        log.contains("set --kubeconfig or --master: outside of a pod there is no service account"),
         "{log}"
     );
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the licences of all packages that are linked into the program: deploy/image/licenses.sh FEATURES TARGET
+# Prints the licenses of all packages that are linked into the program: deploy/image/licenses.sh FEATURES TARGET
 #
 # Each text is printed once, with its packages.
 set -euo pipefail
@@ -10,7 +10,7 @@ trap 'rm -rf "$texts"' EXIT
 sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
 cargo tree --locked --features "$1" --target "$2" --edges normal --prefix none --format '{p}|{l}' | sed 's/ (\*)//' | LC_ALL=C sort -u |
   while IFS='|' read -r package license; do
-    # Our own packages have a path: their licence is LICENSE.
+    # Our own packages have a path: their license is LICENSE.
     case $package in *\(/*) continue ;; esac
     read -r name version _ <<< "$package"
     echo "$name ${version#v}: $license" >> "$texts/index"
@@ -22,7 +22,7 @@ cargo tree --locked --features "$1" --target "$2" --edges normal --prefix none -
     done
   done
 
-echo "Packages that are linked into this program, and their licences"
+echo "Packages that are linked into this program, and their licenses"
 echo
 cat "$texts/index"
 for packages in "$texts"/*.packages; do

@@ -66,7 +66,7 @@ impl ApiServer {
             (None, None) => {
                 let pod = Source::pod().map_err(|error| {
                     format!(
-                        "neither --kubeconfig nor --master is given, and this is not a pod with a service account: {error}"
+                        "set --kubeconfig or --master: outside of a pod there is no service account ({error})"
                     )
                 })?;
                 info!("Using the service account of the pod, as neither --kubeconfig nor --master is given");

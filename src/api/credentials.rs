@@ -199,7 +199,7 @@ impl Watch {
                 warn_if_new!(
                     self.failing.begins(error.clone()),
                     error,
-                    "Keeping the credentials for the API server in use, the changed ones are not usable"
+                    "Changed credentials for the API server are not usable, keeping the previous ones"
                 );
             }
         }

@@ -272,7 +272,7 @@ impl LifecycleController {
             controller = COMPONENT,
             nodes = answers.findings.len(),
             ?elapsed,
-            "Asked about nodes that are not ready"
+            "Checked the machines of nodes that are not ready"
         );
         let proven = self.not_ready.record(answers);
         for (node, action) in decide::shutdowns(&self.not_ready, &answers.findings) {
@@ -395,7 +395,7 @@ impl LifecycleController {
                 debug!(
                     controller = COMPONENT,
                     nodes = self.not_ready.len(),
-                    "The credentials changed, asking about all nodes that are not ready again"
+                    "The credentials changed, checking the machines of all nodes that are not ready again"
                 );
             }
             self.not_ready.start_over(Instant::now());

@@ -81,7 +81,7 @@ pub(crate) async fn describe(
     let error = Error::new(
         ErrorKind::Unexpected,
         format!(
-            "the provider gave {} answers to {} questions",
+            "the cloud provider returned {} answers to {} queries; this is a bug",
             answers.len(),
             queries.len()
         ),

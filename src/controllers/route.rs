@@ -84,7 +84,7 @@ fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
         ..Needs::default()
     };
     // Most clusters have a Pod network of their own.
-    let why = "the cloud provider has no routes, or its config names no place for them";
+    let why = "the cloud provider does not support routes, or its config names no router";
     let routes = setup.cloud.routes();
     routes.map(|_| needs).ok_or(NotStarted::NotConfigured(why))
 }
@@ -199,8 +199,8 @@ impl RouteController {
                 error!(
                     controller = COMPONENT,
                     error = wrong,
-                    "Controller not started: --cluster-cidr does not name the networks of the cluster's routes; with \
-                     --configure-cloud-routes=false no routes are desired"
+                    "Controller not started: --cluster-cidr does not name the networks of the Pods; correct it, or set \
+                     --configure-cloud-routes=false if no routes are desired"
                 );
                 return None;
             }

@@ -60,7 +60,7 @@ impl Status {
     fn limit(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Works | Self::HiddenDefault | Self::NoDefault => None,
-            Self::NotYet(why) => Some(("Not there yet", why)),
+            Self::NotYet(why) => Some(("Not implemented", why)),
             Self::NoEffectYet(why) => Some(("No effect yet", why)),
             Self::NoEffect(why) | Self::Moot(why) => Some(("No effect", why)),
             Self::Deprecated(why) => Some(("Deprecated", why)),
@@ -156,8 +156,8 @@ flags! {
         /// accepted; requests are JSON in either case.
         KUBE_API_CONTENT_TYPE = "kube-api-content-type": Text, as "TYPE", "application/vnd.kubernetes.protobuf";
 
-        /// The most requests a second to the API server, on average. Unless given, or if not above 0, there is no limit
-        /// (elsewhere 20): the API server's priority and fairness rules apply.
+        /// The maximum average of requests a second to the API server. Without it, or with 0 or less, there is no limit
+        /// (upstream: 20): the API server's priority and fairness rules apply.
         KUBE_API_QPS = "kube-api-qps": Float, "", NoDefault;
 
         /// With --kube-api-qps: how many requests may be sent at once after a pause. Without it, no effect.
@@ -181,7 +181,7 @@ flags! {
         EXTERNAL_CLOUD_VOLUME_PLUGIN = "external-cloud-volume-plugin": Text, "", NoEffect("volumes are handled by CSI drivers");
 
         /// Start even if the cluster has no ID in the cloud.
-        ALLOW_UNTAGGED_CLOUD = "allow-untagged-cloud": Bool, "false", Deprecated("it has no effect, no ID is required");
+        ALLOW_UNTAGGED_CLOUD = "allow-untagged-cloud": Bool, "false", Deprecated("it has an effect only on AWS; other clouds require no ID");
 
         /// Formerly the time between two syncs of nodes.
         NODE_SYNC_PERIOD = "node-sync-period": Duration, "0s", Deprecated("it has no effect; --node-status-update-frequency sets how often nodes are compared with the cloud");
@@ -219,18 +219,19 @@ flags! {
 
         /// With --enable-leader-migration: the file with these controllers, the component that runs each of them, and the name of
         /// the second Lease (a LeaderMigrationConfiguration of controllermanager.config.k8s.io/v1, v1beta1 or v1alpha1).
-        /// Without a file: service, route and cloud-node-lifecycle, any, and cloud-provider-extraction-migration.
+        /// Without a file: service, route and cloud-node-lifecycle, any component, and the Lease
+        /// cloud-provider-extraction-migration.
         LEADER_MIGRATION_CONFIG = "leader-migration-config": File, "";
     }
     "Nodes" {
-        /// How many nodes are initialised at once (elsewhere 1). It limits requests to the API server; one request to the cloud
+        /// How many nodes are initialized at once (upstream: 1). It limits requests to the API server; one request to the cloud
         /// covers hundreds of nodes in any case.
         CONCURRENT_NODE_SYNCS = "concurrent-node-syncs": Number(0), "32";
 
         /// How many nodes the periodic comparison with the cloud patches at once; 0 for as many as --concurrent-node-syncs.
         CONCURRENT_NODE_STATUS_UPDATES = "concurrent-node-status-updates": Number(0), "0";
 
-        /// Let the periodic comparison also change zone and region of initialised nodes. Volumes are bound to them, so that
+        /// Let the periodic comparison also change zone and region of initialized nodes. Volumes are bound to them, so that
         /// a difference is otherwise only reported, as an event and in a metric.
         REFRESH_TOPOLOGY_LABELS = "refresh-topology-labels": Bool, "false";
     }
@@ -254,23 +255,23 @@ flags! {
         CONCURRENT_NODE_LIFECYCLE_SYNCS = "concurrent-node-lifecycle-syncs": Number(1), "1", NoEffect("one request to the cloud covers all of them");
     }
     "Services" {
-        /// How many load balancers are synced at once (elsewhere 1). A load balancer that waits for the cloud does not count.
+        /// How many load balancers are synced at once (upstream: 1). A load balancer that waits for the cloud does not count.
         CONCURRENT_SERVICE_SYNCS = "concurrent-service-syncs": Number(0), "8";
 
-        /// How often load balancers are compared with the cloud although no Service changed, to correct changes made there. A
-        /// duration, varied a little; 0 for never. It costs few requests, and changes by users come first.
+        /// How often load balancers are compared with the cloud if no Service changed, to revert changes by others. A
+        /// duration, with jitter; 0 for never. It costs few requests, and changes of Services take precedence.
         SERVICE_DRIFT_PERIOD = "service-drift-period": Duration, "1h";
 
         /// Delete load balancers that carry this cluster's ownership tag and its --cluster-name when their Service has not existed
         /// for an hour. Without this flag they are only reported. More than three are deleted one a minute; a restart, or a
-        /// listing in which Services vanished, restarts the hour. These include load balancers that a deleted Service disowned
-        /// (DigitalOcean). Never set it in a cluster that was cloned or restored from a snapshot: such a cluster has the
+        /// listing in which Services vanished, restarts the hour. Load balancers that a deleted Service disowned (DigitalOcean)
+        /// are deleted, too. Never set it in a cluster that was cloned or restored from a snapshot: such a cluster has the
         /// ownership tag of the original and would delete the load balancers of that cluster.
         DELETE_ORPHANED_LOAD_BALANCERS = "delete-orphaned-load-balancers": Bool, "false";
     }
     "Routes" {
-        /// Reconcile routes in the cloud to the pods of each node (spec.podCIDRs), if the cloud provider's config names their
-        /// location. Otherwise, or with false, neither routes nor the condition NetworkUnavailable of nodes are changed.
+        /// Reconcile routes in the cloud to the pods of each node (spec.podCIDRs), if the cloud provider supports them (OpenStack:
+        /// with router-id). Otherwise, or with false, neither routes nor the condition NetworkUnavailable of nodes are changed.
         CONFIGURE_CLOUD_ROUTES = "configure-cloud-routes": Bool, "true";
 
         /// The network of all pods, such as 10.244.0.0/16; two networks, separated by a comma, with IPv4 and IPv6. Routes are
@@ -278,8 +279,8 @@ flags! {
         /// controller reports that and does nothing, and the other controllers run.
         CLUSTER_CIDR = "cluster-cidr": Text, "";
 
-        /// How often routes are compared with the cloud although no node changed, to correct changes made there (elsewhere 10s;
-        /// here 5m unless it is set). A duration. Failed changes are retried regardless.
+        /// How often routes are compared with the cloud if no node changed, to revert changes by others. A duration. Unless
+        /// given, 5m (upstream: 10s). Failed changes are retried regardless.
         ROUTE_RECONCILIATION_PERIOD = "route-reconciliation-period": Period, "";
 
         /// Allocate addresses for the pods of each node.
@@ -330,8 +331,8 @@ flags! {
         /// restart. Without a folder, the certificate is only in memory. No effect with --tls-cert-file.
         CERT_DIR = "cert-dir": Text, as "FOLDER", "";
 
-        /// Another certificate and its key, and after a colon its names, separated by commas, *. in front for all names one level
-        /// below; without names those in the certificate. It is for clients that request such a name. Read again when it
+        /// A certificate and key for clients that request one of its names (SNI). After a colon: the names, separated by commas;
+        /// *. in front matches all names one level below. Without names, those in the certificate apply. Read again when it
         /// changes. May be repeated.
         TLS_SNI_CERT_KEY = "tls-sni-cert-key": Array("CERT,KEY[:NAMES]"), "";
 
@@ -415,7 +416,7 @@ flags! {
         AUTHORIZATION_ALWAYS_ALLOW_PATHS = "authorization-always-allow-paths": List, "/healthz,/readyz,/livez";
     }
     "Webhooks" {
-        /// The admission webhooks that are served, written as for --controllers. Not there yet: this version has none.
+        /// The admission webhooks that are served, written as for --controllers. Not implemented: this version has none.
         WEBHOOKS = "webhooks": List, "";
 
         /// The port of the webhooks' HTTPS server. 0 for no server at all. No effect yet: there are no webhooks.
@@ -424,25 +425,25 @@ flags! {
         /// The IP address of the webhooks' HTTPS server.
         WEBHOOK_BIND_ADDRESS = "webhook-bind-address": Address, "0.0.0.0", NoEffectYet(NO_WEBHOOKS);
 
-        /// The folder of its self-signed certificate.
+        /// The folder of the webhook server's self-signed certificate.
         WEBHOOK_CERT_DIR = "webhook-cert-dir": File, "", NoEffectYet(NO_WEBHOOKS);
 
-        /// The file with its certificate.
+        /// The file with the webhook server's certificate.
         WEBHOOK_TLS_CERT_FILE = "webhook-tls-cert-file": File, "", NoEffectYet(NO_WEBHOOKS);
 
-        /// The file with its private key.
+        /// The file with the webhook server's private key.
         WEBHOOK_TLS_PRIVATE_KEY_FILE = "webhook-tls-private-key-file": File, "", NoEffectYet(NO_WEBHOOKS);
 
-        /// Its certificates for other names.
+        /// The webhook server's certificates for other names.
         WEBHOOK_TLS_SNI_CERT_KEY = "webhook-tls-sni-cert-key": Array("CERT,KEY[:NAMES]"), "", NoEffectYet(NO_WEBHOOKS);
 
-        /// Its oldest version of TLS.
+        /// The webhook server's oldest version of TLS.
         WEBHOOK_TLS_MIN_VERSION = "webhook-tls-min-version": Text, "", NoEffectYet(NO_WEBHOOKS);
 
-        /// Its cipher suites.
+        /// The webhook server's cipher suites.
         WEBHOOK_TLS_CIPHER_SUITES = "webhook-tls-cipher-suites": List, "", NoEffectYet(NO_WEBHOOKS);
 
-        /// Its key exchange methods.
+        /// The webhook server's key exchange methods.
         WEBHOOK_TLS_CURVE_PREFERENCES = "webhook-tls-curve-preferences": Numbers, "", NoEffectYet(NO_WEBHOOKS);
 
         /// Do not serve HTTP/2 there.
@@ -463,7 +464,7 @@ flags! {
         LOGGING_FORMAT = "logging-format": Text, as "FORMAT", "text";
 
         /// How long a line may wait before it is written.
-        LOG_FLUSH_FREQUENCY = "log-flush-frequency": Period, "5s", Moot("no line waits");
+        LOG_FLUSH_FREQUENCY = "log-flush-frequency": Period, "5s", Moot("lines are not buffered");
 
         /// With text: errors to standard error, the rest to standard output.
         LOG_TEXT_SPLIT_STREAM = "log-text-split-stream": Bool, "false", NotYet(ONE_STREAM);
@@ -545,14 +546,14 @@ impl Flag {
             Status::Deprecated(why) => reader.warn(format!("deprecated: --{name}: {why}")),
             // Only a boolean can have a default that requests something.
             Status::NotYet(why) if is_default && self.def.default == "true" => {
-                reader.warn(format!("{flag}: not there yet: {why}"));
+                reader.warn(format!("{flag}: not implemented: {why}"));
             }
             Status::NotYet(why) if !is_default && !self.is_off(values) => {
                 let instead = match kind {
                     FlagKind::Bool => format!("leave it out or write --{name}=false"),
                     _ => "leave it out".to_owned(),
                 };
-                reader.refuse(format!("{flag}: not there yet: {why}; {instead}"));
+                reader.refuse(format!("{flag}: not implemented: {why}; {instead}"));
             }
             Status::NoEffectYet(why) if !is_default => {
                 reader.warn(format!("{flag} has no effect yet: {why}"));

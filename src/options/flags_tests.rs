@@ -12,7 +12,7 @@ fn help_has_the_status_of_every_flag() {
             .unwrap_or_else(|| panic!("--{}: its section {:?} is not shown", row.def.name, row.section));
         let help = arg.get_help().unwrap().to_string();
         let words = [
-            "Not there yet: ",
+            "Not implemented: ",
             "No effect: ",
             "No effect yet: ",
             "Deprecated: ",

@@ -78,7 +78,7 @@ pub(super) fn check(reader: &mut Reader) {
                 ));
             }
             Some((_, Missing(why))) if on => reader.refuse(format!(
-                "--feature-gates: {name}=true: not there yet: {why}; leave it out or write {name}=false"
+                "--feature-gates: {name}=true: not implemented: {why}; leave it out or write {name}=false"
             )),
             Some((_, Always(always, why))) if on != *always => {
                 reader.warn(format!("--feature-gates: {name}={on} has no effect: {why}"));
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(errors(&["CloudControllerManagerWebhook=false"]), [""; 0]);
         let all = errors(&["CloudControllerManagerWebhook=true"]);
         assert!(
-            all[0].contains("not there yet: this version has no webhooks"),
+            all[0].contains("not implemented: this version has no webhooks"),
             "{all:?}"
         );
     }

@@ -85,7 +85,7 @@ fn access(reader: &mut Reader) -> AccessConfig {
 fn check_webhooks(secure_port: Option<u16>, reader: &mut Reader) {
     for item in reader.list(flags::WEBHOOKS) {
         match item.strip_prefix('-').unwrap_or(&item) {
-            "*" => reader.refuse("--webhooks=*: not there yet: there are no webhooks; leave it out"),
+            "*" => reader.refuse("--webhooks=*: not implemented: there are no webhooks; leave it out"),
             name => reader.refuse(format!(
                 "--webhooks: {name:?} is not in the list of known webhooks"
             )),

@@ -209,7 +209,7 @@ impl Reported {
             .collect();
         new.iter().take(LINES).for_each(|line| line.log());
         for Line { about, what, .. } in over.iter().take(LINES) {
-            info!(about, what, "No longer so");
+            info!(about, what, "No longer applies");
         }
         let rest = new.len().saturating_sub(LINES) + over.len().saturating_sub(LINES);
         if rest > 0 {

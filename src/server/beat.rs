@@ -18,7 +18,9 @@ pub(crate) async fn watched(checks: Checks, name: &'static str, run: impl Future
     let beat = Arc::new(Mutex::new(Some(Instant::now())));
     let seen = Arc::clone(&beat);
     checks.register_probe(name, Kind::Live, move || match *seen.lock() {
-        Some(at) if at.elapsed() > STUCK => Err("it is stuck".to_owned()),
+        Some(at) if at.elapsed() > STUCK => {
+            Err("the controller has been stuck for more than 60 s".to_owned())
+        }
         _ => Ok(()),
     });
     let mut run = pin!(run);
@@ -72,7 +74,10 @@ mod tests {
         // Polled once, and not again.
         assert!(futures_util::poll!(run.as_mut()).is_pending());
         advance(STUCK + BEAT).await;
-        assert_eq!(state(&checks), Err("it is stuck".to_owned()));
+        assert_eq!(
+            state(&checks),
+            Err("the controller has been stuck for more than 60 s".to_owned())
+        );
         assert!(futures_util::poll!(run.as_mut()).is_pending());
         assert_eq!(state(&checks), Ok(()));
     }

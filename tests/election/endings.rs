@@ -85,5 +85,9 @@ async fn a_standby_ends_at_once_and_a_second_signal_ends_any_replica() {
     leader.terminate().unwrap();
     let status = leader.wait(LIMIT).await.unwrap();
     assert_eq!(status.code(), Some(1));
-    assert!(stage.log("a").contains("Ending at once"));
+    assert!(
+        stage
+            .log("a")
+            .contains("Exiting without waiting for work in progress")
+    );
 }

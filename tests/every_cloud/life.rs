@@ -34,7 +34,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Starts a cluster with `count` machines and their uninitialised nodes.
+    /// Starts a cluster with `count` machines and their uninitialized nodes.
     pub(crate) async fn begin(cloud: Arc<dyn TestCloud>, count: usize) -> Self {
         let stage = Stage::set(program(), true).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
@@ -150,7 +150,7 @@ async fn from_the_first_node_to_the_last_service() {
         assert!(!before.is_empty() && writes > 0);
         life.cloud.party().forget();
         let ccm = life.start().await;
-        // A node that joins now is initialised after all existing objects have been compared.
+        // A node that joins now is initialized after all existing objects have been compared.
         let machine = life.cloud.create_machine("life-late").await.unwrap();
         let spec = NodeSpec {
             labels: [("node.kubernetes.io/exclude-from-external-load-balancers".to_owned(), "true".to_owned())].into(),

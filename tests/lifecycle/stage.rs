@@ -44,7 +44,7 @@ pub(crate) struct Stage {
     pub(crate) events: Api<Event>,
 }
 
-/// An initialised node with the provider ID of the machine of its name.
+/// An initialized node with the provider ID of the machine of its name.
 pub(crate) fn node(name: &str, ready: bool) -> NodeSpec {
     NodeSpec {
         provider_id: Some(format!("fake://{name}")),

@@ -143,7 +143,7 @@ async fn a_deleted_account_is_recreated_and_its_controller_continues() {
         .delete("node-controller", &DeleteParams::default())
         .await
         .unwrap();
-    // The API server accepts the token for a while. Until it refuses the token, nodes join and are initialised.
+    // The API server accepts the token for a while. Until it refuses the token, nodes join and are initialized.
     let mut number = 1;
     let refused = async |scene: &Scene| {
         let log = scene.stage.control_plane.audit_log().unwrap();

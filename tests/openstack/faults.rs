@@ -50,8 +50,8 @@ async fn some_refreshes(scene: &Scene) {
         .await;
 }
 
-/// Reduces listings to this share while all nodes are initialised and one more node joins, whose server they hide. Checks that
-/// no node loses anything, and that the last one is initialised when listings are complete again.
+/// Reduces listings to this share while all nodes are initialized and one more node joins, whose server they hide. Checks that
+/// no node loses anything, and that the last one is initialized when listings are complete again.
 async fn incomplete_listings(share: f64) {
     let scene = Scene::set().await;
     let nodes = names("kept", 6);

@@ -44,7 +44,7 @@ pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> InProcess 
     InProcess::start(cloud_controller_manager::run(*config)).unwrap()
 }
 
-/// Adds servers and their initialised nodes. Returns the servers' IDs.
+/// Adds servers and their initialized nodes. Returns the servers' IDs.
 async fn initialized_nodes(scene: &Scene, names: &[String]) -> Vec<String> {
     let ids: Vec<_> = names
         .iter()

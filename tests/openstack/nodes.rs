@@ -1,4 +1,4 @@
-//! Initialisation and refresh of single nodes.
+//! Initialization and refresh of single nodes.
 
 use ccm_sim::openstack::{NetworkSpec, PortSpec, ServerPatch, ServerSpec};
 use ccm_testbed::{

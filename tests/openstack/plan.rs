@@ -286,7 +286,7 @@ async fn a_plan_shows_changes_of_nodes() {
         .await
         .assert_code(2);
     assert!(
-        !few.text.contains("initialise") && few.text.contains("Nodes to delete: 1"),
+        !few.text.contains("initialize") && few.text.contains("Nodes to delete: 1"),
         "{}",
         few.text
     );
@@ -346,7 +346,7 @@ async fn a_dry_run_logs_changes_of_its_plan_and_writes_nothing() {
         .await
         .unwrap();
     scene
-        .logged("No longer so about=\"Service default/web\" what=\"create load balancer")
+        .logged("No longer applies about=\"Service default/web\" what=\"create load balancer")
         .await;
 
     // A changed config is applied while the dry run runs, without an Event.

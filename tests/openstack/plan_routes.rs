@@ -72,7 +72,7 @@ impl PlannedRoutes {
     }
 }
 
-/// The labels of an initialised node, so that the plan does not change them.
+/// The labels of an initialized node, so that the plan does not change them.
 fn topology_labels() -> BTreeMap<String, String> {
     let labels = [
         ("topology.kubernetes.io/region", "RegionOne"),

@@ -47,7 +47,7 @@ impl MountedConfig {
         }
     }
 
-    /// Creates servers and their nodes, and waits until all nodes so far are initialised.
+    /// Creates servers and their nodes, and waits until all nodes so far are initialized.
     async fn join(&self, prefix: &str, count: usize, in_all: usize) {
         let nodes = names(prefix, count);
         self.scene.servers(&nodes);

@@ -10,7 +10,7 @@ use crate::scene::{LIMIT, Scene, names};
 
 const NODES: usize = 300;
 
-/// Starts a burst of nodes, and returns when some are initialised and some are not.
+/// Starts a burst of nodes, and returns when some are initialized and some are not.
 async fn during_a_burst(flags: &[&str]) -> (Scene, ccm_testbed::binary::Ccm) {
     let scene = Scene::set().await;
     scene.cloud.set_latency(
@@ -63,7 +63,7 @@ async fn sigterm_ends_the_program_in_order() {
     assert!(status.success(), "{status}: {}", scene.log());
     let done = initialized(&scene).await;
     assert!(done < NODES, "the burst ended too early");
-    // Every initialised node has its Event, so nothing was cut off.
+    // Every initialized node has its Event, so nothing was cut off.
     let synced = ListParams::default().fields("reason=Synced");
     assert_eq!(scene.events.list(&synced).await.unwrap().items.len(), done);
     let _again = scene.launch(&[]);

@@ -158,7 +158,7 @@ impl Scene {
         self.node(name, "initialized", is_initialized).await
     }
 
-    /// Waits until this many nodes are initialised.
+    /// Waits until this many nodes are initialized.
     pub(crate) async fn all_initialized(&self, count: usize) -> Vec<Node> {
         let check = async || {
             let nodes = self.nodes.list(&ListParams::default()).await.ok()?.items;

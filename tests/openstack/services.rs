@@ -28,7 +28,7 @@ struct ServiceScene {
 }
 
 impl ServiceScene {
-    /// Starts a cluster of three initialised nodes, and the program.
+    /// Starts a cluster of three initialized nodes, and the program.
     async fn start() -> Self {
         let scene = Scene::set().await;
         let conf = format!("{}{CONFIG}", scene.cloud.cloud_conf());

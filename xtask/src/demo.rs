@@ -37,7 +37,7 @@ const OPENSTACK: &str = "openstack";
 const LIVE_ROWS: usize = 15;
 /// Rows of the table at the end.
 const FINAL_ROWS: usize = 20;
-/// Until all nodes are initialised.
+/// Until all nodes are initialized.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How many nodes join after the Services are created.
 const JOINING: usize = 2;
@@ -231,7 +231,7 @@ impl Place {
     }
 }
 
-/// Shows the nodes until all of them are initialised.
+/// Shows the nodes until all of them are initialized.
 async fn watch_nodes(
     cloud: &Cloud,
     ccm: &mut Ccm,

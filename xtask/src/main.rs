@@ -32,7 +32,7 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Watch nodes being initialised on a real control plane, from a simulated or a real cloud.
+    /// Watch nodes being initialized on a real control plane, from a simulated or a real cloud.
     Demo(demo::DemoOptions),
     /// Run everything that CI runs, in CI's order.
     Test(test::TestOptions),

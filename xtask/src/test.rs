@@ -1,5 +1,5 @@
 //! Everything CI runs. Steps that mostly wait run beside steps that compute: the real cloud is installed and started while
-//! the code compiles, and documents and licences are checked while the tests wait for servers. The first step that fails
+//! the code compiles, and documents and licenses are checked while the tests wait for servers. The first step that fails
 //! ends the run, after the steps beside it have ended.
 
 mod programs;
@@ -203,7 +203,7 @@ fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
         let mut command = cargo(&["doc", "--locked", "--no-deps", "--lib", "--bins", "--examples"]);
         execute(command.args(&selection).env("RUSTDOCFLAGS", "-D warnings"))
     })?;
-    step("licences and sources of dependencies", deny)?;
+    step("licenses and sources of dependencies", deny)?;
     if clouds.others.is_empty() {
         step("generated documents and examples", || {
             docs::run(&docs::DocsOptions {
@@ -252,7 +252,7 @@ fn deny() -> Result<()> {
         name: "cargo-deny",
         version: "0.20.2",
         args: &[],
-        purpose: "checks the licences of dependencies",
+        purpose: "checks the licenses of dependencies",
     };
     let mut command = std::process::Command::new(DENY.install()?);
     command.args([

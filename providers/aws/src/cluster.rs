@@ -158,7 +158,7 @@ impl Site {
             site.cluster = Cluster::of_instance(&own.tags)?;
         }
         if site.cluster.id.is_empty() && !flags.boolean(&ALLOW_UNTAGGED) {
-            let fix = "set [Global] KubernetesClusterID, or allow that with --allow-untagged-cloud";
+            let fix = "set [Global] KubernetesClusterID, or set --allow-untagged-cloud";
             let missing = format!("cluster id not found: tag instance {id} with kubernetes.io/cluster/<id>");
             let text = format!("{missing}, {fix}");
             return Err(Error::new(ErrorKind::InvalidConfig, text));

@@ -336,6 +336,20 @@ async fn a_cancelled_call_returns_its_slot() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_few_requests_remain_background_work_sends_one_call_a_minute() {
+    let gate = gate();
+    gate.observe_remaining("things", 400, 5000, None);
+    let background = async || gate.call(Op::Get, Priority::Background, async || Ok(())).await;
+    assert_eq!(background().await.unwrap_err().kind(), ErrorKind::RateLimited);
+    gate.call(Op::Get, Priority::User, async || Ok(())).await.unwrap();
+    sleep(Duration::from_secs(60)).await;
+    let passed: Vec<_> = join_all((0..5).map(|_| background())).await;
+    assert_eq!(passed.iter().filter(|call| call.is_ok()).count(), 1);
+    gate.observe_remaining("things", 4000, 5000, None);
+    background().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_are_counted() {
     let mut registry = Registry::default();
     let metrics = ClientMetrics::register(&mut registry);

@@ -41,7 +41,7 @@ async fn objects_are_created_changed_and_deleted_over_http() {
 }
 
 #[tokio::test]
-async fn behaviour_is_set_over_http() {
+async fn behavior_is_set_over_http() {
     let session = Session::start().await;
     for (method, path, body, status) in [
         (Method::PATCH, "/settings", json!({"max_microversion": 1}), 200),

@@ -166,7 +166,7 @@ impl Brake {
 pub(super) fn deletion_reason(node: &NodeObject) -> String {
     match &node.view.provider_id {
         Some(id) => format!("it is not ready, and the cloud has no {id}"),
-        None => "it is not ready, and the cloud has nothing of its name".to_owned(),
+        None => "it is not ready, and no machine in the cloud has its name".to_owned(),
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) async fn plan(
         plan.problem(about, error.report());
     }
     if answers.generation.is_none() {
-        let error = "the credentials changed while the cloud was asked";
+        let error = "the credentials changed while the cloud was being read";
         plan.problem("nodes that are not ready", error);
         return;
     }
@@ -68,8 +68,8 @@ pub(crate) async fn plan(
     }
     for finding in of(Answer::Unresolved) {
         plan.node(&finding.view.name).warn(
-            "nothing in the cloud has its name; if that stays so for ten minutes and it is not ready, it would be \
-             deleted",
+            "no machine in the cloud has its name; the node would be deleted if it is not ready and this lasts ten \
+             minutes",
         );
     }
     let totals = Totals::of(&not_ready, nodes, cloud, answers.present, config.deletion_share);
@@ -77,7 +77,7 @@ pub(crate) async fn plan(
     let (confirm, grace) = (config.deletion_confirm, config.grace(cloud));
     for node in decision.delete {
         nodes.retain(|other| other.view.name != node.view.name);
-        let mut when = format!("; done if that is so {confirm:?} later, too");
+        let mut when = format!("; done if the cloud confirms it {confirm:?} later");
         if let Err(Refusal::Young(_)) = decide::check(&node, &node, Timestamp::now(), grace) {
             when = format!("{when}, and once it is older than {grace:?}");
         }

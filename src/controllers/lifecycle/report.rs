@@ -112,11 +112,11 @@ pub(super) fn message(node: &str, reason: BlockReason, totals: &Totals, scope: &
     match reason {
         BlockReason::NothingPresent => format!(
             "Not deleting node {node}: the cloud reports that its machine does not exist, but no other machine of this \
-             cluster was found either. Asked as {scope}. What to do: {way_out}"
+             cluster was found either. Credentials in use: {scope}. What to do: {way_out}"
         ),
         BlockReason::Share => format!(
             "Not deleting node {node} yet: the machines of {} of {} nodes seem to be missing, or the nodes were deleted a \
-             moment ago. This is more than --node-deletion-share={}, so that one a minute is deleted. Asked as {scope}. \
+             moment ago. This is more than --node-deletion-share={}, so that one a minute is deleted. Credentials in use: {scope}. \
              What to do: {way_out}",
             totals.missing, totals.all, totals.share
         ),

@@ -40,8 +40,8 @@ impl Problem {
     fn no_machine(node: &NodeView) -> Self {
         let why = match &node.provider_id {
             Some(id) => format!(
-                "the cloud has no instance {id}; if it is right, check that the credentials belong to the project and \
-                 region of this node"
+                "the cloud has no instance {id}; check that this provider ID is correct, and that the credentials belong \
+                 to the project and region of this node"
             ),
             None => format!(
                 "the cloud shows no instance named {:?}; the node name must equal the instance's name, in the project \

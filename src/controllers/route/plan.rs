@@ -88,7 +88,7 @@ pub(super) fn actions<'a>(
     }
     for route in &changes.finish {
         let what = format!("complete route {route}{}", setting(": add "));
-        let why = "something beside it is missing, or could not be read";
+        let why = "the route exists, but what it needs is missing or could not be read";
         all.push(action(Effect::Change, route.destination, Some(route), what, why));
     }
     all

@@ -76,7 +76,7 @@ async fn a_route_that_moves_is_one_change_and_a_second_path_is_deleted() {
       ~ change route 10.244.1.0/24 via 10.0.0.1 (node n1) (now via 10.0.0.8)
       - delete route 10.244.1.0/24 via 10.0.0.9 (the node's is via 10.0.0.1)
       - delete route 10.244.2.0/24 via 10.0.0.9 (the node's is via 10.0.0.2)
-      ~ complete route 10.244.3.0/24 via 10.0.0.3 (node n3) (something beside it is missing, or could not be read)
+      ~ complete route 10.244.3.0/24 via 10.0.0.3 (node n3) (the route exists, but what it needs is missing or could not be read)
       + create route 10.244.4.0/24 via 10.0.0.4 (node n4)
 
     Plan: 1 to create, 3 to change, 2 to delete. Read 0 Services and 1 node.

@@ -103,7 +103,7 @@ impl Reports {
         if self.full.begins(()) {
             let more = match without_room.len() - 1 {
                 0 => String::new(),
-                others => format!(" ({others} more routes have no room either)"),
+                others => format!(" ({others} more routes exceed the limit)"),
             };
             self.publish(item, error, took, &more);
             warn!(
@@ -111,7 +111,7 @@ impl Reports {
                 node = item.node.view.name,
                 routes = without_room.len(),
                 error = error.report(),
-                "The table has no room for more routes; the oldest nodes have theirs"
+                "The route table is full; only the oldest nodes have routes"
             );
         }
     }

@@ -160,7 +160,7 @@ impl fmt::Display for ServiceAction {
             let status = if is_true { "True" } else { "False" };
             format!("condition {kind}={status}")
         }));
-        let follows = "its address to the status, once the cloud has given one";
+        let follows = "the load balancer's address in the status, once the cloud has assigned it";
         parts.extend(self.address_follows.then(|| follows.to_owned()));
         write!(f, "write to the Service: {}", parts.join("; "))
     }

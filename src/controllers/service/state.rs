@@ -20,7 +20,7 @@ use std::{
 };
 
 use ccm_core::{
-    Priority, Retry,
+    ErrorKind, Priority, Retry,
     client::later,
     controllers::{Backoff, NodeObject, ServiceObject},
     load_balancer::{
@@ -142,6 +142,8 @@ struct PartEntry {
     /// The nodes that it follows, by their generation.
     follows: Option<u64>,
     status: PartStatus,
+    /// The last pass waits for quota that is reserved for users.
+    waits_for_quota: bool,
     /// A pass is running.
     running: bool,
     /// The last plan with a step.
@@ -343,6 +345,7 @@ impl State {
         job.add_to(&mut entry.job);
         match (job.cause, entry.status) {
             (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused) => Output::Run(part.clone()),
+            (Cause::Nodes, _) if entry.waits_for_quota => Output::Run(part.clone()),
             _ => Output::RunUnlessWaiting(part.clone()),
         }
     }
@@ -587,13 +590,10 @@ impl State {
         cause: Cause,
     ) -> Vec<ServiceEvent> {
         if let Some(part) = self.parts.get_mut(part) {
+            let sentences = steps.iter().take(STEPS).map(|step| step.sentence.clone());
             part.plan = Some(Plan {
                 at: Timestamp::now(),
-                steps: steps
-                    .iter()
-                    .take(STEPS)
-                    .map(|step| step.sentence.clone())
-                    .collect(),
+                steps: sentences.collect(),
                 count: steps.len(),
             });
         }
@@ -647,29 +647,31 @@ impl State {
             self.member_ended(part, task, report, member, &mut outputs);
         }
         let (status, failure) = PartStatus::of(report);
+        let backoff = |least| Next::Backoff { least };
         let next = match (&report.state, &failure) {
             (PartState::Parked { until, .. }, _) => Next::Until(*until),
             (_, None) => Next::Done,
-            (_, Some(Failure::Blocked(_))) => Next::Backoff {
-                least: Duration::ZERO,
-            },
+            (_, Some(Failure::Blocked(_))) => backoff(Duration::ZERO),
             (_, Some(Failure::Error(error))) => match error.retry() {
                 Retry::Fixed(wait) => Next::Until(later(at, wait)),
-                retry => Next::Backoff {
-                    least: retry.wait(Duration::ZERO),
-                },
+                retry => backoff(retry.wait(Duration::ZERO)),
             },
         };
+        // A comparison that comes later is no failure for users.
+        let waits_for_quota = task.job.priority == Priority::Background
+            && matches!(&report.state, PartState::Failed(error) if error.kind() == ErrorKind::RateLimited);
         if let Some(failure) = &failure {
             match status {
                 PartStatus::Refused => {
                     self.kinds.insert(failure.label());
                 }
+                _ if waits_for_quota => {}
                 _ => self.fail_all(part, task, report, failure, &mut outputs),
             }
         }
         let entry = self.parts.entry(part.clone()).or_default();
         (entry.status, entry.running) = (status, false);
+        entry.waits_for_quota = waits_for_quota;
         if matches!(report.state, PartState::Done) {
             entry.follows = Some(task.nodes);
         }

@@ -518,6 +518,35 @@ fn drift_is_looked_for_in_the_background_and_does_not_end_a_wait() {
 }
 
 #[test]
+fn changed_nodes_do_not_wait_for_a_comparison_for_which_there_is_no_quota() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.discover();
+    let fail = |fixture: &mut Fixture, task: &PartTask| {
+        let error = Error::new(ErrorKind::RateLimited, "few remain");
+        let ended = report("lb/a", PartState::Failed(error));
+        reasons(&fixture.conclude(task, &ended).0).len()
+    };
+    let task = fixture.take("lb/a").unwrap();
+    assert_eq!(fail(&mut fixture, &task), 0, "no Event");
+    fixture.node("n1");
+    fixture.tick(2);
+    let at_once = |fixture: &mut Fixture| {
+        let outputs = fixture.state.take_due(fixture.now);
+        let is_run = |output: &Output| matches!(output, Output::Run(part) if part == &PartKey::new("lb/a"));
+        outputs.iter().any(is_run)
+    };
+    assert!(at_once(&mut fixture));
+    // What fails for users, too, waits.
+    let task = fixture.take("lb/a").unwrap();
+    assert_eq!(fail(&mut fixture, &task), 1);
+    fixture.node("n2");
+    fixture.tick(2);
+    assert!(!at_once(&mut fixture));
+}
+
+#[test]
 fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
     let mut fixture = Fixture::new();
     fixture.served("a");

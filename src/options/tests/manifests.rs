@@ -142,8 +142,8 @@ fn what_switches_off_is_accepted_without_a_word() {
 #[test]
 fn what_has_no_effect_is_accepted_with_a_warning() {
     for (word, part) in [
-        ("--profiling", "not there yet"),
-        ("--profiling=true", "not there yet"),
+        ("--profiling", "not implemented"),
+        ("--profiling=true", "not implemented"),
         ("--allocate-node-cidrs", "has no effect: "),
         ("--cidr-allocator-type=CloudAllocator", "has no effect: "),
         ("--min-resync-period=1h", "has no effect: "),

@@ -148,7 +148,7 @@ fn usable(pem: Option<&str>, before: Option<&Option<Authorities>>) -> Option<Aut
         |error| {
             warn!(
                 key = KEY,
-                error, "Keeping the authorities in use, the changed ones are not usable"
+                error, "Changed client CA is not usable, keeping the previous one"
             );
             before.cloned().flatten()
         },

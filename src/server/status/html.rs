@@ -15,7 +15,7 @@ const SECTIONS: [(&str, &str); 9] = [
     ("Services with load balancers", "services"),
     ("Orphans: their Service does not exist", "orphans"),
     ("Nodes", "nodes"),
-    ("Nodes whose deletion the brake blocks", "brake"),
+    ("Nodes whose deletion is held", "brake"),
     ("Queues", "queues"),
     ("Routes", "routes"),
     ("Quotas of the cloud", "budgets"),

@@ -30,7 +30,7 @@ async fn the_route_of_a_node_that_is_deleted_meanwhile_is_deleted() {
     for (i, name) in ["stays", "deleted"].into_iter().enumerate() {
         let server = routes.server(name, "private");
         let port = scene.cloud.server_ports(&server).remove(0);
-        // Both nodes are already initialised, so that one request has the routes of both.
+        // Both nodes are already initialized, so that one request has the routes of both.
         scene
             .register_one(NodeSpec {
                 uninitialized: false,

@@ -331,7 +331,7 @@ impl<'a> ServiceDemo<'a> {
         nodes::register(&self.client, &specs).await?;
         for name in names {
             self.nodes.insert(name.clone());
-            let what = format!("node {name} is initialised");
+            let what = format!("node {name} is initialized");
             self.until(&what, async |demo| {
                 let node = demo.kube_nodes().get(name).await?;
                 Ok(observe::is_initialized(&node).then_some(()))

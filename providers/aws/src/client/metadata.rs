@@ -29,13 +29,18 @@ impl Metadata {
             return Ok(Self { client: None });
         }
         let config = ProviderConfig::empty().with_http_client(connection.http_client()?);
-        let mut builder = Client::builder().configure(&config).max_attempts(2);
-        if let Some(url) = connection.metadata_endpoint() {
-            builder = builder.endpoint(url).map_err(|error| {
-                let text = format!("endpoint {url:?} of the instance metadata service: {error}");
-                Error::new(ErrorKind::InvalidConfig, text)
-            })?;
-        }
+        // Without an endpoint, the SDK reads the variables and files of the process.
+        let environment = &connection.environment;
+        let usual = match environment.var("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE") {
+            Some(mode) if mode.eq_ignore_ascii_case("ipv6") => "http://[fd00:ec2::254]",
+            _ => "http://169.254.169.254",
+        };
+        let url = connection.metadata_endpoint().unwrap_or(usual);
+        let builder = Client::builder().configure(&config).max_attempts(2);
+        let builder = builder.endpoint(url).map_err(|error| {
+            let text = format!("endpoint {url:?} of the instance metadata service: {error}");
+            Error::new(ErrorKind::InvalidConfig, text)
+        })?;
         let client = Some(builder.build());
         Ok(Self { client })
     }

@@ -16,7 +16,7 @@ quota_section! {
         "ec2-read" => pub(crate) ec2_read: "ec2-read", "each EC2 read with a filter or pages", quota(20.0, 100);
         "ec2-unfiltered" => pub(crate) ec2_unfiltered: "ec2-unfiltered", "each EC2 read by ids alone", quota(10.0, 50);
         "ec2-write" => pub(crate) ec2_write: "ec2-write", "each EC2 write", quota(5.0, 50);
-        "ec2-tags" => pub(crate) ec2_tags: "ec2-tags", "CreateTags and DeleteTags, each", quota(10.0, 100);
+        "ec2-tags" => pub(crate) ec2_tags: "ec2-tags", "each of CreateTags and DeleteTags", quota(10.0, 100);
         "ec2-topology" => pub(crate) ec2_topology: "ec2-topology", "DescribeInstanceTopology", quota(1.0, 1);
         "elb-read" => pub(crate) elb_read: "elb-read", "all reads of one Elastic Load Balancing API together", quota(10.0, 40);
         "elb-modify" => pub(crate) elb_modify: "elb-modify", "all Modify actions of one Elastic Load Balancing API together", quota(3.0, 20);

@@ -207,10 +207,10 @@ pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) ->
     }
     let tags = tag_map(object);
     if has_any_cluster(&tags) && !cluster.has(&tags) {
-        return Some("another cluster's".to_owned());
+        return Some("of another cluster".to_owned());
     }
     match tag.ownership(tags.get(OWNER_TAG).map(String::as_str)) {
-        Ownership::Foreign(cluster) => Some(format!("the cluster's with the UID {}", cluster.uid())),
+        Ownership::Foreign(cluster) => Some(format!("of the cluster with the UID {}", cluster.uid())),
         _ => None,
     }
 }

@@ -263,7 +263,7 @@ impl Spec {
     fn network_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
         let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default();
         if !["", "tcp", "ssl", "http", "https"].contains(&backend) {
-            let problem = format!("{backend:?} has no meaning, tcp is used");
+            let problem = format!("{backend:?} is not one of tcp, ssl, http, https; tcp is used");
             reader.warn(a::BACKEND_PROTOCOL, problem);
         }
         let mut ports: Vec<PortSpec> = Vec::new();

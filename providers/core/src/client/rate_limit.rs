@@ -223,8 +223,13 @@ impl Bucket {
     /// # Errors
     /// `RateLimited`: it is background work, and few requests remain.
     pub(super) fn check_reserve(&self, priority: Priority) -> Result<()> {
-        let short = self.0.state.lock().short;
-        if priority == Priority::User || short.is_none_or(|since| since.elapsed() >= SHORT_FOR) {
+        if priority == Priority::User {
+            return Ok(());
+        }
+        let mut state = self.0.state.lock();
+        if state.short.is_none_or(|since| since.elapsed() >= SHORT_FOR) {
+            // Of all calls that wait, one finds out whether more requests remain now.
+            state.short = state.short.map(|_| Instant::now());
             return Ok(());
         }
         let text = "fewer than 10 % of the API requests that the cloud allows remain; background work waits";

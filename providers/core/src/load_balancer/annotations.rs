@@ -294,7 +294,7 @@ impl<'a> AnnotationReader<'a> {
             return default;
         };
         parse(text).unwrap_or_else(|| {
-            self.warn(key, format!("{text:?} has no meaning, {shown} is used"));
+            self.warn(key, format!("{text:?} is not valid, {shown} is used"));
             default
         })
     }
@@ -527,9 +527,9 @@ mod tests {
         assert_eq!(
             ignored,
             [
-                "acme.example/keep-address: \"yes\" has no meaning, false is used",
-                "acme.example/timeout: \"many\" has no meaning, 50000 is used",
-                "acme.example/mode: \"v3\" has no meaning, slow is used",
+                "acme.example/keep-address: \"yes\" is not valid, false is used",
+                "acme.example/timeout: \"many\" is not valid, 50000 is used",
+                "acme.example/mode: \"v3\" is not valid, slow is used",
             ]
         );
         for empty in [CHECK, TIMEOUT] {

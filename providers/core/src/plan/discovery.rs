@@ -264,11 +264,13 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
     fn leaving<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Membership {
         let id = &self.view.id;
         if let Some(waits) = self.joins.iter().find(|join| !memory.has_served(id, join)) {
-            return Membership::Frozen(format!("it leaves when {waits} serves it"));
+            return Membership::Frozen(format!("this object stays until {waits} serves the Service"));
         }
         let later = self.leaves.iter().skip_while(|own| *own != key).skip(1);
         match later.into_iter().find(|later| !memory.has_left(id, later)) {
-            Some(waits) => Membership::Frozen(format!("it leaves when it has left {waits}")),
+            Some(waits) => {
+                Membership::Frozen(format!("this object stays until the Service has left {waits}"))
+            }
             None => Membership::Leaving,
         }
     }

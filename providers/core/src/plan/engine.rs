@@ -224,7 +224,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         let (steps, failures, old_share) = old.map_or((0, 0, Share::default()), |old| {
             (old.steps, old.failures, old.share)
         });
-        all.insert(
+        let replaced = all.insert(
             key,
             Status {
                 members: report
@@ -251,6 +251,11 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         );
         drop(all);
         self.metrics.share(provider, kind, old_share, share);
+        // A pass found the part in a listing under its new key while its creation was in progress.
+        if let Some(replaced) = replaced {
+            self.metrics
+                .share(provider, kind, replaced.share, Share::default());
+        }
     }
 
     /// Runs every part as a dry run, round after round, until a round has no steps.

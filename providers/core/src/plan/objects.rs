@@ -41,7 +41,7 @@ pub use self::{
 };
 use super::{Step, model};
 use crate::{
-    Error, ErrorKind, Result,
+    Result,
     client::Indexed,
     load_balancer::{Effect, ServiceId, StepDescription},
 };
@@ -536,13 +536,10 @@ impl<K: Kind> Objects<K> {
     /// The id of the object with this key.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if it is not known: the part changed since it was observed and must be read again.
+    /// [`stale`] if it is not known: the part changed since it was observed and must be read again.
     pub fn id(&self, kind: K, key: &str) -> Result<&str> {
         let object = self.get(kind, key).filter(|object| !object.id.is_empty());
-        object.map(|object| object.id.as_str()).ok_or_else(|| {
-            let text = format!("the id of {} is not known", kind.title(key, None));
-            Error::new(ErrorKind::Conflict, text)
-        })
+        object.map(|object| object.id.as_str()).ok_or_else(stale)
     }
 
     /// The objects of a kind.

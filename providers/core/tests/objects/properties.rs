@@ -325,6 +325,7 @@ impl Cloud {
     fn answer(&self, entries: &[Entry]) -> Result<()> {
         self.calls.lock().push(entries.len());
         match entries.iter().find(|entry| self.bad.contains(&entry.0)) {
+            Some(_) if self.kind == ErrorKind::Conflict => Err(stale()),
             Some(bad) => Err(Error::new(self.kind, format!("target {bad} is not valid"))),
             None => Ok(()),
         }
@@ -472,17 +473,19 @@ async fn adding_a_present_entry_and_removing_an_absent_one_succeed() {
 
 #[tokio::test]
 async fn an_error_that_no_entry_causes_is_returned_at_once() {
-    let cloud = Cloud {
-        bad: vec![1],
-        kind: ErrorKind::Unavailable,
-        calls: Mutex::default(),
-    };
-    let mut observed: Objects<_> = [pool([])].into_iter().collect();
-    let error = run(&cloud, &desired(vec![pool(0..8)]), &mut observed)
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(*cloud.calls.lock(), [8]);
+    for kind in [ErrorKind::Unavailable, ErrorKind::Conflict] {
+        let cloud = Cloud {
+            bad: vec![1],
+            kind,
+            calls: Mutex::default(),
+        };
+        let mut observed: Objects<_> = [pool([])].into_iter().collect();
+        let error = run(&cloud, &desired(vec![pool(0..8)]), &mut observed)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert_eq!(*cloud.calls.lock(), [8]);
+    }
 }
 
 #[tokio::test]

@@ -188,7 +188,7 @@ impl CloudCheck<'_> {
                         "subnet {:?} not found (it does not exist or is not visible)",
                         section.keys.floating_subnet_id
                     );
-                    let fix = "nothing if the subnet exists but is hidden; otherwise correct the id";
+                    let fix = "ignore this if the subnet exists but is hidden; otherwise correct the id";
                     self.seen.add_finding(Severity::Warning, key, message, fix);
                 }
                 Err(error) => self.seen.failed(key, &error),

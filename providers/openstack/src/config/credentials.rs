@@ -171,10 +171,7 @@ fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
             );
         }
         if given.password.is_some() {
-            problems.warn(
-                ("Global", "password"),
-                "not used: token is given and comes before it",
-            );
+            problems.warn(("Global", "password"), "not used: token takes precedence");
         }
         return Some(Identity::Token(token.clone()));
     }
@@ -245,7 +242,7 @@ fn trustee(given: &Given, problems: &mut Problems) -> Option<Identity> {
         } else {
             "application-credential-id"
         };
-        problems.warn(("Global", key), "not used: a trust goes with a password");
+        problems.warn(("Global", key), "not used: a trust needs a password instead");
     }
     match (&given.trustee_id, &given.trustee_password) {
         (Some(id), Some(password)) => Some(Identity::Password {

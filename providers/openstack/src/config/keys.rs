@@ -36,13 +36,13 @@ config_section! {
         "user-domain-name" => pub(crate) user_domain_name: String,
         /// Id of the domain of both user and project, where these have none of their own. Without a project: the domain of the token's scope. Example: `default`.
         "domain-id" => pub(crate) domain_id: String,
-        /// Name of that domain. Example: `Default`.
+        /// Name of the domain, in place of `domain-id`. Example: `Default`.
         "domain-name" => pub(crate) domain_name: String,
         /// Id of a trust. The token then has the rights of the trust. Example: `0d7f5c1b9e3a4f2c8d60`.
         "trust-id" => pub(crate) trust_id: String,
-        /// Id of the user that the trust delegates to. Without it the user above. Example: `7b1e9d3f5a2c4e8f0b6d`.
+        /// Id of the user that the trust delegates to. Without it: `user-id` or `username`. Example: `7b1e9d3f5a2c4e8f0b6d`.
         "trustee-id" => pub(crate) trustee_id: String,
-        /// Password of that user.
+        /// Password of the trustee.
         "trustee-password" => pub(crate) trustee_password: Option<SecretString>,
         /// Id of an application credential. Example: `21dced0fd20347869b93710d2b98aae0`.
         "application-credential-id" => pub(crate) application_credential_id: String,
@@ -58,13 +58,13 @@ config_section! {
         "os-endpoint-type" => pub(crate) os_endpoint_type: String,
         /// File with the certificates (PEM) of the only authorities to trust, in place of the system's. Example: `/etc/config/ca.pem`.
         "ca-file" => pub(crate) ca_file: String,
-        /// The content of such a file. Used only without `ca-file`.
+        /// The certificates (PEM) themselves. Used only without `ca-file`.
         "cafilecontents" => pub(crate) cafilecontents: String,
         /// File with our client certificate (PEM). Used only together with `key-file`. Example: `/etc/config/tls.crt`.
         "cert-file" => pub(crate) cert_file: String,
         /// File with the key of our client certificate (PEM). Example: `/etc/config/tls.key`.
         "key-file" => pub(crate) key_file: String,
-        /// Exactly `true`: certificates are not verified. Any other value, also `yes` and `1`: they are. Example: `true`.
+        /// `true` switches off the verification of certificates. No other value does, not even `yes` or `1`. Example: `true`.
         "tls-insecure" => pub(crate) tls_insecure: String,
         /// Read values that this section does not set from `clouds.yaml`.
         "use-clouds" => pub(crate) use_clouds: bool,
@@ -90,7 +90,7 @@ config_section! {
 }
 
 config_section! {
-    /// Calls.
+    /// Requests to OpenStack.
     pub(crate) struct Metadata {
         /// Accepted and checked, without effect: neither config drive nor metadata service is read.
         "search-order" => pub(crate) search_order: String = "configDrive,metadataService".to_owned(),

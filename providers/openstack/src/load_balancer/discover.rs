@@ -120,8 +120,8 @@ async fn port_owners(
 
 /// The reason why a Service keeps its current state.
 fn unknown_version(error: &Error) -> Error {
-    let text = "the version of Octavia's API is not known, and so are its features: nothing is created for \
-                the Service, and only its members follow the nodes; let the credentials read the list of \
+    let text = "the API version of Octavia could not be read, so its features are unknown: nothing is created for \
+                the Service, and only its members follow the nodes; allow the credentials to read the list of \
                 versions at Octavia's endpoint";
     // The text stays the same; the rest of the error may differ each time.
     Error::new(error.kind(), text)

@@ -234,7 +234,7 @@ impl PartModel for Model {
         Some((
             PENDING,
             format!(
-                "{title} ({}) is {status}, because of another client, or since before a restart",
+                "{title} ({}) is {status}, because of another client or of a change before a restart",
                 balancer.id
             ),
         ))

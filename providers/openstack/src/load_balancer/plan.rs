@@ -94,7 +94,7 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
             plan.blocked.push(blocked(
                 service,
                 &field,
-                "missing, and no node could be its member",
+                "missing, and no node is eligible as a member",
                 "present",
             ));
         } else {
@@ -159,7 +159,7 @@ fn delete_or_keep(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
     }
     let kept = leaving.iter().map(|leaving| {
         let service = Some(&leaving.owner.service);
-        let observed = "of a Service that has another one, and without this cluster's ownership tag";
+        let observed = "no longer used by its Service, and without this cluster's ownership tag";
         blocked(service, &site.balancer.title(), observed, "deleted by hand")
     });
     Plan {
@@ -214,16 +214,19 @@ fn admitted<'a>(
             .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == site.name);
         if let Some(cluster) = other_name.filter(|_| !owner) {
             refuse(
-                format!("the Service's own under the cluster name {cluster}"),
-                "its own under another --cluster-name",
+                format!("named for the cluster name {cluster}"),
+                "named for the current --cluster-name",
             );
         } else if !owner && !desired.can.has(Feature::Tags) {
             refuse(
-                "of an Octavia without tags, which sharing needs (API version 2.5)".to_owned(),
+                "not shareable, because Octavia lacks tags (API version 2.5)".to_owned(),
                 "shared",
             );
         } else if !owner && active.internal {
-            refuse("another's".to_owned(), "used by an internal Service");
+            refuse(
+                "owned by another Service".to_owned(),
+                "used by an internal Service",
+            );
         } else if !owner && !known && i64::try_from(shared + 1).unwrap_or(i64::MAX) > desired.max_shared {
             refuse(
                 format!("already shared by {shared} Services"),

@@ -156,7 +156,7 @@ impl BalancerCalls<'_> {
     }
 
     fn id(&self, kind: Kind, object: &Object<Kind>) -> Result<Value> {
-        Ok(self.observed.id(kind, &object.key).map_err(|_| stale())?.into())
+        Ok(self.observed.id(kind, &object.key)?.into())
     }
 
     async fn create_balancer(
@@ -326,7 +326,7 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
             Kind::Listener => writes.delete::<Listener>(self.balancer()?, "", id).await,
             Kind::Pool => writes.delete::<Pool>(self.balancer()?, "", id).await,
             Kind::Monitor => {
-                let pool = self.observed.id(Kind::Pool, &object.key).map_err(|_| stale())?;
+                let pool = self.observed.id(Kind::Pool, &object.key)?;
                 writes.delete::<Monitor>(self.balancer()?, pool, id).await
             }
             Kind::Floating => writes.delete_floating_ip(object.text("port_id"), id).await,

@@ -54,7 +54,7 @@ config_section! {
         "monitor-max-retries" => pub(crate) monitor_max_retries: u32 = 1,
         /// Failed checks before a member is down.
         "monitor-max-retries-down" => pub(crate) monitor_max_retries_down: u32 = 3,
-        /// Whether security groups are managed.
+        /// Whether each Service gets a security group on the ports of its nodes.
         "manage-security-groups" => pub(crate) manage_security_groups: bool,
         /// Labels of the nodes that become members. Example: `pool=edge`.
         "node-selector" => pub(crate) node_selector: String,

@@ -397,13 +397,10 @@ mod tests {
         assert_eq!(
             ignored,
             [
-                (
-                    annotations::PROXY_PROTOCOL,
-                    "\"v3\" has no meaning, false is used"
-                ),
+                (annotations::PROXY_PROTOCOL, "\"v3\" is not valid, false is used"),
                 (
                     annotations::KEEP_FLOATING_IP,
-                    "\"yes\" has no meaning, false is used"
+                    "\"yes\" is not valid, false is used"
                 ),
             ]
         );

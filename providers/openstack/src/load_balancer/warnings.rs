@@ -106,8 +106,7 @@ pub(crate) fn warnings(
             .as_ref()
             .map(|balancer| balancer.vip_address.as_str());
         if address.is_none() || address == vip {
-            let text =
-                "without an external network the load balancer is an internal one, at its virtual address";
+            let text = "the load balancer is internal, because there is no external network";
             say("LoadBalancerForcedInternal", text.to_owned());
         }
     }

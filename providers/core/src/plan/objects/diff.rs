@@ -142,7 +142,7 @@ impl<K: Kind> Diff<'_, K> {
 
     fn delete_replaced(&mut self) {
         let replaced = self.now.all.iter().filter_map(|object| {
-            let desired = self.desired.get(object)?;
+            let desired = self.desired.get(object).filter(|desired| !desired.if_present)?;
             let mut differences = desired.differences(object);
             let replaces = |(attribute, ..): &(&Attribute, _, _)| attribute.policy == Policy::Replace;
             let (attribute, have, want) = differences.find(replaces)?;
@@ -210,7 +210,7 @@ impl<K: Kind> Diff<'_, K> {
             [object] if object.foreign.is_some() => {
                 let owner = object.foreign.as_deref().filter(|_| !desired.if_present);
                 if let Some(owner) = owner {
-                    self.block(desired, desired.title(), owner, "ours");
+                    self.block(desired, desired.title(), owner, "of this cluster");
                 }
             }
             [observed] => self.update(desired, observed, false),

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::{Action, Attributes, Change, Kind, Object, Objects, Reply, Set};
-use crate::{Error, ErrorKind, Outcome, Result, Retry};
+use crate::{Error, ErrorKind, Outcome, Result, Retry, plan::WriteConflict};
 
 /// The calls of a provider for its objects. Ids are in the observed objects.
 #[async_trait]
@@ -144,6 +144,7 @@ async fn bisect<K: Kind>(
 /// Whether a call was refused because of its entries, so that a call with fewer entries may succeed.
 fn is_about_entries(error: &Error) -> bool {
     error.outcome() != Outcome::Unknown
+        && WriteConflict::of(error).is_none()
         && matches!(
             error.kind(),
             ErrorKind::InvalidSpec

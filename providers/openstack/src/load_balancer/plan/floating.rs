@@ -89,7 +89,7 @@ pub(super) fn change(
                 Some(&active.owner.service),
                 &field,
                 "not public",
-                "public by a Service that does not own it",
+                "public, for a Service that does not own the load balancer",
             ));
         }
     }
@@ -132,8 +132,8 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
         (Some(_), _) => plan.blocked.push(blocked(
             service,
             &format!("floating address {}", desired.address),
-            "in use elsewhere",
-            "that of the load balancer",
+            "attached to another port",
+            "attached to the load balancer",
         )),
         (None, Some(network)) => plan.steps.push(new(site, desired, network).for_service(service)),
         // A Warning reports this.
