@@ -124,9 +124,6 @@ impl Calls {
             // Removed entries free space in the group.
             let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
             state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
-        } else {
-            // The next pass tries them again: an instance that was stopped may run.
-            after.refused.clear();
         }
         if after.all.is_empty() {
             state.parts.remove(key);

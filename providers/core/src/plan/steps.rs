@@ -150,10 +150,10 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 let Some(observed) = waiting.observed else {
                     return Ok(PassStart::Read);
                 };
+                self.record.needs_read = false;
                 if self.engine.model.lacks_result(&observed) {
                     return Ok(PassStart::Read);
                 }
-                self.record.needs_read = false;
                 return Ok(PassStart::Known(observed, waiting.fresh));
             }
             Ok(Some(wait)) => after(asked, wait),

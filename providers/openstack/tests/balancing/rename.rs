@@ -234,7 +234,7 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
     stage.restart().await;
     stage.settle().await;
     assert!(
-        stage.complaints().join("\n").contains("another --cluster-name"),
+        stage.complaints().join("\n").contains("named for the cluster name kubernetes"),
         "{:?}",
         stage.complaints()
     );
