@@ -234,7 +234,10 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
     stage.restart().await;
     stage.settle().await;
     assert!(
-        stage.complaints().join("\n").contains("named for the cluster name kubernetes"),
+        stage
+            .complaints()
+            .join("\n")
+            .contains("named for the cluster name kubernetes"),
         "{:?}",
         stage.complaints()
     );
