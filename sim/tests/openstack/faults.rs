@@ -189,6 +189,24 @@ async fn a_timeout_lasts_until_the_client_gives_up() {
 }
 
 #[tokio::test]
+async fn a_timeout_does_not_end_before_the_client_gives_up() {
+    let session = Session::start().await;
+    for action in [Action::Timeout, Action::CommitThenHang] {
+        session.cloud.clear_calls();
+        session.cloud.add_fault(Fault::on("server_list", action).once());
+        let request = tokio::spawn(session.request(Method::GET, LIST).send());
+        session.cloud.wait_for_calls(|calls| !calls.is_empty()).await;
+        assert!(session.cloud.calls()[0].duration.is_zero());
+        request.abort();
+        session
+            .cloud
+            .wait_for_calls(|calls| calls.iter().all(|call| !call.duration.is_zero()))
+            .await;
+        assert_eq!(session.cloud.calls()[0].status, None);
+    }
+}
+
+#[tokio::test]
 async fn a_stale_read_answers_from_the_state_at_which_the_rule_was_added() {
     let session = Session::start().await;
     let old = session.cloud.create_server(&ServerSpec::named("old")).unwrap();
