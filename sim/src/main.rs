@@ -12,6 +12,7 @@ use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use ccm_sim::{Latency, Scope};
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A simulator of the clouds' HTTP APIs.
 #[derive(Parser)]
@@ -124,20 +125,16 @@ async fn digitalocean(args: DigitalOceanArgs) -> Result<(), Box<dyn std::error::
     Ok(())
 }
 
-/// Prints the line, and waits for the end of the process.
+/// Prints the line, and waits for Ctrl-C or SIGTERM. Whoever has read the line may send one at once.
 async fn serve(line: &Value) -> std::io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{line}")?;
     stdout.flush()?;
-    terminated().await
-}
-
-/// Waits for Ctrl-C or SIGTERM.
-async fn terminated() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
     }
+    Ok(())
 }
