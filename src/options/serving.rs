@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ccm_core::Provider;
+
 use super::{flags, tls, value::Reader};
 use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
 
@@ -9,10 +11,10 @@ use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
 const MAX_STREAMS: u32 = 32;
 
 /// `None` if there is no server. All flags are checked in any case.
-pub(super) fn serving(reader: &mut Reader) -> Option<ServingConfig> {
+pub(super) fn serving(provider: Option<&Provider>, reader: &mut Reader) -> Option<ServingConfig> {
     reader.boolean(flags::PERMIT_ADDRESS_SHARING);
     let mut config = ServingConfig {
-        access: access(reader),
+        access: access(provider, reader),
         named_certificates: tls::named_certificates(reader),
         tls: tls::tls(reader),
         http2_max_streams: http2_max_streams(reader),
@@ -67,12 +69,13 @@ fn certificate(reader: &mut Reader) -> Certificate {
 }
 
 /// Authentication and authorization of clients.
-fn access(reader: &mut Reader) -> AccessConfig {
+fn access(provider: Option<&Provider>, reader: &mut Reader) -> AccessConfig {
+    let is_optional = provider.is_some_and(|provider| provider.client_ca_is_optional);
     AccessConfig {
         authentication_kubeconfig: reader.path(flags::AUTHENTICATION_KUBECONFIG),
         token_ttl: reader.duration(flags::AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL),
         skip_lookup: reader.boolean(flags::AUTHENTICATION_SKIP_LOOKUP),
-        tolerate_lookup_failure: reader.boolean(flags::AUTHENTICATION_TOLERATE_LOOKUP_FAILURE),
+        tolerate_lookup_failure: reader.boolean(flags::AUTHENTICATION_TOLERATE_LOOKUP_FAILURE) || is_optional,
         client_authorities: reader.path(flags::CLIENT_CA_FILE),
         authorization_kubeconfig: reader.path(flags::AUTHORIZATION_KUBECONFIG),
         allowed_ttl: reader.duration(flags::AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL),

@@ -75,6 +75,9 @@ impl Rights {
             conflict,
         );
         proxy.add(first_patch.at(1));
+        // As in a Pod: the account that reads the cluster's client CA is known, so it is an error if this is refused.
+        let reviewer = format!("--authentication-kubeconfig={}", proxy.kubeconfig().display());
+        flags.push(&reviewer);
         let mut launch = life
             .stage
             .command(life.cloud.provider(), proxy.kubeconfig(), &flags);

@@ -43,6 +43,10 @@ pub struct Provider {
     /// values are in [`BuildContext::flags`]. One with the name of a flag that the framework accepts without effect, such as
     /// `--allocate-node-cidrs`, replaces that flag; other flags of the framework must not be redefined.
     pub flags: &'static [FlagDef],
+    /// Whether the program continues if the cluster refuses to return its client CA, as with
+    /// `--authentication-tolerate-lookup-failure`. For a cloud whose Go program does not read it: the role in use does not
+    /// grant this right.
+    pub client_ca_is_optional: bool,
     /// Controllers of this provider. They run in addition to those of the framework, under the same rules.
     #[cfg(feature = "controllers")]
     pub controllers: &'static [ControllerDef],
@@ -64,6 +68,7 @@ impl Provider {
             config_reference: || "This provider takes no config file.\n".to_owned(),
             checker: None,
             flags: &[],
+            client_ca_is_optional: false,
             #[cfg(feature = "controllers")]
             controllers: &[],
         }

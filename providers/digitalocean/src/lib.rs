@@ -41,6 +41,8 @@ register_provider! {
     validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
     config_reference: || annotations::TABLE.reference(include_str!("docs.md"), "", &yaml_markdown::<CloudConf>(|key| LIVE.contains(&key))),
     checker: Some(check::checker),
+    // The Go program sets --authentication-skip-lookup.
+    client_ca_is_optional: true,
     controllers: &[endpoints::CONTROLLER, firewall::CONTROLLER, tags::CONTROLLER],
 }
 
