@@ -164,6 +164,10 @@ fn wrong_values_are_refused_by_name() {
             &["'/cloudConfig'", "'loadbalancer' not allowed"],
         ),
         (
+            "cloud=digitalocean,cloudConfig.global.region=nyc1",
+            &["cloudConfig: ", "digitalocean", "cloudConfigContents"],
+        ),
+        (
             "cloud=openstack,cloudConfig.global.region=R,cloudConfigContents=x",
             &["'/cloudConfigContents'", "must be ''"],
         ),
