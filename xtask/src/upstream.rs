@@ -1,11 +1,16 @@
 //! Features of the newest releases of the Go programs that this project does not know: annotations, config keys, chart values
 //! and rules of the role. A nightly job runs it.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use ccm_testbed::{
-    cargo::root,
+    cargo::{output, root},
     helm::{Helm, copy_upstream_chart, newest_upstream},
     manifests,
 };
@@ -17,14 +22,16 @@ use crate::{print, say};
 /// The places in which a Go program declares the names that users write.
 struct Upstream {
     cloud: &'static str,
+    /// The repository, if no Go proxy has the program. It then has manifests in place of a chart.
+    repository: Option<&'static str>,
     /// Searches in its Go files: a folder, and an expression whose first group is the name.
     names: &'static [(&'static str, &'static str)],
 }
 
-// DigitalOcean's module path is not its repository's, so no Go proxy has it; it has no chart.
-const UPSTREAM: [Upstream; 2] = [
+const UPSTREAM: [Upstream; 3] = [
     Upstream {
         cloud: "aws",
+        repository: None,
         names: &[
             ("pkg", r#""(service\.beta\.kubernetes\.io/[a-z0-9-]+)""#),
             (
@@ -34,7 +41,27 @@ const UPSTREAM: [Upstream; 2] = [
         ],
     },
     Upstream {
+        cloud: "digitalocean",
+        repository: Some("https://github.com/digitalocean/digitalocean-cloud-controller-manager"),
+        names: &[
+            (
+                "cloud-controller-manager/do",
+                r#""((?:service\.)?kubernetes\.(?:io|digitalocean\.com)/[a-z0-9-]+)""#,
+            ),
+            // The rest of the name, after a constant.
+            (
+                "cloud-controller-manager/do",
+                r#"annDOLoadBalancerBase \+ "([a-z0-9-]+)""#,
+            ),
+            (
+                "cloud-controller-manager/do",
+                r#"(?:Env|EnvVar)\s+(?:string )?= "([A-Z_]+)""#,
+            ),
+        ],
+    },
+    Upstream {
         cloud: "openstack",
+        repository: None,
         names: &[
             (
                 "pkg/openstack",
@@ -53,7 +80,12 @@ pub(crate) fn run() -> Result<()> {
     let mut unknown = 0;
     let mut is_complete = true;
     for upstream in &UPSTREAM {
-        let (version, source) = match newest_upstream(upstream.cloud) {
+        let folder = tempfile::tempdir()?;
+        let newest = match upstream.repository {
+            Some(repository) => newest_tag(repository, &folder.path().join("source")),
+            None => newest_upstream(upstream.cloud),
+        };
+        let (version, source) = match newest {
             Ok(newest) => newest,
             Err(error) => {
                 print(&format!(
@@ -79,10 +111,22 @@ pub(crate) fn run() -> Result<()> {
             names.retain(|name| !reference.contains(&name.to_lowercase()));
             report("name", names);
         }
-        let folder = tempfile::tempdir()?;
-        let chart = copy_upstream_chart(upstream.cloud, &source, folder.path())?;
-        report("chart value", unknown_values(upstream.cloud, &chart)?);
-        report("right", unknown_rights(upstream.cloud, &chart)?);
+        let granted = match upstream.repository {
+            Some(_) => {
+                let manifest = format!(
+                    "releases/{}-cloud-controller-manager/{version}.yml",
+                    upstream.cloud
+                );
+                rights(&manifests::read(&source.join(manifest))?)
+            }
+            None => {
+                let chart = copy_upstream_chart(upstream.cloud, &source, folder.path())?;
+                report("chart value", unknown_values(upstream.cloud, &chart)?);
+                let chart = chart.display().to_string();
+                chart_rights(&[&chart, "--show-only", "templates/clusterrole.yaml"])?
+            }
+        };
+        report("right", unknown_rights(upstream.cloud, granted)?);
     }
     if unknown > 0 {
         bail!(
@@ -91,6 +135,38 @@ pub(crate) fn run() -> Result<()> {
     }
     ensure!(is_complete, "not all Go programs were compared");
     Ok(())
+}
+
+/// Clones the newest release of a repository to a folder. Returns its version and the folder.
+fn newest_tag(repository: &str, folder: &Path) -> Result<(String, PathBuf)> {
+    let mut list = Command::new("git");
+    list.args([
+        "ls-remote",
+        "--tags",
+        "--refs",
+        "--sort=-version:refname",
+        repository,
+        "v*",
+    ]);
+    let tags = output(&mut list)?;
+    let mut tags = tags
+        .lines()
+        .filter_map(|line| Some(line.split_once("refs/tags/")?.1));
+    // Not an alpha, beta or candidate.
+    let tag = tags.find(|tag| !tag.contains('-')).context("it has no release")?;
+    let mut clone = Command::new("git");
+    clone.args([
+        "-c",
+        "advice.detachedHead=false",
+        "clone",
+        "--quiet",
+        "--depth=1",
+        "--branch",
+        tag,
+        repository,
+    ]);
+    output(clone.arg(folder))?;
+    Ok((tag.to_owned(), folder.to_owned()))
 }
 
 /// Adds the matches of the expression in the Go files below a folder, without tests.
@@ -128,29 +204,29 @@ fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     Ok(theirs)
 }
 
-/// Rights that the role of the upstream chart grants, and that of this chart does not, without those that it does not need.
-fn unknown_rights(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
-    let helm = Helm::new("")?;
-    let rights = |chart: &Path, values: &[&str]| -> Result<BTreeSet<String>> {
-        let chart = chart.display().to_string();
-        let mut arguments = vec!["template", "ccm", &chart, "--show-only"];
-        arguments.extend(values);
-        let objects = manifests::parse(&helm.run(&arguments)?)?;
-        Ok(objects.iter().flat_map(rights_of).collect())
-    };
-    let theirs = rights(chart, &["templates/clusterrole.yaml"])?;
+/// The given rights, without those that the role of this chart grants, and those that it does not need.
+fn unknown_rights(cloud: &str, theirs: BTreeSet<String>) -> Result<BTreeSet<String>> {
+    let chart = root().join("deploy/chart").display().to_string();
     // Any image: the chart requires one.
     let values = format!("cloud={cloud},image.repository=any");
-    let ours = rights(
-        &root().join("deploy/chart"),
-        &["templates/rbac.yaml", "--set", &values],
-    )?;
+    let ours = chart_rights(&[&chart, "--show-only", "templates/rbac.yaml", "--set", &values])?;
     let security = fs::read_to_string(root().join(SECURITY))?;
     let unneeded: BTreeSet<_> = security.lines().flat_map(unneeded_rights).collect();
     let missing = theirs
-        .difference(&ours)
-        .filter(|right| !unneeded.contains(*right));
-    Ok(missing.cloned().collect())
+        .into_iter()
+        .filter(|right| !ours.contains(right) && !unneeded.contains(right));
+    Ok(missing.collect())
+}
+
+/// The rights that a chart grants with these arguments of `helm template`.
+fn chart_rights(arguments: &[&str]) -> Result<BTreeSet<String>> {
+    let arguments = [&["template", "ccm"], arguments].concat();
+    Ok(rights(&manifests::parse(&Helm::new("")?.run(&arguments)?)?))
+}
+
+/// All rights that these objects grant.
+fn rights(objects: &[Value]) -> BTreeSet<String> {
+    objects.iter().flat_map(rights_of).collect()
 }
 
 /// The rights in a row of the table: `resource.group`, verbs, reason.
