@@ -22,7 +22,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseOptions {
-    /// Accept uncommitted changes and a missing tag of this version, to try a release.
+    /// Accept uncommitted changes, a missing tag of this version, and unreleased entries of the changelog, to try a release.
     #[arg(long)]
     dry_run: bool,
 
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &ReleaseOptions) -> Result<()> {
     let images = ImageOptions {
         features: options.features.clone(),
         arch: options.arch.clone(),
-        output: options.output.join("images"),
+        output: options.output.clone(),
         check: false,
     };
     for image in image::build(&images)? {
@@ -90,12 +90,37 @@ fn check(version: &str, dry_run: bool) -> Result<String> {
     if section.is_none() {
         problems.push(format!("CHANGELOG.md has no section [{version}]"));
     }
-    let chart = fs::read_to_string(root().join("deploy/chart/Chart.yaml"))?;
-    if !chart.lines().any(|line| line == format!("appVersion: {version}")) {
-        problems.push(format!("deploy/chart/Chart.yaml: appVersion is not {version}"));
+    let mut lines = vec![
+        (
+            "deploy/chart/Chart.yaml".to_owned(),
+            format!("version: {version}"),
+        ),
+        (
+            "deploy/chart/Chart.yaml".to_owned(),
+            format!("appVersion: {version}"),
+        ),
+        ("Dockerfile".to_owned(), format!("ARG VERSION={version}")),
+    ];
+    for cloud in crate::clouds()? {
+        let path = format!("deploy/{cloud}/kustomization.yaml");
+        lines.push((path, format!("newTag: v{version}-{cloud}")));
+    }
+    for (path, wanted) in lines {
+        let text = fs::read_to_string(root().join(&path))?;
+        if !text.lines().any(|line| line.trim() == wanted) {
+            problems.push(format!("{path} has no line \"{wanted}\""));
+        }
     }
     let git = |arguments: &[&str]| output(Command::new("git").current_dir(root()).args(arguments));
     if !dry_run {
+        let unreleased = changelog
+            .split("\n## [")
+            .find(|section| section.starts_with("Unreleased]"));
+        if unreleased.is_some_and(|section| section.lines().any(|line| line.starts_with("- "))) {
+            problems.push(format!(
+                "CHANGELOG.md: move the entries of [Unreleased] to [{version}]"
+            ));
+        }
         if !git(&["status", "--porcelain"])?.is_empty() {
             problems.push("there are uncommitted changes".to_owned());
         }
@@ -109,7 +134,7 @@ fn check(version: &str, dry_run: bool) -> Result<String> {
     }
     if !problems.is_empty() {
         bail!(
-            "no release: {} (--dry-run needs no tag and no commit)",
+            "no release: {} (--dry-run accepts a missing tag, and changes that are not committed or not released)",
             problems.join("; ")
         );
     }
