@@ -13,16 +13,18 @@ case $architecture in
   arm64) target=aarch64-unknown-linux-gnu linker=aarch64-linux-gnu ;;
   *) echo "unknown architecture $architecture: takes amd64 or arm64" >&2; exit 1 ;;
 esac
+# An image for tests keeps the path of its checkout: another checkout then reuses the dependencies that are built.
+source=${CCM_KEPT_PATH:-$PWD}
 variable=${target//-/_}
 declare -x "CC_$variable=$linker-gcc" "CXX_$variable=$linker-g++" "AR_$variable=$linker-ar"
 declare -x "CARGO_TARGET_${variable^^}_LINKER=$linker-gcc"
-declare -x "CFLAGS_$variable=-ffile-prefix-map=$PWD=/source -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=/cargo"
-declare -x "CXXFLAGS_$variable=-ffile-prefix-map=$PWD=/source -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+declare -x "CFLAGS_$variable=-ffile-prefix-map=$source=/source -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+declare -x "CXXFLAGS_$variable=-ffile-prefix-map=$source=/source -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 targets=${CARGO_TARGET_DIR:-$PWD/target}
 sysroot=$(rustc --print sysroot)
 # The linker's short form of relocations is half a megabyte less to read at the start.
 export RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--build-id=none \
-  --remap-path-prefix=$targets=/target --remap-path-prefix=$PWD=/source \
+  --remap-path-prefix=$targets=/target --remap-path-prefix=$source=/source \
   --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$sysroot=/rust"
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export CCM_COMMIT=${CCM_COMMIT:-$(git rev-parse --short=12 HEAD)}

@@ -60,8 +60,10 @@ const AUDITABLE: [Tool; 2] = [
     },
 ];
 
-/// Variables of Cargo for a program that is built soon.
-const NOT_OPTIMIZED: [(&str, &str); 3] = [
+/// Variables of the build for a program that is built soon.
+const NOT_OPTIMIZED: [(&str, &str); 4] = [
+    // Any other path than that of the checkout.
+    ("CCM_KEPT_PATH", "/kept"),
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
@@ -87,7 +89,9 @@ pub(crate) fn run(options: &ImageOptions) -> Result<()> {
         return Ok(());
     }
     let images = Images::prepare(options)?;
-    let (first, second) = (images.build_clone("first")?, images.build_clone("second")?);
+    // Both before the first build, which takes minutes: they have the same commit.
+    let clones = (images.clone_to("first")?, images.clone_to("second")?);
+    let (first, second) = (images.build_clone(&clones.0)?, images.build_clone(&clones.1)?);
     let mut differing = Vec::new();
     for (one, other) in first.iter().zip(&second) {
         print(&one.line());
@@ -143,7 +147,7 @@ struct Images {
     features: Vec<String>,
     architectures: Vec<String>,
     output: PathBuf,
-    /// Variables of Cargo that change the release profile.
+    /// Variables of the build that replace its defaults.
     profile: &'static [(&'static str, &'static str)],
     /// Folder of the tools and of intermediate results.
     cache: PathBuf,
@@ -281,25 +285,26 @@ impl Images {
         Ok(())
     }
 
-    /// Builds the images from a clean clone in a folder of this name.
-    fn build_clone(&self, folder: &str) -> Result<Vec<Image>> {
-        let clone = self.cache.join("images").join(folder);
+    /// Clones this repository to a folder of this name in the cache.
+    fn clone_to(&self, name: &str) -> Result<PathBuf> {
+        let clone = self.cache.join("images").join(name);
         let _ = fs::remove_dir_all(&clone);
-        execute(
-            Command::new("git")
-                .args(["clone", "--quiet"])
-                .arg(root())
-                .arg(&clone),
-        )?;
+        let mut git = Command::new("git");
+        execute(git.args(["clone", "--quiet"]).arg(root()).arg(&clone))?;
+        Ok(clone)
+    }
+
+    /// Builds the images from a clone, to a folder of its name, and deletes the clone.
+    fn build_clone(&self, clone: &Path) -> Result<Vec<Image>> {
         let images = Self {
             features: self.features.clone(),
             architectures: self.architectures.clone(),
-            output: self.output.join(folder),
+            output: self.output.join(clone.file_name().unwrap_or_default()),
             profile: self.profile,
             cache: self.cache.clone(),
         };
-        let built = images.build(&clone)?;
-        fs::remove_dir_all(&clone)?;
+        let built = images.build(clone)?;
+        fs::remove_dir_all(clone)?;
         Ok(built)
     }
 
