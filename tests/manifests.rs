@@ -213,18 +213,23 @@ fn each_overlay_has_the_objects_of_its_name() {
             known.then(|| options::parse(words, &providers).unwrap())
         };
 
-        let hosted = build(&[&cloud], &["hosted"]).unwrap();
+        let hosted = build(&[&cloud], &[&COMPONENTS[..], &["hosted"]].concat()).unwrap();
         // Objects for the hosted cluster are not applied in the management cluster.
         assert_eq!(
             count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
             0
         );
         assert_eq!(count(&hosted, "Role") + count(&hosted, "ClusterRole"), 0);
+        let mut tokens = hosted
+            .iter()
+            .filter(|object| object["type"] == "kubernetes.io/service-account-token");
+        assert_eq!(tokens.next(), None);
         let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
         assert_eq!(pods["automountServiceAccountToken"], false);
         assert_eq!(pods["hostNetwork"], Value::Null);
         let container = &pods["containers"][0];
-        let mounted = container["volumeMounts"][1]["mountPath"].as_str().unwrap();
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let mounted = mounts.last().unwrap()["mountPath"].as_str().unwrap();
         let kubeconfig = format!("{mounted}/value");
         let words = arguments(workload(&hosted));
         for flag in [
@@ -237,10 +242,19 @@ fn each_overlay_has_the_objects_of_its_name() {
                 "{flag}: {words:?}"
             );
         }
-        assert!(matches!(request(&hosted), None | Some(Request::Run(_))));
+        match request(&hosted) {
+            Some(Request::Run(config)) => assert!(config.service_accounts),
+            Some(other) => panic!("{cloud} hosted: {other:?}"),
+            None => {}
+        }
 
-        for (component, kind) in [("dry-run", "Deployment"), ("plan", "Job")] {
-            let objects = build(&[&cloud], &[component]).unwrap();
+        for (component, kind, others) in [
+            ("dry-run", "Deployment", &[][..]),
+            ("dry-run", "Deployment", &COMPONENTS),
+            ("plan", "Job", &[]),
+            ("plan", "Job", &COMPONENTS),
+        ] {
+            let objects = build(&[&cloud], &[others, &[component]].concat()).unwrap();
             let ours = only(&objects, kind);
             match request(&objects) {
                 Some(Request::Run(config)) => assert!(config.dry_run && kind == "Deployment"),
@@ -250,7 +264,7 @@ fn each_overlay_has_the_objects_of_its_name() {
             }
             // The dry run works beside the program in charge: other names, no Pod that its selector matches, and no right
             // to write.
-            let live = build(&[&cloud], &[]).unwrap();
+            let live = build(&[&cloud], others).unwrap();
             let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
             for object in &objects {
                 assert!(
