@@ -77,7 +77,7 @@ fn settle(
     let mut given = Given::from_global(&conf.global);
     if conf.global.use_clouds || !conf.global.cloud.is_empty() {
         match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env, files) {
-            Ok(entry) => given.fill_from(entry),
+            Ok(entry) => given = given.or(entry.into_given()),
             Err((key, what)) => problems.error(("Global", key), what),
         }
     }

@@ -20,13 +20,13 @@ use super::credentials::Given;
 pub(super) struct Entry {
     profile: Option<String>,
     cloud: Option<String>,
-    pub(super) auth: Given,
-    pub(super) region_name: Option<String>,
-    pub(super) endpoint_type: Option<String>,
-    pub(super) interface: Option<String>,
-    pub(super) cacert: Option<String>,
-    pub(super) cert: Option<String>,
-    pub(super) key: Option<String>,
+    auth: Given,
+    region_name: Option<String>,
+    endpoint_type: Option<String>,
+    interface: Option<String>,
+    cacert: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -41,6 +41,18 @@ struct File {
 type Wrong = (&'static str, String);
 
 impl Entry {
+    /// The values of `[Global]` in their place.
+    pub(super) fn into_given(self) -> Given {
+        Given {
+            region: self.region_name,
+            endpoint_type: self.endpoint_type.or(self.interface),
+            ca_file: self.cacert,
+            cert_file: self.cert,
+            key_file: self.key,
+            ..self.auth
+        }
+    }
+
     /// Fills missing values from another entry.
     fn or(self, other: Self) -> Self {
         Self {

@@ -5,7 +5,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use url::Url;
 
-use super::{clouds_yaml::Entry, keys::Global};
+use super::keys::Global;
 use crate::client::identity::{ApplicationCredential, Credentials, Domain, Identity, Scope, User};
 
 /// A value of `[Global]`; an empty one counts as missing.
@@ -93,19 +93,6 @@ given! {
 }
 
 impl Given {
-    /// Fills missing values from an entry of `clouds.yaml`.
-    pub(super) fn fill_from(&mut self, entry: Entry) {
-        let other = Self {
-            region: entry.region_name,
-            endpoint_type: entry.endpoint_type.or(entry.interface),
-            ca_file: entry.cacert,
-            cert_file: entry.cert,
-            key_file: entry.key,
-            ..entry.auth
-        };
-        *self = std::mem::take(self).or(other);
-    }
-
     fn has_project(&self) -> bool {
         self.project_id.is_some() || self.project_name.is_some()
     }

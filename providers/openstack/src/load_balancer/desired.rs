@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     load_balancer::{
-        AddressGroup, ClusterView, IpFamily, Ownership, OwnershipTag, ServiceId, ServiceView,
+        AddressGroup, ClusterView, IpFamily, Ownership, OwnershipTag, Protocol, ServiceId, ServiceView,
         SessionAffinity, SourceRanges,
     },
     plan::{
@@ -17,14 +17,13 @@ use super::settings::LoadBalancing;
 use super::{
     annotations,
     features::{Capabilities, Feature},
-    groups::{self, Group},
-    kinds::Kind,
+    groups::{Group, RULES},
+    kinds::{Kind, ListenerKey},
     member::{Host, Member},
-    names,
-    observe::{self, ListenerKey},
+    names, observe,
     part::{Key, Model, PartMember},
     protocols::{self, HealthCheck},
-    responses::LoadBalancer,
+    responses::{LoadBalancer, Rule},
     spec::{self, BalancerSpec, HealthMonitorTimes, Timeouts},
     tags::ServiceTags,
 };
@@ -260,7 +259,7 @@ pub(crate) fn desired(
             let desired = balancer(&model.settings, key, members, cluster, inputs);
             Desired::Balancer(Box::new(desired))
         }
-        Key::Group(name) => Desired::Group(groups::desired(model, name, members, cluster, inputs)),
+        Key::Group(name) => Desired::Group(group(model, name, members, cluster, inputs)),
         Key::NodePorts => Desired::Ports(ports(model, members, cluster, inputs)),
     }
 }
@@ -529,4 +528,69 @@ fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &
         }
     }
     desired
+}
+
+/// The desired state of the security group with this name; `None`: it stays unchanged.
+fn group(
+    model: &Model,
+    name: &str,
+    members: &[PartMember],
+    cluster: &ClusterView,
+    inputs: &Inputs,
+) -> Option<objects::Desired<Group>> {
+    let objects = match PartMember::active(members).next() {
+        Some(PartMember { service, .. }) => {
+            let found = inputs.each.get(&service.id)?;
+            let spec = BalancerSpec::read(service, &model.settings, Some(inputs.can)).ok()?;
+            let description = names::security_group_description(&cluster.name, &service.id);
+            let group = Object::new(Group, name).with("description", description);
+            vec![Object {
+                service: Some(service.id.clone()),
+                ..group.entries(RULES, group_rules(service, &spec, found, inputs.can))
+            }]
+        }
+        None if !members.is_empty() && members.iter().all(PartMember::leaves) => Vec::new(),
+        None => return None,
+    };
+    Some(objects::Desired {
+        objects,
+        ..objects::Desired::default()
+    })
+}
+
+fn group_rules(
+    service: &ServiceView,
+    spec: &BalancerSpec,
+    found: &ServiceInputs,
+    can: Capabilities,
+) -> Vec<Rule> {
+    let ethertype = if found.member_range.contains(':') {
+        "IPv6"
+    } else {
+        "IPv4"
+    };
+    // Only OVN keeps the client's address as the source.
+    let ranges = if can.ovn {
+        spec.ranges.texts()
+    } else {
+        vec![found.member_range.clone()]
+    };
+    let rule = |protocol: Protocol, port, range: &String| Rule {
+        direction: "ingress".to_owned(),
+        ethertype: ethertype.to_owned(),
+        protocol: protocol.as_str().to_lowercase(),
+        port_range_min: Some(port),
+        port_range_max: Some(port),
+        remote_ip_prefix: range.clone(),
+        ..Rule::default()
+    };
+    let ports = service.ports.iter().filter(|port| port.node_port > 0);
+    let each = ports.flat_map(|port| {
+        ranges
+            .iter()
+            .map(move |range| rule(port.protocol, port.node_port, range))
+    });
+    let check = Some(service.health_check_node_port).filter(|port| *port > 0);
+    each.chain(check.map(|port| rule(Protocol::Tcp, port, &found.member_range)))
+        .collect()
 }

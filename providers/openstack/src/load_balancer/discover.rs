@@ -12,8 +12,8 @@ use super::settings::LoadBalancing;
 use super::{
     desired::{Inputs, PortOwners, ServiceInputs, server_of},
     features::Capabilities,
+    kinds::ListenerKey,
     names,
-    observe::ListenerKey,
     part::{Key, PartMember},
     reads::Reads,
     responses::LoadBalancer,

@@ -4,21 +4,12 @@ use std::fmt;
 
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
-    load_balancer::{ClusterView, Protocol, ServiceView},
-    plan::{
-        Member,
-        objects::{self, Attribute, Desired, Object, ObjectCalls, Objects, Policy, Reply, Schema, Set},
-    },
+    plan::objects::{self, Attribute, Object, ObjectCalls, Objects, Policy, Reply, Schema, Set},
 };
 use serde_json::json;
 
 use super::{
-    desired::{Inputs, ServiceInputs},
-    features::Capabilities,
-    names,
-    part::{Model, PartMember},
     responses::{Rule, SecurityGroup},
-    spec::BalancerSpec,
     writes::Writes,
 };
 
@@ -95,66 +86,6 @@ impl From<&SecurityGroup> for Object<Group> {
             ..object.entries(RULES, group.rules.clone())
         }
     }
-}
-
-/// The desired state of the security group with this name; `None`: it stays unchanged.
-pub(super) fn desired(
-    model: &Model,
-    name: &str,
-    members: &[PartMember],
-    cluster: &ClusterView,
-    inputs: &Inputs,
-) -> Option<Desired<Group>> {
-    let objects = match PartMember::active(members).next() {
-        Some(Member { service, .. }) => {
-            let found = inputs.each.get(&service.id)?;
-            let spec = BalancerSpec::read(service, &model.settings, Some(inputs.can)).ok()?;
-            let description = names::security_group_description(&cluster.name, &service.id);
-            let group = Object::new(Group, name).with("description", description);
-            vec![Object {
-                service: Some(service.id.clone()),
-                ..group.entries(RULES, rules(service, &spec, found, inputs.can))
-            }]
-        }
-        None if !members.is_empty() && members.iter().all(Member::leaves) => Vec::new(),
-        None => return None,
-    };
-    Some(Desired {
-        objects,
-        ..Desired::default()
-    })
-}
-
-fn rules(service: &ServiceView, spec: &BalancerSpec, found: &ServiceInputs, can: Capabilities) -> Vec<Rule> {
-    let ethertype = if found.member_range.contains(':') {
-        "IPv6"
-    } else {
-        "IPv4"
-    };
-    // Only OVN keeps the client's address as the source.
-    let ranges = if can.ovn {
-        spec.ranges.texts()
-    } else {
-        vec![found.member_range.clone()]
-    };
-    let rule = |protocol: Protocol, port, range: &String| Rule {
-        direction: "ingress".to_owned(),
-        ethertype: ethertype.to_owned(),
-        protocol: protocol.as_str().to_lowercase(),
-        port_range_min: Some(port),
-        port_range_max: Some(port),
-        remote_ip_prefix: range.clone(),
-        ..Rule::default()
-    };
-    let ports = service.ports.iter().filter(|port| port.node_port > 0);
-    let each = ports.flat_map(|port| {
-        ranges
-            .iter()
-            .map(move |range| rule(port.protocol, port.node_port, range))
-    });
-    let check = Some(service.health_check_node_port).filter(|port| *port > 0);
-    each.chain(check.map(|port| rule(Protocol::Tcp, port, &found.member_range)))
-        .collect()
 }
 
 #[async_trait]

@@ -2,16 +2,18 @@
 //!
 //! The names of attributes are those of Octavia's and Neutron's fields, except for [`OWNER`] and [`SUBNETS`].
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
-use ccm_core::plan::objects::{self, Attribute, Entry, Object, Policy, Scalar, Schema, Set};
+use ccm_core::{
+    load_balancer::{Protocol, ServicePort, ServiceView},
+    plan::objects::{self, Attribute, Entry, Object, Policy, Scalar, Schema, Set},
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     member::Member,
-    observe::ListenerKey,
-    responses::{FloatingIp, LoadBalancer},
+    responses::{FloatingIp, Listener, LoadBalancer},
 };
 
 /// The kinds of objects. Each kind needs those before it.
@@ -27,6 +29,48 @@ pub(crate) enum Kind {
     Monitor,
     /// By address; empty if Neutron chooses the address.
     Floating,
+}
+
+/// The identity of a listener within its load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ListenerKey {
+    /// The transport protocol below the listener's protocol.
+    pub(crate) transport: Protocol,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for ListenerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.transport.as_str().to_lowercase(), self.port)
+    }
+}
+
+impl ListenerKey {
+    /// The listeners that the ports of a Service need.
+    pub(crate) fn all_of(service: &ServiceView) -> impl Iterator<Item = Self> {
+        service.ports.iter().map(Self::from)
+    }
+
+    /// The identity of a listener.
+    pub(crate) fn of(listener: &Listener) -> Self {
+        Self {
+            transport: match listener.protocol.as_str() {
+                "UDP" => Protocol::Udp,
+                "SCTP" => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            },
+            port: listener.protocol_port,
+        }
+    }
+}
+
+impl From<&ServicePort> for ListenerKey {
+    fn from(port: &ServicePort) -> Self {
+        Self {
+            transport: port.protocol,
+            port: port.port,
+        }
+    }
 }
 
 /// The Service of a listener: its tag. A listener of another Service is created again.

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::load_balancer::{Ownership, OwnershipTag, Protocol, ServicePort, ServiceView};
+use ccm_core::load_balancer::{Ownership, OwnershipTag};
 use ccm_core::plan::objects::{Object, Objects};
 
 use super::{
     groups::Group,
     kinds::{Kind, tags},
     names,
-    responses::Listener,
     tags::{Annotated, ServiceTags},
 };
 use crate::instances::records::Port;
@@ -122,46 +121,4 @@ pub(crate) fn tags_of(objects: &Objects<Kind>, meant: impl Fn(&[String]) -> bool
         }
     }
     all
-}
-
-/// The identity of a listener within its load balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ListenerKey {
-    /// The transport protocol below the listener's protocol.
-    pub(crate) transport: Protocol,
-    pub(crate) port: u16,
-}
-
-impl std::fmt::Display for ListenerKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.transport.as_str().to_lowercase(), self.port)
-    }
-}
-
-impl ListenerKey {
-    /// The listeners that the ports of a Service need.
-    pub(crate) fn all_of(service: &ServiceView) -> impl Iterator<Item = Self> {
-        service.ports.iter().map(Self::from)
-    }
-
-    /// The identity of a listener.
-    pub(crate) fn of(listener: &Listener) -> Self {
-        Self {
-            transport: match listener.protocol.as_str() {
-                "UDP" => Protocol::Udp,
-                "SCTP" => Protocol::Sctp,
-                _ => Protocol::Tcp,
-            },
-            port: listener.protocol_port,
-        }
-    }
-}
-
-impl From<&ServicePort> for ListenerKey {
-    fn from(port: &ServicePort) -> Self {
-        Self {
-            transport: port.protocol,
-            port: port.port,
-        }
-    }
 }

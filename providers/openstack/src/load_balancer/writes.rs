@@ -24,9 +24,9 @@ use self::{
     graph::{Graph, NewChildren},
 };
 use super::{
+    kinds::ListenerKey,
     member::Member,
     member_id::MemberId,
-    observe::ListenerKey,
     reads::Reads,
     responses::{self, LoadBalancer, Provisioning},
 };
