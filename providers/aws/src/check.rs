@@ -13,11 +13,14 @@ use ccm_core::{
 
 use crate::{
     client::{Api, Op},
-    cluster::Site,
     config::{self, Config},
     load_balancer::annotations::TABLE,
-    load_balancer::spec::{self, Flavor, Spec},
+    load_balancer::{
+        settings::Flavor,
+        spec::{self, Spec},
+    },
     routes::route_tables,
+    site::Site,
 };
 
 /// Reads the config and returns its checker.
@@ -88,7 +91,7 @@ impl Inspector {
     /// Connects with the credentials, and finds region, VPC and cluster.
     async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
         let config = &self.loaded.value;
-        let api = Api::connect(config, &self.context).await?;
+        let api = Api::connect(config.connection.clone(), &config.quotas, &self.context).await?;
         // The provider also works if STS cannot be reached.
         if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));

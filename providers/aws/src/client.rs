@@ -98,7 +98,6 @@ pub(crate) use self::{
     connect::{Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
     ops::{Op, Quotas},
 };
-use crate::config::Config;
 
 /// The shortest time between two reads of credentials that AWS refuses.
 const RENEW_AFTER: Duration = Duration::from_secs(10);
@@ -161,15 +160,18 @@ impl Api {
     /// # Errors
     ///
     /// If the proxy is invalid, or no region is known.
-    pub(crate) async fn connect(settings: &Config, context: &BuildContext) -> Result<Self> {
-        let connection = settings.connection.clone();
+    pub(crate) async fn connect(
+        connection: Connection,
+        quotas: &Quotas,
+        context: &BuildContext,
+    ) -> Result<Self> {
         let metadata = Metadata::new(&connection)?;
         let region = match &connection.region {
             Some(region) => region.clone(),
             None => metadata.get(REGION).await?,
         };
         let mut config = GateConfig::new(crate::NAME);
-        config.buckets = settings.quotas.all_buckets().into_iter().collect();
+        config.buckets = quotas.all_buckets().into_iter().collect();
         // Other programs in the account use the same limits.
         config.reserved = 0.5;
         config.attempt_timeout = ANSWER_TIMEOUT;

@@ -39,8 +39,8 @@ use self::{
 use crate::{
     client::Api,
     client::ec2::{FILTER_VALUES, Instance},
-    cluster::Site,
     config::Config,
+    site::Site,
 };
 
 /// The label with the id of the zone, which is the same in all accounts.

@@ -9,6 +9,7 @@ mod error;
 mod instances;
 mod load_balancer;
 mod routes;
+mod site;
 mod tagging;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -23,12 +24,12 @@ use ccm_core::{
 
 use crate::{
     client::Api,
-    cluster::Site,
     config::{CloudConf, Config},
     instances::AwsInstances,
     instances::provider_id::{self, ProviderId},
     load_balancer::{Calls, Model, annotations::TABLE},
     routes::TableRoutes,
+    site::Site,
 };
 
 /// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
@@ -151,7 +152,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
     let config = &loaded.value;
-    let api = Api::connect(config, &context).await?;
+    let api = Api::connect(config.connection.clone(), &config.quotas, &context).await?;
     let site = Arc::new(Site::find(&api, config, &context.flags).await?);
     let instances = AwsInstances::new(&api, &site, config, &context.metrics);
     let routes = TableRoutes::new(&api, &site, config.route_table.clone(), &context.fences.routes);

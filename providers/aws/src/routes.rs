@@ -30,8 +30,8 @@ use tracing::debug;
 use crate::{
     client::ec2::{Instance, Route, RouteTable},
     client::{Api, Client},
-    cluster::Site,
     instances::provider_id::{self, ProviderId},
+    site::Site,
 };
 
 /// How long a source/destination check counts as off without another read.

@@ -20,7 +20,7 @@ use super::Client;
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
     kinds::{Entry, INSTANCES, Kind, Object, PROXY_PORTS},
-    spec::transports,
+    ports::transports,
 };
 
 /// Load balancers, target groups and listeners in one page.

@@ -14,24 +14,15 @@ use super::{
         CERTIFICATES, Change, Entry, INSTANCES, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, TARGETS,
         tag_map, texts,
     },
-    model::Model,
     names,
-    node_groups::DesiredRules,
-    spec::{ADDRESSES, PortSpec, Spec, transports},
+    part::Model,
+    ports::{PortSpec, transports},
+    spec::{ADDRESSES, Spec},
 };
 use crate::{
     client::ec2::Subnet,
     cluster::{Cluster, SERVICE_NAME, has_any_cluster},
 };
-
-/// The desired state of a part.
-#[derive(Debug)]
-pub(crate) enum Desired {
-    /// The objects of a load balancer.
-    Balancer(Box<DesiredBalancer>),
-    /// The rules in the security groups of nodes.
-    NodeGroups(DesiredRules),
-}
 
 /// The desired state of a load balancer. By default it is left unchanged.
 #[derive(Debug, Default)]

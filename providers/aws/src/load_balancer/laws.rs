@@ -17,16 +17,15 @@ use super::{
     annotations as a,
     desired::{Observed, foreign, is_owner_tag},
     kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, RULES, Rule, TAGS, tag_map},
-    model::{Directory, Inputs, Model, PartMember, Reply},
     names,
-    node_groups::NodeGroup,
-    spec::{self, Flavor, Spec},
+    part::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
+    settings::{Flavor, LoadBalancing},
+    spec::{self, Spec},
     subnets,
 };
 use crate::{
     client::ec2::Subnet,
     cluster::{Cluster, SERVICE_NAME},
-    config::LoadBalancing,
 };
 
 /// The value of `--cluster-name`.

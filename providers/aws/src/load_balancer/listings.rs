@@ -20,14 +20,15 @@ use tracing::debug;
 use super::{
     desired::foreign,
     kinds::{Entry, Kind, Object, Objects, RULES, TAGS, group_id, tag_map},
-    model::Directory,
+    part::Directory,
 };
 use crate::{
     Nodes,
     client::ec2::{RouteTable, Subnet},
     client::{Api, Client, elb::TAGGED},
-    cluster::{LEGACY, SERVICE_NAME, Site},
+    cluster::{LEGACY, SERVICE_NAME},
     instances::without_refused,
+    site::Site,
 };
 
 /// The security groups of instances are read again after this.

@@ -4,7 +4,7 @@ use aws_lc_rs::digest::{self, Algorithm};
 pub(crate) use ccm_core::load_balancer::default_name as balancer;
 use ccm_core::load_balancer::{ServiceId, truncated};
 
-use super::spec::PortSpec;
+use super::ports::PortSpec;
 
 /// The value of the tag with the Service.
 pub(crate) fn service_tag(service: &ServiceId) -> String {

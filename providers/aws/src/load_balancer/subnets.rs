@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::listings::Network;
 use crate::{
     client::ec2::{RouteTable, Subnet},
-    cluster::{Site, has_any_cluster},
+    cluster::has_any_cluster,
+    site::Site,
 };
 
 /// The subnets that an annotation names: first those by ID, then those by the tag `Name`.
