@@ -13,7 +13,6 @@
 //! | [`cargo`] | nothing; builds the program |
 //! | [`cloud`] | the cloud of demo and benchmarks: simulated or real |
 //! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
-//! | [`forward`] | sockets on loopback for the load balancers of a simulated cloud |
 //! | [`helm`] | nothing; runs Helm and kustomize, built from `tests/helm` |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and reads the permissions that they grant |
 //! | [`nodes`] | nothing; registers Nodes |
@@ -35,7 +34,6 @@ pub mod cloud;
 pub mod contender;
 pub mod controlplane;
 pub mod document;
-pub mod forward;
 pub mod golang;
 pub mod helm;
 mod http;

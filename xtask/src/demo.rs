@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: nodes and Services, live.
 
 mod balancers;
+mod forward;
 mod http;
 mod services;
 mod tables;
@@ -20,7 +21,6 @@ use ccm_testbed::{
     binary::Ccm,
     cargo::{Build, program},
     cloud::Cloud,
-    forward::Forwarder,
     nodes::{self, NodeSpec},
     progress::{Nodes, Row, Watch},
     stage::Stage,
@@ -28,7 +28,7 @@ use ccm_testbed::{
 use clap::Args;
 use ipnet::IpNet;
 
-use self::{services::ServiceDemo, tables::row};
+use self::{forward::Forwarder, services::ServiceDemo, tables::row};
 use crate::{print, say};
 
 /// The cloud whose load balancers can be used in the demo, and the only one with `--real`.

@@ -9,7 +9,6 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
-    forward::{Forward, Forwarder},
     nodes::{self, NodeSpec},
     observe,
 };
@@ -22,6 +21,7 @@ use serde_json::json;
 
 use super::{
     balancers,
+    forward::{Forward, Forwarder},
     http::{self, Pods},
     tables::{self, Pools, Step, row},
 };

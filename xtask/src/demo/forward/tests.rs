@@ -7,12 +7,13 @@ use std::sync::Once;
 use std::time::Duration;
 
 use ccm_sim::openstack::{Config, OpenStack, ServerSpec, SubnetSpec};
-use ccm_testbed::forward::{Forward, Forwarder};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+
+use super::{Backend, Forward, Forwarder, allows, order};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -428,4 +429,35 @@ async fn addresses_outside_of_loopback_are_not_served() {
         forward.address.ip().to_string(),
         created.at("/loadbalancer/vip_address")
     );
+}
+
+fn backends(weights: &[usize]) -> Vec<Backend> {
+    let member = |(port, &weight)| Backend {
+        address: SocketAddr::from(([127, 0, 0, 1], port)),
+        weight,
+    };
+    (1..).zip(weights).map(member).collect()
+}
+
+#[test]
+fn members_are_selected_by_weight_with_fallback() {
+    let members = backends(&[1, 2, 1]);
+    let ports = |turn| -> Vec<u16> { order(&members, turn).map(|address| address.port()).collect() };
+    let turns: Vec<_> = (0..5).map(|turn| ports(turn).first().copied()).collect();
+    assert_eq!(turns, [Some(1), Some(2), Some(2), Some(3), Some(1)]);
+    assert_eq!(ports(3), [3, 1, 2]);
+    assert_eq!(order(&[], 7).next(), None);
+}
+
+#[test]
+fn only_clients_in_allowed_ranges_are_accepted() {
+    let client = IpAddr::from([127, 0, 0, 1]);
+    for (cidrs, expected) in [
+        (Value::Null, true),
+        (json!(["10.0.0.0/8", "127.0.0.0/8"]), true),
+        (json!(["10.0.0.0/8"]), false),
+        (json!(["10.0.0.1/32", "::/0"]), false),
+    ] {
+        assert_eq!(allows(&cidrs, client), expected, "{cidrs}");
+    }
 }

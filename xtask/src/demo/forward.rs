@@ -27,13 +27,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An address and port of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forward {
+pub(super) struct Forward {
     /// The virtual or floating address with the listener's port.
-    pub address: SocketAddr,
+    pub(super) address: SocketAddr,
     /// Id of the listener.
-    pub listener_id: String,
+    pub(super) listener_id: String,
     /// Why the address does not answer, if it does not.
-    pub problem: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 /// The open socket of a listener. Dropping it closes it and all its connections.
@@ -50,14 +50,14 @@ impl Drop for OpenSocket {
 
 /// Opens and closes sockets when load balancers are created and deleted. Dropping it closes all sockets.
 #[derive(Debug)]
-pub struct Forwarder {
+pub(super) struct Forwarder {
     task: JoinHandle<()>,
     forwards: Arc<RwLock<Vec<Forward>>>,
 }
 
 impl Forwarder {
     /// Starts to serve the load balancers of this cloud.
-    pub fn start(cloud: Control) -> Self {
+    pub(super) fn start(cloud: Control) -> Self {
         let forwards = Arc::default();
         Self {
             task: tokio::spawn(run(cloud, Arc::clone(&forwards))),
@@ -66,7 +66,7 @@ impl Forwarder {
     }
 
     /// The addresses of load balancers, each once, as of the last read.
-    pub fn forwards(&self) -> Vec<Forward> {
+    pub(super) fn forwards(&self) -> Vec<Forward> {
         self.forwards.read().clone()
     }
 }
@@ -301,39 +301,4 @@ async fn connect(mut client: TcpStream, members: &[Backend], turn: &AtomicUsize)
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn backends(weights: &[usize]) -> Vec<Backend> {
-        let member = |(port, &weight)| Backend {
-            address: SocketAddr::from(([127, 0, 0, 1], port)),
-            weight,
-        };
-        (1..).zip(weights).map(member).collect()
-    }
-
-    #[test]
-    fn members_are_selected_by_weight_with_fallback() {
-        let members = backends(&[1, 2, 1]);
-        let ports = |turn| -> Vec<u16> { order(&members, turn).map(|address| address.port()).collect() };
-        let turns: Vec<_> = (0..5).map(|turn| ports(turn).first().copied()).collect();
-        assert_eq!(turns, [Some(1), Some(2), Some(2), Some(3), Some(1)]);
-        assert_eq!(ports(3), [3, 1, 2]);
-        assert_eq!(order(&[], 7).next(), None);
-    }
-
-    #[test]
-    fn only_clients_in_allowed_ranges_are_accepted() {
-        let client = IpAddr::from([127, 0, 0, 1]);
-        for (cidrs, expected) in [
-            (Value::Null, true),
-            (json!(["10.0.0.0/8", "127.0.0.0/8"]), true),
-            (json!(["10.0.0.0/8"]), false),
-            (json!(["10.0.0.1/32", "::/0"]), false),
-        ] {
-            assert_eq!(allows(&cidrs, client), expected, "{cidrs}");
-        }
-    }
-}
+mod tests;
