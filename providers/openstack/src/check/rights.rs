@@ -135,7 +135,7 @@ impl CloudCheck<'_> {
         if !self.has_service(Service::LoadBalancer).await {
             return None;
         }
-        let version = match in_time(self.reads.version(Priority::User)).await {
+        let version = match in_time(self.reads.version()).await {
             Ok(version) => version,
             Err(error) => {
                 self.report_unreadable(Service::LoadBalancer, "its versions", &error);

@@ -32,7 +32,7 @@ pub(super) async fn inputs(
     read: ReadOptions,
 ) -> Result<GatheredInputs<Inputs>> {
     let provider = &settings.conf.lb_provider;
-    let version = reads.version(read.priority).await;
+    let version = reads.version().await;
     // Deletions and members need no feature; other needs are checked below.
     let can = match &version {
         Ok(version) => Capabilities::of(*version, provider),

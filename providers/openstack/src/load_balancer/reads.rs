@@ -133,8 +133,9 @@ pub(crate) struct Reads {
     pub(crate) discovery: Discovery,
     /// Ports by their server.
     ports: Cache<String, Vec<Arc<Port>>>,
-    /// Locked while ports are read, so that callers that need the same ports share one read.
-    ports_being_read: Mutex<()>,
+    /// Locked while ports are read, so that callers that need the same ports share one read. One for each priority: no user
+    /// waits for quota behind background work.
+    ports_being_read: [Mutex<()>; 2],
     /// The last answer about the version, and how long it counts if it is an error.
     version: Mutex<Option<(Instant, Result<Version>)>>,
 }
@@ -167,7 +168,7 @@ impl Reads {
             members: Members::default(),
             discovery: Discovery::new(api.clone(), metrics),
             ports: Cache::new(ports, metrics),
-            ports_being_read: Mutex::default(),
+            ports_being_read: Default::default(),
             version: Mutex::default(),
             api,
         }
@@ -188,11 +189,12 @@ impl Reads {
         self.api.missing(Service::LoadBalancer).await
     }
 
-    /// The version of Octavia's API. It is read until it is known; after a refusal, every ten minutes.
+    /// The version of Octavia's API. It is read until it is known; after a refusal, every ten minutes. All callers wait for one
+    /// call, so that it has the priority of users.
     ///
     /// # Errors
     /// If it cannot be read. After a refusal, the error's retry is that of the next read.
-    pub(crate) async fn version(&self, priority: Priority) -> Result<Version> {
+    pub(crate) async fn version(&self) -> Result<Version> {
         let mut known = self.version.lock().await;
         match &*known {
             Some((_, Ok(version))) => return Ok(*version),
@@ -200,7 +202,7 @@ impl Reads {
             _ => {}
         }
         let began = Instant::now();
-        let answer = self.read_version(priority).await;
+        let answer = self.read_version().await;
         let kept = match &answer {
             Err(error) if is_permanent(error) => VERSION_REFUSED,
             _ => VERSION_FAILED.max(4 * began.elapsed()),
@@ -210,9 +212,9 @@ impl Reads {
         answer.map_err(|error| refused(&error, until))
     }
 
-    async fn read_version(&self, priority: Priority) -> Result<Version> {
+    async fn read_version(&self) -> Result<Version> {
         let get = octavia(Op::LoadBalancerVersions, &[], &[]);
-        let document: super::features::Document = self.api.get_unversioned(get, priority).await?;
+        let document: super::features::Document = self.api.get_unversioned(get, Priority::User).await?;
         document.newest().ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
@@ -358,15 +360,6 @@ impl Reads {
             ("fields", "security_group_rules"),
         ];
         self.shared(&self.security_groups, name, FIELDS, read).await
-    }
-
-    /// Reads the rules of a security group.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    #[cfg(test)]
-    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::responses::Rule>> {
-        self.api.list(&[("security_group_id", group)], priority).await
     }
 
     async fn shared<T: Indexed + Resource>(

@@ -36,7 +36,7 @@ impl Reads {
         if missing.is_empty() {
             return Ok(found);
         }
-        let _reading = self.ports_being_read.lock().await;
+        let _reading = self.ports_being_read[read.priority as usize].lock().await;
         // Another task may have read them meanwhile.
         missing = self.known_ports(missing, read.freshness, &mut found);
         missing.sort_unstable();

@@ -224,7 +224,7 @@ async fn the_version_is_read_until_it_is_known() {
         .add_fault(Fault::on("version_list", Action::status(403)).once());
     let ten_minutes = Duration::from_secs(600);
     for _ in 0..3 {
-        let error = world.reads.version(Priority::User).await.unwrap_err();
+        let error = world.reads.version().await.unwrap_err();
         let Retry::Fixed(wait) = error.retry() else {
             panic!("{error:?}")
         };
@@ -235,7 +235,7 @@ async fn the_version_is_read_until_it_is_known() {
     tokio::time::advance(ten_minutes).await;
     tokio::time::resume();
     for _ in 0..3 {
-        let version = world.reads.version(Priority::User).await.unwrap();
+        let version = world.reads.version().await.unwrap();
         let capabilities = Capabilities::of(version, "amphora");
         assert!(capabilities.has(Feature::AdditiveMembers) && !capabilities.has(Feature::AllowedCidrs));
     }

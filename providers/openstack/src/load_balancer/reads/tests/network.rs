@@ -1,6 +1,7 @@
 //! Floating IPs, security groups, ports, networks and secrets.
 
 use super::*;
+use crate::load_balancer::responses::Rule;
 
 #[tokio::test]
 async fn floating_addresses_are_found_by_port_and_by_address() {
@@ -118,7 +119,8 @@ async fn security_groups_come_with_their_rules() {
     let fresh = world.reads.security_groups(None, now()).await.unwrap();
     assert_eq!(ids(&kept), ids(&fresh));
     assert_eq!(ids(&fresh).len(), 2, "the default ones are two");
-    let mut apart: Vec<_> = world.reads.rules(&group.id, Priority::User).await.unwrap();
+    let of_group = [("security_group_id", group.id.as_str())];
+    let mut apart: Vec<Rule> = world.reads.api.list(&of_group, Priority::User).await.unwrap();
     apart.sort_by(|a, b| a.id.cmp(&b.id));
     assert_eq!(
         apart.iter().map(|rule| rule.id.clone()).collect::<Vec<_>>(),

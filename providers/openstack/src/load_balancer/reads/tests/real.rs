@@ -91,7 +91,7 @@ async fn the_cached_state_of_a_real_cloud_equals_its_state() {
             .ip_version,
         4
     );
-    let version = real.reads.version(Priority::User).await.unwrap();
+    let version = real.reads.version().await.unwrap();
     assert!(version.0 >= 29, "{version:?}");
     real.reads.load_balancers(None, now()).await.unwrap();
 
