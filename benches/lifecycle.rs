@@ -249,7 +249,7 @@ fn report(
     let mut text = format!(
         "## Nodes that are not ready\n\n\
          For {} minutes, with default flags. The figures include the refreshes of all nodes every 5 minutes. \"Go, computed\" is\n\
-         what the upstream program needs by its design: 4 calls for each such node every 5 s.\n\n\
+         what the Go program needs by its design: 4 calls for each such node every 5 s.\n\n\
          | nodes not ready | cloud calls | target | Go, computed | ratio | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n",
         options.minutes
     );

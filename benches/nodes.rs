@@ -219,7 +219,7 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
     Ok(since(&before, cloud.calls()?))
 }
 
-/// Targets for the calls of the program while `nodes` nodes join, and in an idle hour; and the calls of the upstream program for
+/// Targets for the calls of the program while `nodes` nodes join, and in an idle hour; and the calls of the Go program for
 /// a node, at initialization and at every refresh.
 fn targets(cloud: &str, nodes: usize) -> (String, String, usize) {
     match cloud {
@@ -239,13 +239,14 @@ fn report(options: &NodesOptions, figures: &[Figures], single: Option<&BTreeMap<
         "## Nodes join{}\n\n\
          Nodes are about 10 kB each (50 images, 20 labels, conditions, managedFields). They are registered and tainted\n\
          before the program starts. The seconds include the start of the program and its authentication.\n\n\
-         \"Go, computed\" is what the upstream program needs by its design: {go_calls} calls for each node, one node after the other.\n\n\
+         \"Go, computed\" is what the Go program needs by its design: {go_calls} call{} for each node, one node after the other.\n\n\
          | nodes | seconds | Go, seconds, computed | cloud calls | target | Go, calls, computed | ratio | node writes per node | events per node | peak RSS |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         match options.cloud.as_str() {
             "openstack" => String::new(),
             cloud => format!(" on {cloud}"),
         },
+        if go_calls == 1 { "" } else { "s" },
     );
     for figures in figures {
         let calls: u64 = figures.calls.values().sum();

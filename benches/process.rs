@@ -211,7 +211,7 @@ fn report(options: &ProcessOptions, size: u64, lives: &[Life], few: Memory, many
          Default flags. \"Ready\" is from the start to `/readyz`, authentication included. Memory is resident memory {} s after the last\n\
          work, and nodes are about 10 kB each. The {FEW} nodes are those of a {cloud}. The large cluster is simulated: each of its\n\
          Services has a load balancer with every node as a member. Times are medians of {TIMES}. The variables of malloc are\n\
-         {malloc}as in the image (Dockerfile). \"Go\" is the upstream program, measured with {FEW} nodes of a real OpenStack.\n\n\
+         {malloc}as in the image (Dockerfile). \"Go\" is the Go program, measured with {FEW} nodes of a real OpenStack.\n\n\
          | what | measured | target | Go |\n|---|---:|---:|---:|\n\
          | start to ready, without authentication | {:.2} s | 0.3 s | - |\n\
          | start to ready | {:.2} s | - | 0.67 s |\n\

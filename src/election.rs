@@ -240,7 +240,7 @@ impl Election {
         match ended {
             Ok(Err(error)) => error,
             Ok(Ok(())) => anyhow!("the leader election ended unexpectedly"),
-            Err(error) => anyhow!(error).context("the leader election ended by a bug"),
+            Err(error) => anyhow!(error).context("the leader election panicked"),
         }
     }
 

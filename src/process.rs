@@ -162,7 +162,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         debug!(flag, value, "Flag");
     }
     for warning in &config.warnings {
-        warn!(warning, "Command line");
+        warn!(warning, "A flag needs attention");
     }
 
     let shutdown = CancellationToken::new();
@@ -286,7 +286,7 @@ fn prepare_read_only(config: &Config, fence: &Fence) -> BuildContext {
     // As in `run`.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     for warning in &config.warnings {
-        warn!(warning, "Command line");
+        warn!(warning, "A flag needs attention");
     }
     let fences = fence.clone().into();
     build_context(config, fences, ClientMetrics::default(), PlanMetrics::default())
@@ -364,7 +364,7 @@ fn ended_well(part: &'static str, ended: Result<anyhow::Result<()>, JoinError>) 
     match ended {
         Ok(outcome) => outcome.with_context(|| format!("{part} failed")),
         // The panic itself was logged where it happened.
-        Err(error) => Err(anyhow!(error).context(format!("{part} ended by a bug"))),
+        Err(error) => Err(anyhow!(error).context(format!("{part} panicked"))),
     }
 }
 

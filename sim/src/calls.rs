@@ -17,11 +17,11 @@ const KEPT: usize = 100_000;
 pub struct Call {
     /// Position in the order of arrival, from 1.
     pub seq: u64,
-    /// The service by its catalogue type: `identity`, `compute`, `network`.
+    /// The service by its catalog type: `identity`, `compute`, `network`.
     pub service: &'static str,
     /// The region whose endpoint was used; empty for identity.
     pub region: String,
-    /// The catalogue interface whose endpoint was used: `public`, `internal` or `admin`.
+    /// The catalog interface whose endpoint was used: `public`, `internal` or `admin`.
     pub interface: &'static str,
     /// HTTP method.
     pub method: String,

@@ -17,7 +17,7 @@ pub(crate) type Snapshot = Arc<dyn Any + Send + Sync>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Only requests to this service, by its catalogue type.
+    /// Only requests to this service, by its catalog type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Only this HTTP method.

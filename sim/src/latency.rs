@@ -68,7 +68,7 @@ impl Latency {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
-    /// Only this service, by its catalogue type (`compute`).
+    /// Only this service, by its catalog type (`compute`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Only this operation (`server_list`).

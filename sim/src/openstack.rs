@@ -1,7 +1,7 @@
 //! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, Neutron v2.0, Octavia v2 and the part of Barbican
 //! v1 that load balancers need.
 //!
-//! All services share one listener. The catalogue has the paths `/identity`, `/<region>/compute/v2.1`,
+//! All services share one listener. The catalog has the paths `/identity`, `/<region>/compute/v2.1`,
 //! `/<region>/network`, `/<region>/load-balancer` and `/<region>/key-manager`. The interfaces `internal` and `admin`
 //! have paths of their own (`/internal/identity`, `/<region>/internal/compute/v2.1`), so that the call log shows the
 //! interface. Texts, shapes and status codes of answers are those of the real services' 2026.2 release.
@@ -52,7 +52,7 @@ use region::{Birth, Region};
 /// The longest request line that the front end accepts.
 const MAX_REQUEST_LINE: usize = 8190;
 
-/// The services, as the catalogue's URLs name them.
+/// The services, as the catalog's URLs name them.
 const SERVICES: [&str; 5] = ["identity", "compute", "network", "load-balancer", "key-manager"];
 
 /// The configuration of a simulated OpenStack.
@@ -224,7 +224,7 @@ impl OpenStackCloud {
     }
 }
 
-/// The segment of a URL's path for an interface of the catalogue.
+/// The segment of a URL's path for an interface of the catalog.
 fn infix(interface: &str) -> String {
     match interface {
         "public" => String::new(),

@@ -157,7 +157,7 @@ flags! {
         KUBE_API_CONTENT_TYPE = "kube-api-content-type": Text, as "TYPE", "application/vnd.kubernetes.protobuf";
 
         /// The maximum average of requests a second to the API server. Without it, or with 0 or less, there is no limit
-        /// (upstream: 20): the API server's priority and fairness rules apply.
+        /// (Go program: 20): the API server's priority and fairness rules apply.
         KUBE_API_QPS = "kube-api-qps": Float, "", NoDefault;
 
         /// With --kube-api-qps: how many requests may be sent at once after a pause. Without it, no effect.
@@ -224,7 +224,7 @@ flags! {
         LEADER_MIGRATION_CONFIG = "leader-migration-config": File, "";
     }
     "Nodes" {
-        /// How many nodes are initialized at once (upstream: 1). It limits requests to the API server; one request to the cloud
+        /// How many nodes are initialized at once (Go program: 1). It limits requests to the API server; one request to the cloud
         /// covers hundreds of nodes in any case.
         CONCURRENT_NODE_SYNCS = "concurrent-node-syncs": Number(0), "32";
 
@@ -255,7 +255,7 @@ flags! {
         CONCURRENT_NODE_LIFECYCLE_SYNCS = "concurrent-node-lifecycle-syncs": Number(1), "1", NoEffect("one request to the cloud covers all of them");
     }
     "Services" {
-        /// How many load balancers are synced at once (upstream: 1). A load balancer that waits for the cloud does not count.
+        /// How many load balancers are synced at once (Go program: 1). A load balancer that waits for the cloud does not count.
         CONCURRENT_SERVICE_SYNCS = "concurrent-service-syncs": Number(0), "8";
 
         /// How often load balancers are compared with the cloud if no Service changed, to revert changes by others. A
@@ -280,7 +280,7 @@ flags! {
         CLUSTER_CIDR = "cluster-cidr": Text, "";
 
         /// How often routes are compared with the cloud if no node changed, to revert changes by others. A duration. Unless
-        /// given, 5m (upstream: 10s). Failed changes are retried regardless.
+        /// given, 5m (Go program: 10s). Failed changes are retried regardless.
         ROUTE_RECONCILIATION_PERIOD = "route-reconciliation-period": Period, "";
 
         /// Allocate addresses for the pods of each node.

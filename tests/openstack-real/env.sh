@@ -10,7 +10,7 @@ VENV="$OSREAL_CACHE/venv-$(cat "$OSREAL_SRC/requirements.txt" "$OSREAL_SRC/const
 HOST=127.0.0.1
 
 # OSREAL_PORT_OFFSET is added to every service's usual port. start.sh picks a free one when it is not set, and remembers
-# it with the state, whose service catalogue contains the ports.
+# it with the state, whose service catalog contains the ports.
 if [ -z "${OSREAL_PORT_OFFSET:-}" ] && [ -f "$D/port-offset" ]; then OSREAL_PORT_OFFSET=$(cat "$D/port-offset"); fi
 USUAL_PORTS="5000 8778 8774 9696 9292 9876 5672 4369 5673"
 set_ports() {

@@ -71,7 +71,7 @@ S = {}
 # ------------------------------------------------------------------ keystone
 @step
 def _():
-    "keystone: application-credential login, catalogue, v3 discovery"
+    "keystone: application-credential login, catalog, v3 discovery"
     cat = {s["type"] for s in c.session.auth.get_access(c.session)._data["token"]["catalog"]}
     assert {"compute", "network", "load-balancer", "image", "placement", "identity"} <= cat, cat
     r = c.session.get(env["OS_AUTH_URL"], authenticated=False)

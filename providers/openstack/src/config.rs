@@ -21,7 +21,7 @@ use ccm_core::{
 use self::credentials::Given;
 pub(crate) use self::{changes::is_live, keys::CloudConf};
 use crate::{
-    client::{Connection, Quotas, catalogue::Interface},
+    client::{Connection, Quotas, catalog::Interface},
     instances::{InstanceSettings, Networking, parse_sort_order},
     load_balancer::settings::LoadBalancing,
     routes::RouteSettings,

@@ -36,7 +36,7 @@ use self::{
     provider_id::ProviderId,
     records::{OneServer, Server, ServerPage, has_next},
 };
-use crate::client::{self, Api, Call, Op, catalogue::Service, with_microversion};
+use crate::client::{self, Api, Call, Op, catalog::Service, with_microversion};
 
 /// The first microversion whose server records contain the flavor's name.
 pub(crate) const FLAVOR_INLINE: &str = "2.47";

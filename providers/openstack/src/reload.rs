@@ -13,7 +13,7 @@ use crate::{
     view::Current,
 };
 
-/// The key that a new catalogue may require to change, too.
+/// The key that a new catalog may require to change, too.
 const REGION: &str = "[Global] region";
 
 /// Reads the config again and compares it with the current one.

@@ -43,7 +43,7 @@ use self::{
     tables::Tables,
 };
 use crate::{
-    client::{Api, Call, Op, catalogue::Service, read},
+    client::{Api, Call, Op, catalog::Service, read},
     view::Current,
 };
 

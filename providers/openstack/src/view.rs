@@ -1,6 +1,6 @@
 //! The cloud as seen with one set of credentials, and the switch to another set during reads.
 //!
-//! Each set of credentials has its own connection, token, catalogue and caches, which end with it. So a switch has
+//! Each set of credentials has its own connection, token, catalog and caches, which end with it. So a switch has
 //! nothing to invalidate, and no cache or listing mixes two projects. A read during a switch is repeated with the new
 //! credentials: no caller gets an older answer after a switch.
 

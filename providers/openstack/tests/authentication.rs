@@ -187,14 +187,14 @@ async fn a_wrong_region_or_endpoint_type_is_reported_with_the_alternatives() {
             .contains("available regions: RegionOne, RegionTwo"),
         "{error}"
     );
-    // Without a project there is no catalogue.
+    // Without a project there is no catalog.
     let error = build(
         &without(&sim.cloud_conf(), &["tenant-name", "domain-name"])
             .replace("username", "user-domain-name=Default\nusername"),
     )
     .await
     .unwrap_err();
-    assert!(error.to_string().contains("catalogue is empty"), "{error}");
+    assert!(error.to_string().contains("catalog is empty"), "{error}");
 }
 
 #[tokio::test]

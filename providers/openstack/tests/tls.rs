@@ -70,7 +70,7 @@ async fn proxy(target: SocketAddr, authority: &Issuer, clients: Option<&Issuer>)
     format!("https://localhost:{port}")
 }
 
-/// The simulator's config with Keystone behind the proxy. The other services are reached by the URLs of the catalogue.
+/// The simulator's config with Keystone behind the proxy. The other services are reached by the URLs of the catalog.
 async fn behind(sim: &OpenStack, authority: &Issuer, clients: Option<&Issuer>) -> String {
     let url = url::Url::parse(&sim.auth_url()).unwrap();
     let target = SocketAddr::new(url.host_str().unwrap().parse().unwrap(), url.port().unwrap());

@@ -1,4 +1,4 @@
-//! Keystone v3: version documents, tokens, and the catalogue inside them.
+//! Keystone v3: version documents, tokens, and the catalog inside them.
 
 mod auth;
 
@@ -135,11 +135,11 @@ fn create(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
     let body: Value =
         serde_json::from_slice(&request.body).map_err(|_| Fault::expecting("valid JSON", "request body"))?;
     let now = cloud.clock.now();
-    let catalogue = catalogue(cloud, request);
+    let catalog = catalog(cloud, request);
     let mut identity = cloud.identity.write();
     let token = auth::authenticate(&identity, body.get("auth"), now, &cloud.ids)?;
     let id = identity.issue(token.clone(), &cloud.ids);
-    let document = render(&identity, &token, catalogue);
+    let document = render(&identity, &token, catalog);
     Ok(Reply::json(StatusCode::CREATED, &document).with("X-Subject-Token", &id))
 }
 
@@ -181,10 +181,10 @@ fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Re
 }
 
 fn validate(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
-    let catalogue = catalogue(cloud, request);
+    let catalog = catalog(cloud, request);
     let identity = cloud.identity.read();
     let (id, token) = subject(cloud, &identity, request)?;
-    let document = render(&identity, &token, catalogue);
+    let document = render(&identity, &token, catalog);
     Ok(Reply::json(StatusCode::OK, &document).with("X-Subject-Token", &id))
 }
 
@@ -195,7 +195,7 @@ fn revoke(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
     Ok(Reply::empty(StatusCode::NO_CONTENT))
 }
 
-fn render(identity: &Identity, token: &Token, catalogue: Option<Value>) -> Value {
+fn render(identity: &Identity, token: &Token, catalog: Option<Value>) -> Value {
     let domain = json!({"id": DOMAIN_ID, "name": DOMAIN_NAME});
     let user = |id: &str| {
         let name = identity.users.get(id).map(|user| user.name.as_str());
@@ -256,15 +256,15 @@ fn render(identity: &Identity, token: &Token, catalogue: Option<Value>) -> Value
         let credential = json!({"id": credential.id, "name": credential.name, "restricted": true});
         fields.insert("application_credential".to_owned(), credential);
     }
-    if let Some(catalogue) = catalogue.filter(|_| token.grant != Grant::Unscoped) {
-        fields.insert("catalog".to_owned(), catalogue);
+    if let Some(catalog) = catalog.filter(|_| token.grant != Grant::Unscoped) {
+        fields.insert("catalog".to_owned(), catalog);
     }
     json!({ "token": document })
 }
 
-/// The service catalogue, unless the request declines it. Every region and interface has its own URL, so that the call
+/// The service catalog, unless the request declines it. Every region and interface has its own URL, so that the call
 /// log shows the endpoint. It is built before the identity is locked, since regions are locked first.
-fn catalogue(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
+fn catalog(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
     if request.last("nocatalog").is_some() {
         return None;
     }
@@ -281,7 +281,7 @@ fn catalogue(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
         let mut endpoints = Vec::new();
         for (number, region) in regions.iter().enumerate() {
             for interface in ["admin", "internal", "public"] {
-                // IDs are stable, so that each read returns the same catalogue.
+                // IDs are stable, so that each read returns the same catalog.
                 let unique = format!("{kind}{interface}").replace(|c: char| !c.is_ascii_hexdigit(), "0");
                 let url = match kind {
                     "identity" => format!("{}{}/identity", cloud.base, infix(interface)),

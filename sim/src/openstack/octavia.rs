@@ -2,7 +2,7 @@
 //! zones and quotas.
 
 mod balancers;
-mod catalogue;
+mod catalog;
 mod edit;
 mod fault;
 mod listeners;
@@ -167,7 +167,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     let endpoint = cloud.endpoint(target);
     let minor = cloud.settings.read().load_balancing.max_minor;
     if target.op == "version_list" {
-        return catalogue::versions(&endpoint, minor);
+        return catalog::versions(&endpoint, minor);
     }
     let caller = match admit(cloud, request) {
         Ok(caller) => caller,
@@ -224,10 +224,10 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
         }
         "loadbalancer_healthmonitor_list" => listing::list(api, Kind::Monitor, None),
         "loadbalancer_healthmonitor_get" => listing::show(api, Kind::Monitor, id),
-        "loadbalancer_provider_list" => Ok(catalogue::providers(api)),
-        "loadbalancer_flavor_get" => catalogue::flavor(api, id),
-        "loadbalancer_availabilityzone_get" => catalogue::zone(api, id),
-        _ => catalogue::quota(api, id),
+        "loadbalancer_provider_list" => Ok(catalog::providers(api)),
+        "loadbalancer_flavor_get" => catalog::flavor(api, id),
+        "loadbalancer_availabilityzone_get" => catalog::zone(api, id),
+        _ => catalog::quota(api, id),
     }
 }
 

@@ -29,7 +29,7 @@ async fn lists_its_versions_with_300() {
 }
 
 #[tokio::test]
-async fn a_login_answers_a_token_and_a_catalogue_of_all_regions_and_interfaces() {
+async fn a_login_answers_a_token_and_a_catalog_of_all_regions_and_interfaces() {
     let config = Config {
         regions: vec!["RegionOne".into(), "RegionTwo".into()],
         ..Config::default()

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::client::{Answer, Session};
 
 #[tokio::test]
-async fn the_catalogue_has_the_url_of_a_version_document() {
+async fn the_catalog_has_the_url_of_a_version_document() {
     let session = Session::start().await;
     let answer = session.get("/RegionOne/network").await;
     assert_eq!(answer.at("/versions/0/id"), "v2.0");

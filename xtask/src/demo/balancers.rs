@@ -47,8 +47,8 @@ impl Octavia {
         let token = answer
             .header("X-Subject-Token")
             .context("Keystone returned no token")?;
-        let catalogue: Value = serde_json::from_str(&answer.body)?;
-        let services = catalogue.pointer("/token/catalog").and_then(Value::as_array);
+        let catalog: Value = serde_json::from_str(&answer.body)?;
+        let services = catalog.pointer("/token/catalog").and_then(Value::as_array);
         let mut services = services.into_iter().flatten();
         let service = services.find(|service| service.get("type") == Some(&json!("load-balancer")));
         let endpoints = service
@@ -61,7 +61,7 @@ impl Octavia {
             .and_then(Value::as_str);
         Ok(Self {
             endpoint: url
-                .context("the catalogue of Keystone has no Octavia")?
+                .context("the catalog of Keystone has no Octavia")?
                 .trim_end_matches('/')
                 .to_owned(),
             token: token.to_owned(),

@@ -8,7 +8,7 @@ use ccm_core::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    client::{Api, Op, catalogue::Service, read},
+    client::{Api, Op, catalog::Service, read},
     config::Settings,
     load_balancer::reads::Reads,
 };

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::inspect::CloudCheck;
 use crate::{
-    client::{Op, catalogue::Service},
+    client::{Op, catalog::Service},
     instances::records::Network,
     load_balancer::{
         features::{Capabilities, Feature},

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::inspect::{CloudCheck, remedy};
 use crate::{
-    client::{Op, catalogue::Service, listing::Resource},
+    client::{Op, catalog::Service, listing::Resource},
     load_balancer::responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
 };
 

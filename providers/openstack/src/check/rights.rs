@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::inspect::{CloudCheck, remedy};
 use crate::{
-    client::{Call, Op, catalogue::Service, read, with_microversion},
+    client::{Call, Op, catalog::Service, read, with_microversion},
     instances::FLAVOR_INLINE,
     load_balancer::features::Version,
 };
@@ -149,13 +149,13 @@ impl CloudCheck<'_> {
             .then_some(version)
     }
 
-    /// Whether the catalogue has the service. Reports a missing one.
+    /// Whether the catalog has the service. Reports a missing one.
     async fn has_service(&mut self, service: Service) -> bool {
         let reason = match in_time(self.api.missing(service)).await {
             Ok(None) => return true,
             Ok(Some(reason)) => reason,
             Err(error) => {
-                self.report_unreadable(service, "the catalogue", &error);
+                self.report_unreadable(service, "the catalog", &error);
                 return false;
             }
         };

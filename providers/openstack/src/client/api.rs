@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::{
-    catalogue::{self, Interface, Service},
+    catalog::{self, Interface, Service},
     generation::Generation,
     identity::Credentials,
     keystone::{Keystone, Token},
@@ -217,7 +217,7 @@ impl Api {
         Ok(self.keystone.token().await?.project())
     }
 
-    /// Why the catalogue has no endpoint of a service; `None` if it has one.
+    /// Why the catalog has no endpoint of a service; `None` if it has one.
     ///
     /// # Errors
     ///
@@ -286,7 +286,7 @@ impl Api {
         match self
             .session
             .client()
-            .get_endpoint(service.catalogue_type(), filters)
+            .get_endpoint(service.catalog_type(), filters)
             .await
         {
             Ok(url) => Ok(url),
@@ -339,7 +339,7 @@ impl RestApi for Api {
     async fn base_url(&self, endpoint: Endpoint) -> Result<Url> {
         let url = self.endpoint(endpoint.service).await?;
         Ok(if endpoint.unversioned {
-            catalogue::unversioned(url)
+            catalog::unversioned(url)
         } else {
             url
         })

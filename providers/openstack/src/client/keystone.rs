@@ -1,7 +1,7 @@
 //! Keystone tokens: how they are requested, cached and renewed.
 //!
 //! One token serves all requests. It is renewed in the background before it expires, and when a service refuses it
-//! (revoked, or lost by Keystone). Concurrent refusals share one renewal. The catalogue comes with the token, so each
+//! (revoked, or lost by Keystone). Concurrent refusals share one renewal. The catalog comes with the token, so each
 //! renewal also updates the endpoints.
 
 mod answer;
@@ -27,14 +27,14 @@ use url::Url;
 
 use self::answer::{AUTH_TOKEN, SUBJECT_TOKEN, User, below};
 use super::{
-    catalogue::{Catalogue, Interface, Service},
+    catalog::{Catalog, Interface, Service},
     generation::Generation,
     identity::Credentials,
     ops::Op,
 };
 use crate::error::{self, Fault};
 
-/// The largest accepted answer of Keystone. A catalogue has a few dozen kilobytes.
+/// The largest accepted answer of Keystone. A catalog has a few dozen kilobytes.
 const BODY_MAX: usize = 8 << 20;
 /// The pause after Keystone refused the credentials: further attempts may lock the user out.
 const COOL_DOWN: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ const SHORTEST_EARLY: Duration = Duration::from_secs(2);
 /// A token and the data that came with it.
 pub(crate) struct Token {
     header: HeaderValue,
-    pub(crate) catalogue: Catalogue,
+    pub(crate) catalog: Catalog,
     /// The number of the renewal. It shows whether a refused token is still the current one.
     pub(crate) generation: u64,
     renew_at: Instant,
@@ -128,14 +128,14 @@ impl Keystone {
     ///
     /// # Errors
     ///
-    /// If no token can be obtained, or the catalogue has no such endpoint.
+    /// If no token can be obtained, or the catalog has no such endpoint.
     pub(crate) async fn endpoint(
         self: &Arc<Self>,
         service: Service,
         interface: Interface,
         region: Option<&str>,
     ) -> Result<Url> {
-        self.token().await?.catalogue.endpoint(service, interface, region)
+        self.token().await?.catalog.endpoint(service, interface, region)
     }
 
     /// Returns a token that has not expired. Renews it when necessary.
@@ -272,7 +272,7 @@ impl Keystone {
         }
         Ok(Token {
             header: parsed.header,
-            catalogue: parsed.catalogue,
+            catalog: parsed.catalog,
             generation: 0,
             renew_at: began + early(left),
             expires_at: began + left,

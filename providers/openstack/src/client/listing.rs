@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::{
     api::{Api, Call, read},
-    catalogue::Service,
+    catalog::Service,
     ops::Op,
 };
 
@@ -42,7 +42,7 @@ macro_rules! resources {
         impl $crate::client::listing::Resource for $record {
             const ONE: &'static str = $one;
             const MANY: &'static str = $many;
-            const SERVICE: $crate::client::catalogue::Service = $crate::client::catalogue::Service::$service;
+            const SERVICE: $crate::client::catalog::Service = $crate::client::catalog::Service::$service;
             const PATH: &'static [&'static str] = &$path;
             const LIST: $crate::client::Op = $crate::client::Op::$list;
 

@@ -9,7 +9,7 @@ use reqwest::RequestBuilder;
 use url::Url;
 
 use super::{
-    catalogue::{Interface, Service},
+    catalog::{Interface, Service},
     keystone::{Keystone, Token},
 };
 
@@ -82,7 +82,7 @@ impl AuthType for Auth {
     ) -> Result<Url, openstack::Error> {
         let Some(service) = Service::ALL
             .into_iter()
-            .find(|service| service.catalogue_type() == service_type)
+            .find(|service| service.catalog_type() == service_type)
         else {
             let text = format!("service type {service_type:?} is not used");
             return Err(openstack::Error::new(

@@ -52,7 +52,7 @@ config_section! {
         "application-credential-secret" => pub(crate) application_credential_secret: Option<SecretString>,
         /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It cannot be used after its expiry.
         "token" => pub(crate) token: Option<SecretString>,
-        /// The region: which endpoints of the catalogue are used, and the nodes' region label. Empty: the first endpoint of each service, and no label. Example: `RegionOne`.
+        /// The region: which endpoints of the catalog are used, and the nodes' region label. Empty: the first endpoint of each service, and no label. Example: `RegionOne`.
         "region" => pub(crate) region: String,
         /// Which of a service's endpoints is used: `public`, `internal` or `admin`. Keystone is always reached through `auth-url`. Example: `internal`.
         "os-endpoint-type" => pub(crate) os_endpoint_type: String,

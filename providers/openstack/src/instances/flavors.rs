@@ -11,7 +11,7 @@ use super::{
     mapping::is_label_value,
     records::{OneFlavor, OneServer, Server},
 };
-use crate::client::{Api, Op, catalogue::Service, read};
+use crate::client::{Api, Op, catalog::Service, read};
 
 /// A flavor never changes, but may be deleted and created again with the same ID.
 const KEPT: Duration = Duration::from_secs(24 * 3600);

@@ -39,7 +39,7 @@ use super::{
     responses::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
-    client::{Api, Call, Op, catalogue::Service, listing::Resource, read},
+    client::{Api, Call, Op, catalog::Service, listing::Resource, read},
     error::is_permanent,
     instances::records::Port,
 };

@@ -30,7 +30,7 @@ use super::{
     reads::Reads,
     responses::{self, LoadBalancer, Provisioning},
 };
-use crate::client::{Api, Call, Op, call, catalogue::Service, listing::Resource};
+use crate::client::{Api, Call, Op, call, catalog::Service, listing::Resource};
 
 /// The timeout of large changes: Octavia checks each member against its subnet before it answers.
 const BULK: Duration = Duration::from_secs(300);

@@ -23,7 +23,7 @@ use super::{
     records::{Pair, PairPort},
 };
 use crate::{
-    client::{Api, Op, call, catalogue::Service, if_revision},
+    client::{Api, Op, call, catalog::Service, if_revision},
     instances::provider_id::{self, ProviderId},
 };
 use http::Method;

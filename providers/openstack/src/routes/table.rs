@@ -9,7 +9,7 @@ use super::{
     bisect::{Bisect, is_overtaken, is_passing},
     records::{Quotas, RawRoute, Router},
 };
-use crate::client::{Api, Call, Op, call, catalogue::Service, if_revision, listing::Single, read};
+use crate::client::{Api, Call, Op, call, catalog::Service, if_revision, listing::Single, read};
 use http::Method;
 
 /// How often a whole list is written while others change it.

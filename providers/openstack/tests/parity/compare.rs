@@ -146,10 +146,10 @@ fn form(word: &str) -> String {
     word.to_owned()
 }
 
-/// The part of the catalogue that clients read, by type: the common services of both clouds and their public endpoints.
+/// The part of the catalog that clients read, by type: the common services of both clouds and their public endpoints.
 /// The real cloud has additional services. In the simulator, the other interfaces have different paths, so that its
 /// call log shows which was used. The URL of Keystone may end in its version or not.
-fn catalogue(world: &ClusterSnapshot, services: &[Value]) -> Value {
+fn catalog(world: &ClusterSnapshot, services: &[Value]) -> Value {
     let mut shown = Map::new();
     for service in services {
         let kind = service["type"].as_str().unwrap_or_default();
@@ -190,7 +190,7 @@ fn normal_json(world: &ClusterSnapshot, value: &Value) -> Value {
                     ("revision_number", Value::Number(_)) if fields.contains_key("floating_ip_address") => {
                         json!("a number")
                     }
-                    ("catalog", Value::Array(services)) => catalogue(world, services),
+                    ("catalog", Value::Array(services)) => catalog(world, services),
                     _ => normal_json(world, value),
                 };
                 if let (true, Value::Array(list)) = (SETS.contains(&key.as_str()), &mut value) {

@@ -107,7 +107,7 @@ impl ClusterSnapshot {
         self.ok(Method::POST, url, token, Some(&body)).await
     }
 
-    /// Logs in; the answer has the catalogue.
+    /// Logs in; the answer has the catalog.
     async fn log_in(&self, body: &Value) -> (String, Value) {
         let url = format!("{}/v3/auth/tokens", self.var("identity"));
         let answer = self.send(Method::POST, &url, None, Some(body)).await;
@@ -125,8 +125,8 @@ impl ClusterSnapshot {
         let (token, document) = self.log_in(&scoped).await;
         for name in ["compute", "network", "load-balancer"] {
             let kind = name;
-            let catalogue = document["token"]["catalog"].as_array().unwrap();
-            let service = catalogue.iter().find(|service| service["type"] == kind).unwrap();
+            let catalog = document["token"]["catalog"].as_array().unwrap();
+            let service = catalog.iter().find(|service| service["type"] == kind).unwrap();
             let endpoints = service["endpoints"].as_array().unwrap();
             let public = endpoints
                 .iter()

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use url::Url;
 
-use crate::client::catalogue::Catalogue;
+use crate::client::catalog::Catalog;
 
 /// The header with the token of a request.
 pub(super) const AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
@@ -18,7 +18,7 @@ pub(super) const SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-
 /// A token as Keystone returned it.
 pub(super) struct Parsed {
     pub(super) header: HeaderValue,
-    pub(super) catalogue: Catalogue,
+    pub(super) catalog: Catalog,
     pub(super) holder: User,
     expires_at: Timestamp,
 }
@@ -80,9 +80,9 @@ struct Wire {
     expires_at: Timestamp,
     #[serde(flatten)]
     holder: User,
-    // A token without a scope has no catalogue.
+    // A token without a scope has no catalog.
     #[serde(default)]
-    catalog: Catalogue,
+    catalog: Catalog,
 }
 
 /// Parses a token. `given`: the token itself, if the config has it and it was only validated.
@@ -99,7 +99,7 @@ pub(super) fn parse(reply: &Answer, given: Option<HeaderValue>) -> Result<Parsed
         serde_json::from_slice(&reply.body).map_err(|error| format!("the answer is not a token: {error}"))?;
     Ok(Parsed {
         header,
-        catalogue: token.catalog,
+        catalog: token.catalog,
         holder: token.holder,
         expires_at: token.expires_at,
     })
@@ -243,7 +243,7 @@ mod tests {
     fn the_time_left_does_not_depend_on_our_clock() {
         let parsed = Parsed {
             header: HeaderValue::from_static("t"),
-            catalogue: Catalogue::default(),
+            catalog: Catalog::default(),
             holder: User::default(),
             expires_at: "2030-01-01T01:00:00.000000Z".parse().unwrap(),
         };

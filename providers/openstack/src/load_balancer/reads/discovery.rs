@@ -9,7 +9,7 @@ use ccm_core::{
 use serde::Deserialize;
 
 use crate::{
-    client::{Api, Op, catalogue::Service, read},
+    client::{Api, Op, catalog::Service, read},
     instances::records::Network,
     load_balancer::{responses::Subnet, secrets::SecretRef},
 };

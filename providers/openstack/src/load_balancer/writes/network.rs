@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Writes, store, store_delete};
 use crate::{
-    client::{Op, call, catalogue::Service, if_revision},
+    client::{Op, call, catalog::Service, if_revision},
     instances::records::Port,
     load_balancer::responses::{FloatingIp, Rule, SecurityGroup},
 };

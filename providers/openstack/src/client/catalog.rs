@@ -1,4 +1,4 @@
-//! The service catalogue: the URL of each service in the configured region and interface.
+//! The service catalog: the URL of each service in the configured region and interface.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ impl Service {
     /// All services.
     pub(crate) const ALL: [Self; 4] = [Self::Compute, Self::Network, Self::LoadBalancer, Self::KeyManager];
 
-    /// The service's type in the catalogue.
-    pub(crate) fn catalogue_type(self) -> &'static str {
+    /// The service's type in the catalog.
+    pub(crate) fn catalog_type(self) -> &'static str {
         match self {
             Self::Compute => "compute",
             Self::Network => "network",
@@ -47,7 +47,7 @@ pub(crate) enum Interface {
 }
 
 impl Interface {
-    /// The name in the catalogue.
+    /// The name in the catalog.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -67,10 +67,10 @@ impl Interface {
     }
 }
 
-/// The catalogue that came with a token.
+/// The catalog that came with a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Catalogue {
+pub(crate) struct Catalog {
     services: Vec<Entry>,
 }
 
@@ -98,7 +98,7 @@ impl Endpoint {
     }
 }
 
-impl Catalogue {
+impl Catalog {
     /// The URL of the service's resources, version included: that of the first endpoint that matches.
     ///
     /// # Errors
@@ -125,18 +125,19 @@ impl Catalogue {
     fn of(&self, service: Service) -> impl Iterator<Item = &Endpoint> {
         self.services
             .iter()
-            .filter(move |entry| entry.kind == service.catalogue_type())
+            .filter(move |entry| entry.kind == service.catalog_type())
             .flat_map(|e| &e.endpoints)
     }
 
     fn complaint(&self, service: Service, interface: Interface, region: Option<&str>) -> String {
-        let kind = service.catalogue_type();
+        let kind = service.catalog_type();
         let have = if self.of(service).next().is_none() {
             match list(self.services.iter().map(|entry| entry.kind.as_str())) {
                 // A token without a scope has none.
-                None => "the catalogue is empty: does the token have a project (tenant-id, tenant-name)?"
-                    .to_owned(),
-                Some(kinds) => format!("service types in the catalogue: {kinds}"),
+                None => {
+                    "the catalog is empty: does the token have a project (tenant-id, tenant-name)?".to_owned()
+                }
+                Some(kinds) => format!("service types in the catalog: {kinds}"),
             }
         } else if let Some(region) = region.filter(|region| !self.of(service).any(|e| e.is_in(region))) {
             let regions = list(
@@ -146,7 +147,7 @@ impl Catalogue {
                     .map(String::as_str),
             );
             format!(
-                "region {region:?} is not in the catalogue, available regions: {}",
+                "region {region:?} is not in the catalog, available regions: {}",
                 regions.unwrap_or_default()
             )
         } else {
@@ -173,11 +174,11 @@ fn list<'a>(items: impl Iterator<Item = &'a str>) -> Option<String> {
     (!items.is_empty()).then(|| items.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-/// Adds a trailing slash and a version to an endpoint. A catalogue often lists Neutron's without a version. Each
+/// Adds a trailing slash and a version to an endpoint. A catalog often lists Neutron's without a version. Each
 /// service has had only one major version for a decade, so no version document is read.
 fn versioned(service: Service, text: &str) -> Result<Url> {
     let bad = |why: String| {
-        let kind = service.catalogue_type();
+        let kind = service.catalog_type();
         Error::new(
             ErrorKind::InvalidConfig,
             format!("the service catalog gives {text:?} for service {kind}: {why}"),
@@ -205,7 +206,7 @@ fn versioned(service: Service, text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Removes the version from a URL of [`Catalogue::endpoint`].
+/// Removes the version from a URL of [`Catalog::endpoint`].
 pub(super) fn unversioned(mut url: Url) -> Url {
     let above: Vec<String> = url
         .path_segments()
@@ -234,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    fn catalogue() -> Catalogue {
+    fn catalog() -> Catalog {
         let endpoint = |interface: &str, region: &str, url: &str| json!({"id": "x", "interface": interface, "region": region, "region_id": format!("{region}-id"), "url": url});
         serde_json::from_value(json!([
             {"type": "identity", "name": "keystone", "endpoints": [endpoint("public", "One", "http://ks/v3")]},
@@ -276,7 +277,7 @@ mod tests {
             (Service::KeyManager, Public, None, "http://cloud/key-manager/v1/"),
         ] {
             assert_eq!(
-                catalogue().endpoint(service, interface, region).unwrap().as_str(),
+                catalog().endpoint(service, interface, region).unwrap().as_str(),
                 url,
                 "{service:?} {region:?}"
             );
@@ -287,14 +288,14 @@ mod tests {
     fn an_error_lists_the_alternatives() {
         use Service::{Compute, Network};
         let wrong = |service, interface, region| {
-            catalogue()
+            catalog()
                 .endpoint(service, interface, region)
                 .unwrap_err()
                 .to_string()
         };
         let text = wrong(Compute, Interface::Public, Some("Three"));
         assert!(
-            text.contains("\"Three\" is not in the catalogue, available regions: One, One-id, Two, Two-id"),
+            text.contains("\"Three\" is not in the catalog, available regions: One, One-id, Two, Two-id"),
             "{text}"
         );
         let text = wrong(Network, Interface::Admin, Some("One"));
@@ -302,19 +303,19 @@ mod tests {
             text.contains("os-endpoint-type admin") && text.contains("endpoint types it has: public"),
             "{text}"
         );
-        let text = Catalogue::default()
+        let text = Catalog::default()
             .endpoint(Compute, Interface::Public, None)
             .unwrap_err()
             .to_string();
-        assert!(text.contains("the catalogue is empty"), "{text}");
-        let mut no_network = catalogue();
+        assert!(text.contains("the catalog is empty"), "{text}");
+        let mut no_network = catalog();
         no_network.services.truncate(2);
         let text = no_network
             .endpoint(Network, Interface::Public, None)
             .unwrap_err()
             .to_string();
         assert!(
-            text.contains("service types in the catalogue: compute, identity"),
+            text.contains("service types in the catalog: compute, identity"),
             "{text}"
         );
     }
@@ -332,12 +333,12 @@ mod tests {
     #[test]
     fn an_endpoint_that_is_not_an_http_url_is_refused() {
         for url in ["", "nova", "ftp://nova/v2.1", "http://"] {
-            let catalogue: Catalogue = serde_json::from_value(
+            let catalog: Catalog = serde_json::from_value(
                 json!([{"type": "compute", "endpoints": [{"interface": "public", "region": null, "url": url}]}]),
             )
             .unwrap();
             assert!(
-                catalogue
+                catalog
                     .endpoint(Service::Compute, Interface::Public, None)
                     .is_err(),
                 "{url:?}"
