@@ -150,7 +150,7 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
         "{} nodes, {} Services: preparing",
         options.nodes, options.services
     ));
-    // Large enough for a floating address for each Service.
+    // Large enough for a floating IP for each Service.
     let config = Config {
         public_subnet: "198.18.0.0/15".parse()?,
         ..Config::default()

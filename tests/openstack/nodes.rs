@@ -176,7 +176,7 @@ async fn a_refresh_follows_the_cloud() {
         .add_floating(&port, "198.51.100.9".parse().unwrap())
         .unwrap();
     scene
-        .node("moving", "floating address shown", |node| {
+        .node("moving", "floating IP shown", |node| {
             addresses(node).contains(&("ExternalIP", "198.51.100.9"))
         })
         .await;
@@ -246,7 +246,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
     let planned = stage.plan(&["--controllers=cloud-node"]).await.assert_code(2);
     let mut ccm = scene.start(&flags).await;
     let node = scene
-        .node("taken-over", "floating address shown", |node| {
+        .node("taken-over", "floating IP shown", |node| {
             addresses(node).contains(&("ExternalIP", "198.51.100.9"))
         })
         .await;

@@ -25,7 +25,7 @@ fn operation(step: &Value) -> Option<&'static str> {
         ("add members", "loadbalancer_members_update"),
         ("set the members", "loadbalancer_members_update"),
         ("create health monitor", "loadbalancer_healthmonitor_create"),
-        ("create floating address", "floating_ip_create"),
+        ("create floating IP", "floating_ip_create"),
         ("create security group", "security_group_create"),
         ("create rule in security group", "security_group_rule_create"),
         ("delete rule in security group", "security_group_rule_delete"),

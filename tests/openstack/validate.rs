@@ -376,7 +376,7 @@ async fn missing_rights_and_used_up_quotas_are_named() {
     });
     let short = bench.validate(&conf, &[], None).await.assert_code(0);
     short.assert_says(&[
-        "warning: quota of floating addresses: 0 of 0 are used, none is left",
+        "warning: quota of floating IPs: 0 of 0 are used, none is left",
         "raise the project's quota of floatingip in Neutron",
         "1 of 100 security groups",
         "- Quotas of Octavia: the credentials may not read them.",

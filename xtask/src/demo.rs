@@ -225,7 +225,7 @@ impl Place {
         Ok(format!("127.{}.0.0/17", self.network).parse()?)
     }
 
-    /// The network of floating addresses.
+    /// The network of floating IPs.
     fn public(&self) -> Result<IpNet> {
         Ok(format!("127.{}.128.0/24", self.network).parse()?)
     }

@@ -34,7 +34,7 @@ pub struct ServerSpec {
     pub access_ipv6: Option<Ipv6Addr>,
     /// Ports; one on the default network if not said.
     pub ports: Option<Vec<PortSpec>>,
-    /// Replaces the addresses that Nova shows, which otherwise follow from ports and floating addresses.
+    /// Replaces the addresses that Nova shows, which otherwise follow from ports and floating IPs.
     pub addresses: Option<BTreeMap<String, Vec<AddressSpec>>>,
 }
 
@@ -101,7 +101,7 @@ pub struct PortSpec {
     pub addresses: Option<Vec<IpAddr>>,
     /// Neutron status; `ACTIVE` if not said.
     pub status: Option<String>,
-    /// Floating address on the first fixed one.
+    /// Floating IP on the first fixed one.
     pub floating: Option<IpAddr>,
     /// Tags.
     pub tags: Vec<String>,

@@ -36,7 +36,7 @@ pub enum ServiceChange {
     Delete,
 }
 
-/// A Service with three ports, a floating address and a security group on a few nodes. The change is done before the program
+/// A Service with three ports, a floating IP and a security group on a few nodes. The change is done before the program
 /// starts.
 #[derive(Debug)]
 pub struct Services {

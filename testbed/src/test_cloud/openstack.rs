@@ -264,7 +264,7 @@ impl TestCloud for OpenStackCloud {
         let (balancers, floating) = (self.cloud.load_balancers(), self.cloud.floating_ips());
         let ([balancer], [floating]) = (balancers.as_slice(), floating.as_slice()) else {
             return Ok(Some(format!(
-                "{} load balancers with {} floating addresses",
+                "{} load balancers with {} floating IPs",
                 balancers.len(),
                 floating.len()
             )));
@@ -272,7 +272,7 @@ impl TestCloud for OpenStackCloud {
         let balancer = &balancer.loadbalancer;
         let vip = balancer.attributes.get("vip_port_id").and_then(Value::as_str);
         if floating.port_id.as_deref() != vip {
-            return Ok(Some("the floating address belongs to another port".to_owned()));
+            return Ok(Some("the floating IP belongs to another port".to_owned()));
         }
         let annotations = &service.metadata.annotations;
         let annotation = |key: &str| annotations.as_ref().and_then(|all| all.get(key));

@@ -185,8 +185,8 @@ fn balancer(
         .iter()
         .any(|floating| floating["port_id"] == lb["vip_port_id"]);
     match (internal && owner, floating) {
-        (true, true) => writes.push("remove the floating address".to_owned()),
-        (false, false) => writes.push("add a floating address".to_owned()),
+        (true, true) => writes.push("remove the floating IP".to_owned()),
+        (false, false) => writes.push("add a floating IP".to_owned()),
         _ => {}
     }
     writes.extend(group_writes(got, requested, hosts, config));

@@ -1,4 +1,4 @@
-//! Serves the load balancers of a simulated OpenStack: forwards connections to a virtual or floating address to the
+//! Serves the load balancers of a simulated OpenStack: forwards connections to a virtual or floating IP to the
 //! members.
 //!
 //! Only addresses in 127.0.0.0/8 are served, which every Linux machine has without configuration. Other machines cannot
@@ -28,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// An address and port of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Forward {
-    /// The virtual or floating address with the listener's port.
+    /// The virtual or floating IP with the listener's port.
     pub(super) address: SocketAddr,
     /// Id of the listener.
     pub(super) listener_id: String,

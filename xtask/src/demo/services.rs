@@ -167,7 +167,7 @@ impl<'a> ServiceDemo<'a> {
             .await?;
             let left = cloud.floating_addresses();
             if !left.is_empty() {
-                bail!("the Services are deleted, but these floating addresses still exist: {left:?}");
+                bail!("the Services are deleted, but these floating IPs still exist: {left:?}");
             }
         }
         self.done("both Services deleted", &began).await
@@ -296,7 +296,7 @@ impl<'a> ServiceDemo<'a> {
             let kind = match (internal, self.cloud) {
                 (_, Cloud::Test(..)) => "of its load balancer",
                 (true, _) => "the load balancer's own address, in the network of the nodes",
-                (false, _) => "a floating address",
+                (false, _) => "a floating IP",
             };
             say(&format!(
                 "{name}: EXTERNAL-IP {address} after {:.1} s, {kind}",

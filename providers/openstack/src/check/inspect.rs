@@ -45,7 +45,7 @@ impl<'a> CloudCheck<'a> {
     /// Returns the findings, and what was not checked.
     pub(super) fn into_report(mut self) -> CloudReport {
         let left_out = [
-            "Rights to write (load balancers, floating addresses, security groups, routes): they cannot be checked without \
+            "Rights to write (load balancers, floating IPs, security groups, routes): they cannot be checked without \
              writing.",
             "Quotas of Nova: no servers are created.",
             "Ids in annotations of Services: only their form. `plan` reads them, with a cluster.",

@@ -128,7 +128,7 @@ impl CloudCheck<'_> {
             Ok(Some(network)) => return Some(network.id),
             Ok(None) if conf.internal_lb => {}
             Ok(None) => {
-                let message = "not set, and no external network with a subnet is found: load balancers get no floating address";
+                let message = "not set, and no external network with a subnet is found: load balancers get no floating IP";
                 let fix = "name a network, or write internal-lb = true if that is intended";
                 self.seen.add_finding(Severity::Warning, key, message, fix);
             }
@@ -142,7 +142,7 @@ impl CloudCheck<'_> {
         let key = section.key("floating-network-id");
         let message = match self.network_document(id).await {
             Ok(Some(found)) if found["network"]["router:external"] == true => return Some(id.to_owned()),
-            Ok(Some(_)) => format!("network {id:?} is not external, it has no floating addresses"),
+            Ok(Some(_)) => format!("network {id:?} is not external, it has no floating IPs"),
             Ok(None) => format!("network {id:?} not found (it does not exist or is not visible)"),
             Err(error) => {
                 self.seen.failed(key, &error);

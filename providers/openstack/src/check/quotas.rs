@@ -113,7 +113,7 @@ impl CloudCheck<'_> {
         let mut all = Vec::new();
         if self.settings.load_balancing.conf.enabled {
             let floating = self.mine::<FloatingIp>(project, &["id"]).await?.len();
-            all.push(used("floating addresses", &["floatingip"], floating));
+            all.push(used("floating IPs", &["floatingip"], floating));
             if self.settings.load_balancing.conf.manage_security_groups {
                 let fields = ["id", "security_group_rules"];
                 let groups = self.mine::<SecurityGroup>(project, &fields).await?;

@@ -25,7 +25,7 @@ const NETWORK: [Readable; 3] = [
     ("networks", Op::NetworkList, &["networks"]),
     ("subnets", Op::SubnetList, &["subnets"]),
 ];
-const FLOATING: Readable = ("floating addresses", Op::FloatingIpList, &["floatingips"]);
+const FLOATING: Readable = ("floating IPs", Op::FloatingIpList, &["floatingips"]);
 const GROUPS: Readable = ("security groups", Op::SecurityGroupList, &["security-groups"]);
 const EXTENSIONS: Readable = ("extensions", Op::ExtensionList, &["extensions"]);
 const LOAD_BALANCING: [Readable; 4] = [

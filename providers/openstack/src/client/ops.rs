@@ -46,7 +46,7 @@ operations! {
         SubnetList = "subnet_list", NETWORK, Read;
         /// One subnet.
         SubnetGet = "subnet_get", NETWORK, Read;
-        /// A page of floating addresses.
+        /// A page of floating IPs.
         FloatingIpList = "floating_ip_list", NETWORK, Read;
         /// The quotas of the project.
         NetworkQuotaGet = "quota_get", NETWORK, Read;

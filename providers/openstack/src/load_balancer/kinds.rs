@@ -192,7 +192,7 @@ static FLOATING: Schema<Kind> = Schema {
         new("port_id"),
         new(SUBNETS),
     ],
-    ..Schema::new("floating address", "floatingip_create", "floatingip_delete")
+    ..Schema::new("floating IP", "floatingip_create", "floatingip_delete")
 };
 
 impl objects::Kind for Kind {

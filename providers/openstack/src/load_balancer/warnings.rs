@@ -87,7 +87,7 @@ pub(crate) fn warnings(
     if spec.family == Some(IpFamily::V6) {
         say(
             "LoadBalancerFloatingIPSkipped",
-            "an IPv6 load balancer has no floating address; its own address is used".to_owned(),
+            "an IPv6 load balancer has no floating IP; its own address is used".to_owned(),
         );
     } else if inputs
         .each

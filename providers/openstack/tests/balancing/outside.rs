@@ -38,7 +38,7 @@ async fn a_deleted_floating_address_is_replaced_and_the_status_follows() {
     let expected = Picture::of(&stage.sim, &[]);
     let before = stage.address("web");
     stage.sim.remove_floating(before.parse().unwrap()).unwrap();
-    heals(&mut stage, &expected, "floating address").await;
+    heals(&mut stage, &expected, "floating IP").await;
     let now = stage.sim.floating_ips().remove(0).address.to_string();
     assert_eq!(stage.address("web"), now);
 }
@@ -49,7 +49,7 @@ async fn a_detached_floating_address_of_ours_is_attached_again() {
     let expected = Picture::of(&stage.sim, &[]);
     let before = stage.address("web");
     stage.sim.detach_floating(before.parse().unwrap()).unwrap();
-    heals(&mut stage, &expected, "floating address").await;
+    heals(&mut stage, &expected, "floating IP").await;
     assert_eq!(stage.address("web"), before);
     stage.service("web").deleting = true;
     stage.settle().await;

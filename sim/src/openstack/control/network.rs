@@ -77,7 +77,7 @@ impl Control {
                 return Ok(());
             }
         }
-        Err(Error::unknown("floating address", address.to_string()))
+        Err(Error::unknown("floating IP", address.to_string()))
     }
 
     /// Deletes a security group with its rules, also if ports use it.

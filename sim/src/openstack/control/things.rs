@@ -151,7 +151,7 @@ impl Control {
             .map(|region| region.network.remove_floating(address));
         tried
             .find(Result::is_ok)
-            .unwrap_or_else(|| Err(Error::unknown("floating address", address.to_string())))
+            .unwrap_or_else(|| Err(Error::unknown("floating IP", address.to_string())))
     }
 
     /// All floating IPs of all regions and projects, each with its port.

@@ -117,7 +117,7 @@ fn every_difference_that_upstream_compares_is_a_write() {
         assert!(found.contains(&expected), "{path}: {found:?} has no {expected:?}");
     }
     for (path, value, expected) in [
-        ("/cloud/floatingips", json!([]), "add a floating address"),
+        ("/cloud/floatingips", json!([]), "add a floating IP"),
         (
             "/cloud/security_groups/0/rules/0/protocol",
             json!("udp"),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A server on two networks with a floating address, an access address and a host name.
+/// A server on two networks with a floating IP, an access address and a host name.
 fn server() -> Server {
     serde_json::from_value(json!({
         "id": "s", "name": "node", "status": "ACTIVE",

@@ -131,7 +131,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
         }
         (Some(_), _) => plan.blocked.push(blocked(
             service,
-            &format!("floating address {}", desired.address),
+            &format!("floating IP {}", desired.address),
             "attached to another port",
             "attached to the load balancer",
         )),

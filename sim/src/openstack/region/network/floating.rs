@@ -50,7 +50,7 @@ impl NetworkState {
             .find(|floating| floating.address == address);
         let id = match known {
             Some(known) if known.port_id.is_some() => {
-                return Err(Error::Invalid(format!("floating address {address} is in use")));
+                return Err(Error::Invalid(format!("floating IP {address} is in use")));
             }
             Some(known) => known.id.clone(),
             None => {
@@ -207,7 +207,7 @@ impl NetworkState {
             .find(|floating| floating.address == address);
         let id = found
             .map(|floating| floating.id.clone())
-            .ok_or_else(|| Error::unknown("floating address", address.to_string()))?;
+            .ok_or_else(|| Error::unknown("floating IP", address.to_string()))?;
         self.delete_floating(&id);
         Ok(())
     }
