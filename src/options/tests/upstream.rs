@@ -167,7 +167,7 @@ fn every_flag_of_the_framework_is_here_with_its_type_and_default() {
         );
         if expected != upstream_default {
             assert!(
-                help.contains(&format!("upstream: {upstream_default}")),
+                help.contains(&format!("Go program: {upstream_default}")),
                 "--{name} must name the default of others: {help}"
             );
         }

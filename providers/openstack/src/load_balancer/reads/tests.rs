@@ -13,7 +13,7 @@ use ccm_core::{
     load_balancer::ReadOptions, plan::WriteConflict,
 };
 use ccm_sim::{
-    Action, Fault,
+    Action, Fault, Moment,
     openstack::{Config, NetworkSpec, OpenStack, SecretSpec, ServerSpec, SubnetSpec},
 };
 use serde_json::{Value, json};

@@ -183,6 +183,28 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
 }
 
 #[tokio::test]
+async fn a_users_read_of_ports_does_not_wait_for_one_of_background_work() {
+    let world = Fixture::new().await;
+    let server = world.sim.create_server(&ServerSpec::named("n")).unwrap();
+    let servers = [server.as_str()];
+    let hold = Action::Hold { at: Moment::Before };
+    let held = world.sim.add_fault(Fault::on("port_list", hold).once());
+    let background = ReadOptions {
+        priority: Priority::Background,
+        ..lately()
+    };
+    let waiting = world.reads.ports_of(&servers, background);
+    let user = async {
+        world.sim.wait_for_fault(held).await.unwrap();
+        world.reads.ports_of(&servers, lately()).await.unwrap()
+    };
+    tokio::select! {
+        result = waiting => panic!("it is held: {result:?}"),
+        found = user => assert_eq!(found[&server].len(), 1),
+    }
+}
+
+#[tokio::test]
 async fn networks_and_subnets_are_read_once_and_missing_ones_again() {
     let world = Fixture::new().await;
     let discovery = &world.reads.discovery;
