@@ -61,9 +61,10 @@ const AUDITABLE: [Tool; 2] = [
 ];
 
 /// Variables of the build for a program that is built soon.
-const NOT_OPTIMIZED: [(&str, &str); 4] = [
-    // Any other path than that of the checkout.
+const NOT_OPTIMIZED: [(&str, &str); 5] = [
+    // Values that do not depend on checkout and commit, so that others reuse the dependencies that are built.
     ("CCM_KEPT_PATH", "/kept"),
+    ("SOURCE_DATE_EPOCH", "0"),
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
