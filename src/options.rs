@@ -273,7 +273,7 @@ fn complete(
         lifecycle: controller_settings::lifecycle(reader),
         service: controller_settings::service(reader),
         route: controller_settings::route(reader),
-        serving: serving::serving(chosen, reader),
+        serving: serving::serving(chosen.is_some_and(|chosen| chosen.client_ca_is_optional), reader),
         logging: logging::logging(reader),
         dry_run: reader.boolean(flags::DRY_RUN),
         shutdown_drain: reader.duration(flags::SHUTDOWN_DRAIN),

@@ -2,19 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ccm_core::Provider;
-
 use super::{flags, tls, value::Reader};
 use crate::config::{AccessConfig, Certificate, CertificateFiles, ServingConfig};
 
 /// HTTP/2 requests at once on one connection, unless a number is given.
 const MAX_STREAMS: u32 = 32;
 
-/// `None` if there is no server. All flags are checked in any case.
-pub(super) fn serving(provider: Option<&Provider>, reader: &mut Reader) -> Option<ServingConfig> {
+/// `None` if there is no server. All flags are checked in any case. `optional_ca`: see
+/// [`Provider`](ccm_core::Provider::client_ca_is_optional).
+pub(super) fn serving(optional_ca: bool, reader: &mut Reader) -> Option<ServingConfig> {
     reader.boolean(flags::PERMIT_ADDRESS_SHARING);
     let mut config = ServingConfig {
-        access: access(provider, reader),
+        access: access(optional_ca, reader),
         named_certificates: tls::named_certificates(reader),
         tls: tls::tls(reader),
         http2_max_streams: http2_max_streams(reader),
@@ -69,13 +68,12 @@ fn certificate(reader: &mut Reader) -> Certificate {
 }
 
 /// Authentication and authorization of clients.
-fn access(provider: Option<&Provider>, reader: &mut Reader) -> AccessConfig {
-    let is_optional = provider.is_some_and(|provider| provider.client_ca_is_optional);
+fn access(optional_ca: bool, reader: &mut Reader) -> AccessConfig {
     AccessConfig {
         authentication_kubeconfig: reader.path(flags::AUTHENTICATION_KUBECONFIG),
         token_ttl: reader.duration(flags::AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL),
         skip_lookup: reader.boolean(flags::AUTHENTICATION_SKIP_LOOKUP),
-        tolerate_lookup_failure: reader.boolean(flags::AUTHENTICATION_TOLERATE_LOOKUP_FAILURE) || is_optional,
+        tolerate_lookup_failure: reader.boolean(flags::AUTHENTICATION_TOLERATE_LOOKUP_FAILURE) || optional_ca,
         client_authorities: reader.path(flags::CLIENT_CA_FILE),
         authorization_kubeconfig: reader.path(flags::AUTHORIZATION_KUBECONFIG),
         allowed_ttl: reader.duration(flags::AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL),

@@ -30,7 +30,8 @@ impl Cloud {
         Ok(Self::Simulated(cloud))
     }
 
-    /// A simulated OpenStack with networks in 127.0.0.0/8, where its load balancers can be served, and with realistic delays of their changes.
+    /// A simulated OpenStack with networks in 127.0.0.0/8, where its load balancers can be served, and with realistic delays of
+    /// their changes.
     pub async fn on_loopback(latency: Duration, private: IpNet, public: IpNet) -> Result<Self> {
         let mut config = Config {
             private_subnet: private,

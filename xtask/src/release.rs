@@ -84,38 +84,31 @@ pub(crate) fn run(options: &ReleaseOptions) -> Result<()> {
 fn check(version: &str, dry_run: bool) -> Result<String> {
     let mut problems = Vec::new();
     let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
-    let section = changelog
-        .split("\n## [")
-        .find(|section| section.starts_with(&format!("{version}]")));
+    let section_of = |name: &str| {
+        let mut sections = changelog.split("\n## [");
+        sections.find(|section| section.starts_with(&format!("{name}]")))
+    };
+    let section = section_of(version);
     if section.is_none() {
         problems.push(format!("CHANGELOG.md has no section [{version}]"));
     }
-    let mut lines = vec![
-        (
-            "deploy/chart/Chart.yaml".to_owned(),
-            format!("version: {version}"),
-        ),
-        (
-            "deploy/chart/Chart.yaml".to_owned(),
-            format!("appVersion: {version}"),
-        ),
-        ("Dockerfile".to_owned(), format!("ARG VERSION={version}")),
-    ];
-    for cloud in crate::clouds()? {
-        let path = format!("deploy/{cloud}/kustomization.yaml");
-        lines.push((path, format!("newTag: v{version}-{cloud}")));
-    }
-    for (path, wanted) in lines {
-        let text = fs::read_to_string(root().join(&path))?;
+    let mut require = |path: &str, wanted: String| -> Result<()> {
+        let text = fs::read_to_string(root().join(path))?;
         if !text.lines().any(|line| line.trim() == wanted) {
             problems.push(format!("{path} has no line \"{wanted}\""));
         }
+        Ok(())
+    };
+    require("deploy/chart/Chart.yaml", format!("version: {version}"))?;
+    require("deploy/chart/Chart.yaml", format!("appVersion: {version}"))?;
+    require("Dockerfile", format!("ARG VERSION={version}"))?;
+    for cloud in crate::clouds()? {
+        let path = format!("deploy/{cloud}/kustomization.yaml");
+        require(&path, format!("newTag: v{version}-{cloud}"))?;
     }
     let git = |arguments: &[&str]| output(Command::new("git").current_dir(root()).args(arguments));
     if !dry_run {
-        let unreleased = changelog
-            .split("\n## [")
-            .find(|section| section.starts_with("Unreleased]"));
+        let unreleased = section_of("Unreleased");
         if unreleased.is_some_and(|section| section.lines().any(|line| line.starts_with("- "))) {
             problems.push(format!(
                 "CHANGELOG.md: move the entries of [Unreleased] to [{version}]"

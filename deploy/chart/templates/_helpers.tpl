@@ -18,7 +18,7 @@
     {{- include "ccm.merge" (list .Values (dict "kind" "Deployment" "hostNetworking" false)) -}}
   {{- end -}}
   {{- include "ccm.merge" (list .Values (.Files.Get (printf "clouds/%s.yaml" .Values.cloud) | fromYaml)) -}}
-  {{- if and .Values.cloudConfig (not .Values.fixed.cloudConfigSections) -}}
+  {{- if and .Values.cloudConfig .Values.fixed.cloudConfigIsYaml -}}
     {{- fail (printf "cloudConfig: the config file of %s is YAML without sections; write it as text to cloudConfigContents" .Values.cloud) -}}
   {{- end -}}
   {{- if not (hasKey .Values.secret "enabled") -}}
