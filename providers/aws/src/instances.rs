@@ -260,12 +260,15 @@ impl Source {
             let client = client.clone();
             async move { client.zones().await }
         };
-        let zones = self.zones.get((), Freshness::AtMost(ZONES_MAX_AGE), load).await?;
+        let zones = self
+            .zones
+            .get((), Freshness::AtMost(ZONES_MAX_AGE), priority, load)
+            .await?;
         let is_known = |one: &&Instance| one.zone.is_empty() || zones.contains_key(&one.zone);
         if instances.iter().all(is_known) {
             return Ok(zones);
         }
-        self.zones.get((), Freshness::now(), load).await
+        self.zones.get((), Freshness::now(), priority, load).await
     }
 
     /// Instances by ids that are well-formed.

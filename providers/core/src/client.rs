@@ -10,7 +10,7 @@
 //!
 //! | Layer | Type | Does |
 //! |---|---|---|
-//! | sharing | [`Cache`], [`IndexedCache`], [`Batcher`] | many questions, one request; chosen by the provider per call |
+//! | sharing | [`Cache`], [`IndexedCache`], [`Batcher`] | many questions, one request; chosen by the provider per call; a cache's load has the highest priority of its callers |
 //! | span and metrics | [`Gate`], [`ClientMetrics`] | one span `cloud{provider, operation, call}`, the last a number, `ccm_cloud_*` |
 //! | deadline | [`Gate`] | bounds everything below it, waiting for quota and between attempts included |
 //! | retry | [`RetryPolicy`] | the only layer that repeats a request; the SDK's own retry is off |
@@ -65,6 +65,7 @@ mod recent;
 pub mod rest;
 mod retry;
 mod timed;
+mod urgency;
 
 pub use batch::{BatchConfig, Batcher};
 pub use cache::{Cache, CacheConfig};

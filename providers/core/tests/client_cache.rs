@@ -11,10 +11,14 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, Result,
-    client::{Cache, CacheConfig, ClientMetrics},
+    Error, ErrorKind, Freshness, Priority, Result,
+    client::{Cache, CacheConfig, ClientMetrics, Gate, GateConfig, Quota, operations},
 };
-use futures_util::{FutureExt, future::join_all};
+use futures_util::{
+    FutureExt,
+    future::{join, join_all},
+};
+use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use proptest::prelude::*;
 use tokio::{
@@ -36,7 +40,7 @@ fn plain() -> Cache<&'static str, u32> {
 /// A load that answers at once.
 async fn get(cache: &Cache<&'static str, u32>, freshness: Freshness, value: u32) -> u32 {
     *cache
-        .get("a", freshness, || async move { Ok(value) })
+        .get("a", freshness, Priority::User, || async move { Ok(value) })
         .await
         .unwrap()
 }
@@ -53,7 +57,7 @@ fn begin(
     let cache = cache.clone();
     let mut request = Box::pin(async move {
         cache
-            .get("a", freshness, || async {
+            .get("a", freshness, Priority::User, || async {
                 answered.await.expect("the test answers")
             })
             .await
@@ -84,7 +88,10 @@ async fn age_counts_from_the_beginning_of_the_load() {
         sleep(7 * SECOND).await;
         Ok(1)
     };
-    assert_eq!(*cache.get("a", at_most(10), slow).await.unwrap(), 1);
+    assert_eq!(
+        *cache.get("a", at_most(10), Priority::User, slow).await.unwrap(),
+        1
+    );
     advance(3 * SECOND).await;
     assert_eq!(get(&cache, at_most(10), 2).await, 1, "ten seconds old");
     advance(Duration::from_millis(1)).await;
@@ -119,7 +126,9 @@ async fn after_never_joins_a_load_that_began_earlier() {
     advance(SECOND).await;
     let (second_answer, second) = begin(&cache, Freshness::now());
     // A caller with lower requirements may join the older load.
-    let joins = cache.get("a", at_most(10), || async { panic!("nothing to load") });
+    let joins = cache.get("a", at_most(10), Priority::User, || async {
+        panic!("nothing to load")
+    });
     first_answer.send(Ok(1)).unwrap();
     assert_eq!(*first.await.unwrap(), 1);
     assert_eq!(*joins.await.unwrap(), 1);
@@ -159,7 +168,7 @@ async fn one_load_serves_all_callers_meanwhile() {
     let loads = Arc::new(AtomicU32::new(0));
     let asked = (0..1000).map(|_| {
         let loads = Arc::clone(&loads);
-        cache.get("a", at_most(10), move || async move {
+        cache.get("a", at_most(10), Priority::User, move || async move {
             sleep(SECOND).await;
             Ok(loads.fetch_add(1, Ordering::SeqCst) + 1)
         })
@@ -197,7 +206,9 @@ async fn a_load_outlives_its_callers() {
 async fn a_caller_that_joined_gets_the_answer_after_the_first_one_has_left() {
     let cache = plain();
     let (answer, first) = begin(&cache, at_most(10));
-    let joined = cache.get("a", at_most(10), || async { panic!("nothing to load") });
+    let joined = cache.get("a", at_most(10), Priority::User, || async {
+        panic!("nothing to load")
+    });
     drop(first);
     answer.send(Ok(1)).unwrap();
     assert_eq!(*joined.await.unwrap(), 1);
@@ -207,7 +218,9 @@ async fn a_caller_that_joined_gets_the_answer_after_the_first_one_has_left() {
 async fn errors_are_returned_to_waiting_callers_and_not_cached() {
     let cache = plain();
     let (answer, first) = begin(&cache, at_most(10));
-    let mut joined = Box::pin(cache.get("a", at_most(10), || async { panic!("nothing to load") }));
+    let mut joined = Box::pin(cache.get("a", at_most(10), Priority::User, || async {
+        panic!("nothing to load")
+    }));
     assert!((&mut joined).now_or_never().is_none());
     answer
         .send(Err(Error::new(ErrorKind::Unavailable, "down")))
@@ -222,7 +235,7 @@ async fn an_error_leaves_the_older_answer_in_place() {
     let cache = plain();
     assert_eq!(get(&cache, at_most(0), 1).await, 1);
     advance(SECOND).await;
-    let failed = cache.get("a", Freshness::now(), || async {
+    let failed = cache.get("a", Freshness::now(), Priority::User, || async {
         Err(Error::new(ErrorKind::Unavailable, "down"))
     });
     assert!(failed.await.is_err());
@@ -233,7 +246,9 @@ async fn an_error_leaves_the_older_answer_in_place() {
 async fn a_panic_is_an_error_for_waiting_callers() {
     let cache = plain();
     let error = cache
-        .get("a", at_most(10), || async { panic!("on purpose") })
+        .get("a", at_most(10), Priority::User, || async {
+            panic!("on purpose")
+        })
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);
@@ -337,7 +352,10 @@ async fn many_threads_share_loads() {
                 yield_now().await;
                 Ok(key)
             };
-            assert_eq!(*cache.get(key, at_most(3600), load).await.unwrap(), key);
+            assert_eq!(
+                *cache.get(key, at_most(3600), Priority::User, load).await.unwrap(),
+                key
+            );
         })
     });
     for task in join_all(tasks).await {
@@ -407,7 +425,7 @@ proptest! {
                         sleep(Duration::from_millis(question.takes_ms)).await;
                         if question.fails { Err(Error::new(ErrorKind::Unavailable, "down")) } else { Ok(began) }
                     };
-                    if let Ok(began) = cache.get(question.key, freshness, load).await {
+                    if let Ok(began) = cache.get(question.key, freshness, Priority::User, load).await {
                         let age = asked.saturating_duration_since(*began);
                         assert!(age <= Duration::from_millis(question.at_most_ms.unwrap_or(0)), "{question:?}: {age:?}");
                         assert!(oldest.is_none_or(|oldest| *began >= oldest), "from before the invalidation");
@@ -418,5 +436,142 @@ proptest! {
                 task.unwrap();
             }
         });
+    }
+}
+
+operations! {
+    /// The calls of these tests.
+    enum Op {
+        /// All things.
+        ThingList = "thing_list", "things", Read;
+    }
+}
+
+/// A gate of one request a second, and the names of the calls in the order in which they were sent.
+#[derive(Clone)]
+struct Limited {
+    gate: Gate,
+    sent: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Limited {
+    /// Without quota for background calls: they wait.
+    async fn exhausted() -> Self {
+        let quota = Quota {
+            rate: 1.0,
+            burst: 2,
+            max_in_flight: 4,
+        };
+        let config = GateConfig {
+            buckets: vec![("things", quota)],
+            ..GateConfig::new("acme")
+        };
+        let limited = Self {
+            gate: Gate::new(config, &ClientMetrics::default()),
+            sent: Arc::default(),
+        };
+        for name in ["first", "second"] {
+            limited.call(name, Priority::User).await.unwrap();
+        }
+        limited
+    }
+
+    async fn call(&self, name: &'static str, priority: Priority) -> Result<u32> {
+        let attempt = || async {
+            self.sent.lock().push(name);
+            Ok(1)
+        };
+        self.gate.call(Op::ThingList, priority, attempt).await
+    }
+
+    /// Reads `key` by one call.
+    async fn read(
+        &self,
+        cache: &Cache<&'static str, u32>,
+        key: &'static str,
+        priority: Priority,
+    ) -> Result<u32> {
+        let limited = self.clone();
+        let load = move || async move { limited.call(key, priority).await };
+        cache
+            .get(key, Freshness::now(), priority, load)
+            .await
+            .map(|value| *value)
+    }
+
+    /// Reads `outer` by reading `inner`.
+    async fn read_nested(&self, caches: &[Cache<&'static str, u32>; 2], priority: Priority) -> Result<u32> {
+        let (limited, inner) = (self.clone(), caches[1].clone());
+        let load = move || async move { limited.read(&inner, "inner", priority).await };
+        caches[0]
+            .get("outer", Freshness::AtMost(SECOND * 60), priority, load)
+            .await
+            .map(|value| *value)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_raises_the_load_of_background_work_that_waits_for_quota() {
+    let (limited, cache) = (Limited::exhausted().await, plain());
+    let mut earlier = Box::pin(limited.call("background", Priority::Background));
+    assert!((&mut earlier).now_or_never().is_none(), "it waits for quota");
+    let mut load = Box::pin(limited.read(&cache, "shared", Priority::Background));
+    assert!((&mut load).now_or_never().is_none());
+    settle().await;
+    let load_began = Freshness::AtMost(SECOND);
+    let joins = async {
+        let value = cache.get("shared", load_began, Priority::User, || async { panic!("joins") });
+        value.await.map(|value| *value)
+    };
+    let (earlier, (load, joined)) = join(earlier, join(load, joins)).await;
+    assert_eq!([earlier, load, joined].map(Result::unwrap), [1, 1, 1]);
+    assert_eq!(*limited.sent.lock(), ["first", "second", "shared", "background"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_work_does_not_raise_a_load() {
+    let (limited, cache) = (Limited::exhausted().await, plain());
+    let reads = ["background", "shared", "shared"].map(|key| limited.read(&cache, key, Priority::Background));
+    for read in join_all(reads).await {
+        read.unwrap();
+    }
+    assert_eq!(limited.sent.lock()[2], "background");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_that_waits_for_another_raises_it() {
+    let (limited, caches) = (Limited::exhausted().await, [plain(), plain()]);
+    let mut earlier = Box::pin(limited.call("background", Priority::Background));
+    assert!((&mut earlier).now_or_never().is_none());
+    let mut load = Box::pin(limited.read_nested(&caches, Priority::Background));
+    assert!((&mut load).now_or_never().is_none());
+    settle().await;
+    let user = limited.read_nested(&caches, Priority::User);
+    let (earlier, (load, user)) = join(earlier, join(load, user)).await;
+    assert_eq!([earlier, load, user].map(Result::unwrap), [1, 1, 1]);
+    assert_eq!(*limited.sent.lock(), ["first", "second", "inner", "background"]);
+}
+
+/// While few requests remain, background calls are refused: but not those of a load for which a user waits.
+#[tokio::test(start_paused = true)]
+async fn the_later_calls_of_a_raised_load_are_those_of_a_user() {
+    for priority in [Priority::User, Priority::Background] {
+        let (limited, cache) = (Limited::exhausted().await, plain());
+        let (begin, begun) = oneshot::channel();
+        let load = {
+            let limited = limited.clone();
+            || async move {
+                begun.await.unwrap();
+                limited.call("page", Priority::Background).await
+            }
+        };
+        let mut first = Box::pin(cache.get("a", at_most(60), Priority::Background, load));
+        assert!((&mut first).now_or_never().is_none());
+        limited.gate.observe_remaining("things", 0, 100, None);
+        let mut second = Box::pin(cache.get("a", at_most(60), priority, || async { panic!("joins") }));
+        assert!((&mut second).now_or_never().is_none());
+        begin.send(()).unwrap();
+        let (first, second) = join(first, second).await;
+        assert_eq!([first.is_ok(), second.is_ok()], [priority == Priority::User; 2]);
     }
 }

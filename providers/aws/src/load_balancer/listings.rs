@@ -153,7 +153,10 @@ impl Listings {
     pub(super) async fn get(&self, read: ReadOptions) -> Result<Snapshot> {
         let Nodes { api, site, .. } = &self.nodes;
         let load = || list(api.at(read.priority), Arc::clone(site));
-        self.objects.get(None, read.freshness, load).await.map(Snapshot)
+        self.objects
+            .get(None, read.freshness, read.priority, load)
+            .await
+            .map(Snapshot)
     }
 
     /// Subnets and route tables, not older than this.
@@ -165,7 +168,7 @@ impl Listings {
             let (subnets, tables) = read.await?;
             Ok(Network { subnets, tables })
         };
-        self.network.get((), Freshness::AtMost(age), load).await
+        self.network.get((), Freshness::AtMost(age), priority, load).await
     }
 
     /// Sets the cluster, whose ownership tag [`Self::tagged`] compares.

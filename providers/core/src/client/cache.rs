@@ -6,6 +6,8 @@
 //!
 //! Invariants:
 //! - A load runs in a task of its own: if one caller stops waiting, the others still get the answer.
+//! - A load has the highest priority of its callers: a user who joins a load of background work does not wait for quota
+//!   behind other background work.
 //! - Errors go to the callers that wait for that load, and are never cached.
 //! - An older answer never replaces a newer one, in any order of arrival.
 //! - After an invalidation, an answer whose load began earlier is neither returned nor cached.
@@ -15,6 +17,7 @@ use std::{
     collections::HashMap,
     fmt,
     hash::Hash,
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -22,13 +25,18 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
+    select,
     sync::watch,
     time::{Instant, sleep_until},
 };
 use tracing::Instrument;
 
-use super::{later, metrics::ClientMetrics};
-use crate::{Error, ErrorKind, Freshness, Result};
+use super::{
+    later,
+    metrics::ClientMetrics,
+    urgency::{Urgency, raised, user_waits},
+};
+use crate::{Error, ErrorKind, Freshness, Priority, Result};
 
 /// The limits of a [`Cache`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +105,7 @@ struct Entry<V> {
 
 struct Load<V> {
     began: (Instant, u64),
+    urgency: Urgency,
     ended: LoadReceiver<V>,
 }
 
@@ -125,33 +134,46 @@ where
     }
 
     /// Returns the answer for `key`: a cached one that is fresh enough, else that of a load in progress that began late
-    /// enough, else that of a new load. `load` is called only in the last case.
+    /// enough, else that of a new load. `load` is called only in the last case. `priority` is the caller's; `load` uses the same.
     ///
     /// # Errors
     /// The error of the load; `Unexpected` if it panicked.
-    pub async fn get<F, Fut>(&self, key: K, freshness: Freshness, load: F) -> Result<Arc<V>>
+    pub async fn get<F, Fut>(
+        &self,
+        key: K,
+        freshness: Freshness,
+        priority: Priority,
+        load: F,
+    ) -> Result<Arc<V>>
     where
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V>> + Send + 'static,
     {
-        let mut ended = match self.0.find(&key, freshness) {
+        let (mut ended, urgency) = match self.0.find(&key, freshness, priority) {
             Found::Value(value) => return Ok(value),
-            Found::Join(ended) => ended,
-            Found::Begun(ended, mut running) => {
+            Found::Join(ended, urgency) => (ended, urgency),
+            Found::Begun(ended, urgency, mut running) => {
                 let load = load();
                 let task = async move {
                     let result = load.await.map(Arc::new);
                     running.finish(result);
                 };
-                tokio::spawn(task.in_current_span());
-                ended
+                tokio::spawn(urgency.clone().scope(task).in_current_span());
+                (ended, urgency)
             }
         };
-        let result = ended
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|result| result.clone());
+        let mut result = pin!(async {
+            let result = ended.wait_for(Option::is_some).await.ok();
+            result.and_then(|result| result.clone())
+        });
+        let result = select! {
+            result = &mut result => result,
+            // The caller is a load itself, and a user waits for it now.
+            () = user_waits() => {
+                urgency.raise(Priority::User);
+                result.await
+            }
+        };
         result.unwrap_or_else(|| {
             Err(Error::new(
                 ErrorKind::Unexpected,
@@ -247,8 +269,8 @@ impl<K, V> fmt::Debug for Cache<K, V> {
 /// The source of an answer.
 enum Found<K: Eq + Hash, V> {
     Value(Arc<V>),
-    Join(LoadReceiver<V>),
-    Begun(LoadReceiver<V>, RunningLoad<K, V>),
+    Join(LoadReceiver<V>, Urgency),
+    Begun(LoadReceiver<V>, Urgency, RunningLoad<K, V>),
 }
 
 impl<K, V> Inner<K, V>
@@ -256,7 +278,8 @@ where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    fn find(self: &Arc<Self>, key: &K, freshness: Freshness) -> Found<K, V> {
+    fn find(self: &Arc<Self>, key: &K, freshness: Freshness, priority: Priority) -> Found<K, V> {
+        let priority = raised(priority);
         let mut state = self.state.lock();
         if let Some(slot) = state.slots.get(key) {
             if let Some(entry) = slot.entry.as_ref().filter(|entry| self.usable(entry, freshness)) {
@@ -266,16 +289,19 @@ where
             // The first sufficient load is the first to end.
             if let Some(load) = slot.loads.iter().find(|load| freshness.allows(load.began.0)) {
                 self.metrics.cache_request(self.config.name, "join");
-                return Found::Join(load.ended.clone());
+                load.urgency.raise(priority);
+                return Found::Join(load.ended.clone(), load.urgency.clone());
             }
         }
         self.metrics.cache_request(self.config.name, "miss");
         state.loads += 1;
         let began = (Instant::now(), state.loads);
         let (sender, ended) = watch::channel(None);
+        let urgency = Urgency::new(priority);
         let slot = state.slots.entry(key.clone()).or_insert_with(CacheSlot::empty);
         slot.loads.push(Load {
             began,
+            urgency: urgency.clone(),
             ended: ended.clone(),
         });
         let running = RunningLoad {
@@ -284,7 +310,7 @@ where
             began,
             sender,
         };
-        Found::Begun(ended, running)
+        Found::Begun(ended, urgency, running)
     }
 
     fn usable(&self, entry: &Entry<V>, freshness: Freshness) -> bool {

@@ -13,7 +13,10 @@ use std::{
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::SmallRng};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    select,
+    time::{Instant, sleep, timeout_at},
+};
 use tracing::{Instrument, debug, info_span};
 
 use super::{
@@ -23,6 +26,7 @@ use super::{
     op::{Effect, Operation},
     rate_limit::{Bucket, Permit, Quota, RESERVED},
     retry::RetryPolicy,
+    urgency::{raised, user_waits},
 };
 use crate::{Error, ErrorKind, Outcome, Priority, Result, Retry};
 
@@ -219,8 +223,9 @@ impl Gate {
             .ok_or_else(|| Error::new(ErrorKind::Unexpected, "the call ended without a result"))
     }
 
-    async fn run<O: Operation>(&self, op: O, options: CallOptions, attempt: Attempt<'_>) -> Result<()> {
+    async fn run<O: Operation>(&self, op: O, mut options: CallOptions, attempt: Attempt<'_>) -> Result<()> {
         let inner = &*self.inner;
+        options.priority = raised(options.priority);
         self.bucket(op.bucket()).check_reserve(options.priority)?;
         let number = inner.calls.fetch_add(1, Relaxed) + 1;
         let span = info_span!(
@@ -365,7 +370,16 @@ impl<'a, O: Operation> Call<'a, O> {
     /// Waits for quota, but not past the deadline.
     async fn permit(&mut self) -> Result<Permit> {
         let began = Instant::now();
-        let permit = timeout_at(self.deadline, self.bucket.acquire(self.priority)).await;
+        let acquire = async {
+            if self.priority == Priority::Background {
+                select! {
+                    permit = self.bucket.acquire(self.priority) => return permit,
+                    () = user_waits() => self.priority = Priority::User,
+                }
+            }
+            self.bucket.acquire(self.priority).await
+        };
+        let permit = timeout_at(self.deadline, acquire).await;
         let config = &self.inner.config;
         self.inner
             .metrics

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Cache, CacheConfig, ClientMetrics};
-use crate::{Freshness, Result};
+use crate::{Freshness, Priority, Result};
 
 /// Any age.
 const ANY_AGE: Freshness = Freshness::AtMost(Duration::MAX);
@@ -217,6 +217,7 @@ impl<T: Indexed> IndexedCache<T> {
         &self,
         key: Option<&str>,
         freshness: Freshness,
+        priority: Priority,
         load: F,
     ) -> Result<Arc<Listing<T>>>
     where
@@ -234,7 +235,7 @@ impl<T: Indexed> IndexedCache<T> {
                 Ok(Listing::new(began, load.await?))
             }
         };
-        let listing = self.listings.get((), freshness, load).await?;
+        let listing = self.listings.get((), freshness, priority, load).await?;
         Ok(self.corrected(listing))
     }
 
@@ -389,7 +390,11 @@ mod tests {
                 let objects = cloud.to_vec();
                 async move { Ok(objects) }
             };
-            let listing = self.cache.get(Some(key), freshness, load).await.unwrap();
+            let listing = self
+                .cache
+                .get(Some(key), freshness, Priority::User, load)
+                .await
+                .unwrap();
             let mut found: Vec<_> = listing.by_key(key).map(|object| (object.0, object.2)).collect();
             found.sort_unstable();
             (found, self.loads.load(Ordering::Relaxed))

@@ -131,8 +131,8 @@ pub struct Finder<S: InstanceSource>(Arc<Inner<S>>);
 
 struct Inner<S: InstanceSource> {
     source: S,
-    /// By prefix of the names, and by priority: a user must not wait for background work.
-    listings: Cache<(String, Priority), Listing<S::Record>>,
+    /// By prefix of the names.
+    listings: Cache<String, Listing<S::Record>>,
     statistics: Mutex<Statistics>,
 }
 
@@ -316,12 +316,10 @@ impl<S: InstanceSource> Finder<S> {
         let statistics = self.0.statistics.lock();
         let prefixes: Vec<String> = statistics.sizes.iter().map(|size| size.prefix.clone()).collect();
         drop(statistics);
-        let keys = prefixes
-            .into_iter()
-            .flat_map(|prefix| [(prefix.clone(), Priority::User), (prefix, Priority::Background)]);
-        keys.filter_map(|key| self.0.listings.peek(&key, freshness))
-            .map(|(listing, _)| listing)
-            .collect()
+        let listings = prefixes
+            .iter()
+            .filter_map(|prefix| self.0.listings.peek(prefix, freshness));
+        listings.map(|(listing, _)| listing).collect()
     }
 
     async fn list(
@@ -341,7 +339,7 @@ impl<S: InstanceSource> Finder<S> {
             let prefix = prefix.clone();
             move || async move { inner.walk(prefix, ids, names, priority).await }
         };
-        self.0.listings.get((prefix, priority), freshness, load).await
+        self.0.listings.get(prefix, freshness, priority, load).await
     }
 
     /// Answers the remaining questions by targeted reads. Returns how many ids were found.

@@ -89,7 +89,7 @@ impl Calls {
     async fn listing(&self, key: Option<&str>, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
         let api = self.nodes.api.clone();
         let load = || async move { api.list(Op::LoadBalancerList, &[], read.priority).await };
-        self.balancers.get(key, read.freshness, load).await
+        self.balancers.get(key, read.freshness, read.priority, load).await
     }
 
     /// Invalidates the listing after another controller tagged a load balancer.
@@ -127,7 +127,10 @@ impl Calls {
                     }
                 }
             };
-            let found = self.certificates.get(named.clone(), freshness, load).await?;
+            let found = self
+                .certificates
+                .get(named.clone(), freshness, read.priority, load)
+                .await?;
             if found.is_some() {
                 return Ok((*found).clone());
             }
@@ -190,7 +193,9 @@ impl Calls {
             });
             Ok(pairs.collect())
         };
-        self.names.get(names, Freshness::AtMost(NAMES_AGE), load).await
+        self.names
+            .get(names, Freshness::AtMost(NAMES_AGE), priority, load)
+            .await
     }
 
     /// Reads which droplets of a refused body do not exist: the API refuses all droplets if one is missing.

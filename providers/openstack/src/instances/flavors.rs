@@ -61,7 +61,9 @@ impl Flavors {
             let OneFlavor { flavor } = api.get(&get, priority).await?;
             Ok(flavor.name)
         };
-        self.names.get(id.to_owned(), Freshness::AtMost(KEPT), load).await
+        self.names
+            .get(id.to_owned(), Freshness::AtMost(KEPT), priority, load)
+            .await
     }
 
     /// Reads the server without the microversion: only then does its record have the flavor's ID.
@@ -76,6 +78,8 @@ impl Flavors {
                     .with_context("server", owned)
             })
         };
-        self.ids.get(name.to_owned(), Freshness::AtMost(KEPT), load).await
+        self.ids
+            .get(name.to_owned(), Freshness::AtMost(KEPT), priority, load)
+            .await
     }
 }

@@ -371,7 +371,7 @@ impl Reads {
     ) -> Result<Arc<Listing<T>>> {
         let ReadOptions { freshness, priority } = read;
         cache
-            .get(key, freshness, || {
+            .get(key, freshness, priority, || {
                 let api = self.api.clone();
                 async move {
                     // An admin role would see the objects of all projects.

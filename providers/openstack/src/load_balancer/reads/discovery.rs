@@ -50,7 +50,7 @@ impl Discovery {
     pub(crate) async fn external_networks(&self, priority: Priority) -> Result<Arc<Vec<Network>>> {
         let empty = |networks: &Vec<Network>| networks.is_empty();
         let api = self.api.clone();
-        kept(&self.external, (), empty, move || async move {
+        kept(&self.external, (), priority, empty, move || async move {
             let query = [
                 ("router:external", "true"),
                 ("fields", "id"),
@@ -69,9 +69,13 @@ impl Discovery {
     pub(crate) async fn subnets_of(&self, network: &str, priority: Priority) -> Result<Arc<Vec<Subnet>>> {
         let empty = |subnets: &Vec<Subnet>| subnets.is_empty();
         let (api, id) = (self.api.clone(), network.to_owned());
-        kept(&self.subnets, network.to_owned(), empty, move || async move {
-            api.list(&[("network_id", id.as_str())], priority).await
-        })
+        kept(
+            &self.subnets,
+            network.to_owned(),
+            priority,
+            empty,
+            move || async move { api.list(&[("network_id", id.as_str())], priority).await },
+        )
         .await
     }
 
@@ -81,9 +85,13 @@ impl Discovery {
     /// If it cannot be read.
     pub(crate) async fn subnet(&self, id: &str, priority: Priority) -> Result<Arc<Option<Subnet>>> {
         let (api, owned) = (self.api.clone(), id.to_owned());
-        kept(&self.subnet, id.to_owned(), Option::is_none, move || async move {
-            api.find(Op::SubnetGet, &owned, priority).await
-        })
+        kept(
+            &self.subnet,
+            id.to_owned(),
+            priority,
+            Option::is_none,
+            move || async move { api.find(Op::SubnetGet, &owned, priority).await },
+        )
         .await
     }
 
@@ -122,6 +130,7 @@ impl Discovery {
         let found = kept(
             &self.secrets,
             key,
+            priority,
             |found| !found,
             move || async move {
                 // Only the existence of an answer matters.
@@ -148,6 +157,7 @@ impl Discovery {
 async fn kept<K, V, F, Fut>(
     cache: &Cache<K, V>,
     key: K,
+    priority: Priority,
     is_nothing: impl Fn(&V) -> bool,
     load: F,
 ) -> Result<Arc<V>>
@@ -162,5 +172,7 @@ where
     {
         return Ok(value);
     }
-    cache.get(key, Freshness::AtMost(EMPTY_MAX_AGE), load).await
+    cache
+        .get(key, Freshness::AtMost(EMPTY_MAX_AGE), priority, load)
+        .await
 }
