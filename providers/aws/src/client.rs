@@ -352,14 +352,10 @@ fn credentials_error(error: &(dyn std::error::Error + 'static)) -> Option<Error>
         return Some(own.clone().with_outcome(Outcome::NotDone));
     }
     let error = chain().find_map(|cause| cause.downcast_ref::<CredentialsError>())?;
-    let (kind, text) = match error {
-        CredentialsError::CredentialsNotLoaded(_) => (
-            ErrorKind::Unauthenticated,
-            "no credentials found in environment, profile, web identity, container and instance metadata"
-                .to_owned(),
-        ),
-        CredentialsError::ProviderTimedOut(_) => (ErrorKind::Unavailable, report(error)),
-        _ => (ErrorKind::Unauthenticated, report(error)),
-    };
-    Some(Error::new(kind, text))
+    let none = "no credentials found in environment, profile, web identity, container and instance metadata";
+    Some(match error {
+        CredentialsError::CredentialsNotLoaded(_) => Error::new(ErrorKind::Unauthenticated, none),
+        CredentialsError::ProviderTimedOut(_) => Error::new(ErrorKind::Unavailable, report(error)),
+        _ => Error::new(ErrorKind::Unauthenticated, report(error)),
+    })
 }

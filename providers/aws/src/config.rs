@@ -130,10 +130,9 @@ pub(crate) struct Config {
 impl Config {
     /// The changes from this config to a new one. Credentials, endpoints and quotas can be applied while running.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
-        let files = self.file_hashes.iter().zip(&new.file_hashes);
-        let rotated = files.filter(|(old, new)| old != new);
-        let rotated = rotated.map(|((variable, _), _)| format!("file of {variable}"));
-        let rotated: Vec<_> = rotated.collect();
+        let files = new.file_hashes.iter();
+        let files = files.filter(|file| !self.file_hashes.contains(file));
+        let rotated: Vec<_> = files.map(|(variable, _)| format!("file of {variable}")).collect();
         let keys = self.conf.changed_keys(&new.conf).into_iter();
         let (live, restart): (Vec<_>, Vec<_>) = keys.partition(|key| is_live(key));
         Changes {

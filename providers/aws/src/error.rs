@@ -10,11 +10,10 @@ const CODE: &str = "code";
 pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request_id: Option<&str>) -> Error {
     let kind = match (code, status) {
         (Some(code), status) => kind(code, status),
-        // A response of a proxy or load balancer, or an incomplete one.
-        (None, Some(..=299 | 500..)) => ErrorKind::Unavailable,
+        // No response, one of a proxy or load balancer, or an incomplete one.
+        (None, None | Some(..=299 | 500..)) => ErrorKind::Unavailable,
         (None, Some(429)) => ErrorKind::RateLimited,
         (None, Some(_)) => ErrorKind::Unexpected,
-        (None, None) => ErrorKind::Unavailable,
     };
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let message = match (text.as_str(), status) {

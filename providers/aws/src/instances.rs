@@ -255,20 +255,17 @@ impl InstanceSource for Source {
 impl Source {
     /// The zones, read again if one of these instances is in an unknown one.
     async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<Zones>> {
-        let client = self.api.at(priority);
-        let load = || {
-            let client = client.clone();
-            async move { client.zones().await }
+        let read = |freshness| {
+            let client = self.api.at(priority);
+            let load = || async move { client.zones().await };
+            self.zones.get((), freshness, priority, load)
         };
-        let zones = self
-            .zones
-            .get((), Freshness::AtMost(ZONES_MAX_AGE), priority, load)
-            .await?;
+        let zones = read(Freshness::AtMost(ZONES_MAX_AGE)).await?;
         let is_known = |one: &&Instance| one.zone.is_empty() || zones.contains_key(&one.zone);
         if instances.iter().all(is_known) {
             return Ok(zones);
         }
-        self.zones.get((), Freshness::now(), priority, load).await
+        read(Freshness::now()).await
     }
 
     /// Instances by ids that are well-formed.

@@ -125,10 +125,9 @@ impl TableRoutes {
         let vpc = &self.site.vpc;
         let text = match (&self.table, self.site.cluster.key()) {
             (Some(id), _) => format!("route table {id} not found; correct [Global] RouteTableID"),
-            (None, Some(key)) => {
-                let fix = "tag one, or set [Global] RouteTableID";
-                format!("no route table of VPC {vpc} has the tag {key}; {fix}")
-            }
+            (None, Some(key)) => format!(
+                "no route table of VPC {vpc} has the tag {key}; tag one, or set [Global] RouteTableID"
+            ),
             (None, None) => format!("VPC {vpc} has no route table"),
         };
         Err(Error::new(ErrorKind::InvalidConfig, text))

@@ -79,8 +79,8 @@ impl Site {
 /// The instance that this program runs on.
 async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
     let found = api.at(Priority::User).instances_by_id(&[id.to_owned()]).await;
-    let found = accept(found, ErrorKind::NotFound, Vec::new())?;
-    found.into_iter().next().ok_or_else(|| {
+    let found = accept(found, ErrorKind::NotFound, Vec::new())?.pop();
+    found.ok_or_else(|| {
         let unknown = format!("instance {id}, which this program runs on, was not found");
         let text = format!("{unknown}; check region {}", api.region());
         Error::new(ErrorKind::NotFound, text)

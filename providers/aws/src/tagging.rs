@@ -4,14 +4,13 @@
 //! and untagged up to 1000 at a time. Tags that were changed by hand are repaired once an hour. Source:
 //! `pkg/controllers/tagging` of the Go cloud controller.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, FlagDef, FlagValues, Priority, Result,
     client::{Bucket, Quota, provider_metrics},
     controllers::{
-        Backoff, ControllerContext, ControllerDef, Informer, Needs, NodeObject, NotStarted, WorkQueue,
-        informer::Change,
+        Backoff, ControllerContext, ControllerDef, Needs, NodeObject, NotStarted, WorkQueue, informer::Change,
     },
 };
 use futures_util::{StreamExt, stream};
@@ -150,8 +149,6 @@ provider_metrics! {
 
 struct Tagger {
     api: Client,
-    nodes: Arc<Informer<NodeObject>>,
-    client: KubeApi<Node>,
     /// Instances whose tags may have to be written.
     queue: WorkQueue<String>,
     bucket: Option<Bucket>,
@@ -167,8 +164,6 @@ impl Tagger {
     fn new(aws: &Aws, settings: Settings, context: ControllerContext) -> Self {
         Self {
             api: aws.nodes.api.fenced_by(&context.fence).at(Priority::Background),
-            nodes: Arc::clone(&context.nodes),
-            client: KubeApi::all(context.client.clone()),
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),
             bucket: settings.limit.map(Bucket::new),
             checksum: checksum(&settings.tags),
@@ -181,9 +176,9 @@ impl Tagger {
 
     async fn run(mut self) {
         let shutdown = self.context.shutdown.clone();
-        let mut changes = self.nodes.subscribe();
+        let mut changes = self.context.nodes.subscribe();
         tokio::select! {
-            () = self.nodes.synced() => {}
+            () = self.context.nodes.synced() => {}
             () = shutdown.cancelled() => return,
         }
         let tags = self.settings.tags.len();
@@ -225,7 +220,8 @@ impl Tagger {
     fn changed(&mut self, change: Change) {
         match change {
             Change::Applied(name) => {
-                let Some(node) = self.nodes.get(&name) else { return };
+                let node = self.context.nodes.get(&name);
+                let Some(node) = node else { return };
                 let Some(id) = instance_of(&node) else { return };
                 let known = self.instances.insert(id.clone(), name);
                 match known {
@@ -256,7 +252,7 @@ impl Tagger {
                 untagged.push(id);
                 continue;
             };
-            match self.nodes.get(name).filter(|node| !self.has_label(node)) {
+            match self.context.nodes.get(name).filter(|node| !self.has_label(node)) {
                 Some(node) => drop(nodes.insert(id, node)),
                 None => self.queue.done(&id),
             }
@@ -299,7 +295,8 @@ impl Tagger {
         }
         let patch = json!({"metadata": {"uid": node.view.uid, "labels": {LABEL: self.checksum}}});
         let (patch, params) = (Patch::Merge(patch), PatchParams::default());
-        let patched = self.client.patch(&node.view.name, &params, &patch).await;
+        let nodes: KubeApi<Node> = KubeApi::all(self.context.client.clone());
+        let patched = nodes.patch(&node.view.name, &params, &patch).await;
         patched.map(drop).or_else(|error| match error {
             // Deleted, or another node of this name.
             kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
@@ -328,7 +325,7 @@ impl Tagger {
 
     /// Compares the tags of all instances whose nodes have the label, and repairs them.
     async fn compare(&self) {
-        let nodes = self.nodes.list();
+        let nodes = self.context.nodes.list();
         let labeled = nodes.iter().filter(|node| self.has_label(node));
         let ids: Vec<String> = labeled.filter_map(|node| instance_of(node)).collect();
         let found = match self.api.instances_among(&ids).await {

@@ -103,12 +103,17 @@ impl Reported {
         self.parts.values().find_map(|reports| reports.failure.as_ref())
     }
 
+    /// The differences that stay because they are blocked, in one of its parts.
+    pub(super) fn blocked(&self) -> Option<&String> {
+        let mut blocked = self.parts.values().map(|reports| &reports.blocked);
+        blocked.find(|blocked| !blocked.is_empty())
+    }
+
     /// The problem for the status page: a failure before a difference that stays.
     pub(super) fn error(&self) -> Option<String> {
         let failure = self.failure().map(|failure| failure.identity.clone());
-        let mut blocked = self.parts.values().map(|reports| &reports.blocked);
-        let blocked = blocked.find(|blocked| !blocked.is_empty()).cloned();
-        failure.or(blocked).or_else(|| self.not_written.clone())
+        let problem = failure.or_else(|| self.blocked().cloned());
+        problem.or_else(|| self.not_written.clone())
     }
 
     /// A pass ended: the new events of the provider, and differences that stay.

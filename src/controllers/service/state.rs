@@ -56,6 +56,10 @@ const LOST: Backoff = Backoff::seconds(1, 300);
 /// How often a lost Service is compared with remembered answers of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
 
+/// A difference that is blocked is compared again after this: the cloud may accept the change later, such as a target whose
+/// instance was stopped. The cloud is not read for it.
+const BLOCKED: Duration = Duration::from_secs(600);
+
 /// How many steps of a plan the status page shows.
 const STEPS: usize = 10;
 
@@ -352,11 +356,8 @@ impl State {
 
     /// The members of a part.
     fn members_of(&self, part: &PartKey) -> impl Iterator<Item = (&Name, &ServiceEntry)> {
-        self.members
-            .get(part)
-            .into_iter()
-            .flatten()
-            .filter_map(|name| self.services.get_key_value(name))
+        let names = self.members.get(part).into_iter().flatten();
+        names.filter_map(|name| self.services.get_key_value(name))
     }
 
     /// Whether passes know of every Service.
@@ -365,9 +366,8 @@ impl State {
     }
 
     fn entry(&mut self, id: &ServiceId) -> Option<&mut ServiceEntry> {
-        self.services
-            .get_mut(&name(id))
-            .filter(|entry| &entry.view.id == id)
+        let entry = self.services.get_mut(&name(id))?;
+        (&entry.view.id == id).then_some(entry)
     }
 }
 
@@ -400,8 +400,11 @@ impl State {
         self.retry_discovery = None;
         for entry in self.services.values_mut() {
             if entry.again.take_if(|again| *again <= at).is_some() {
-                // Remembered answers did not help.
-                let job = Job::service((entry.lost > LOST_IN_MEMORY).then_some(at));
+                let job = match entry.lost {
+                    0 => Job::now(Cause::Nodes),
+                    // Remembered answers did not help.
+                    lost => Job::service((lost > LOST_IN_MEMORY).then_some(at)),
+                };
                 job.add_to(&mut entry.dirty);
                 job.add_to(&mut self.discovery);
             }
@@ -644,7 +647,7 @@ impl State {
         }
         let mut outputs = Vec::new();
         for member in &report.members {
-            self.member_ended(part, task, report, member, &mut outputs);
+            self.member_ended(part, task, report, (member, at), &mut outputs);
         }
         let (status, failure) = PartStatus::of(report);
         let backoff = |least| Next::Backoff { least };
@@ -728,7 +731,7 @@ impl State {
         part: &PartKey,
         task: &PartTask,
         report: &PartReport,
-        member: &MemberReport,
+        (member, at): (&MemberReport, Instant),
         outputs: &mut Vec<Output>,
     ) {
         let id = &member.service;
@@ -753,7 +756,7 @@ impl State {
                     publish(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text));
                 }
                 let updated = member.touched && was_served && task.job.cause == Cause::Nodes;
-                if updated && is_first && !entry.reported.work {
+                if updated && is_first && !entry.reported.work && entry.reported.blocked().is_none() {
                     let text = "Updated load balancer with new hosts";
                     publish(normal(id, "UpdatedLoadBalancer", text));
                 }
@@ -765,10 +768,8 @@ impl State {
             _ => {}
         }
         let services = &task.snapshot.services;
-        let view = services
-            .binary_search_by(|view| view.id.cmp(id))
-            .ok()
-            .and_then(|found| services.get(found));
+        let found = services.binary_search_by(|view| view.id.cmp(id)).ok();
+        let view = found.and_then(|found| services.get(found));
         let Some(view) = view.filter(|view| member.finished && view.asks_the_same(&entry.view)) else {
             return;
         };
@@ -776,7 +777,8 @@ impl State {
             view: Arc::clone(view),
             effects: member.effects.clone(),
         });
-        (entry.again, entry.lost) = (None, 0);
+        let blocked = entry.reported.blocked();
+        (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
         outputs.push(Output::Object(name(id)));
         if entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
             let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
@@ -787,15 +789,13 @@ impl State {
     /// Finds Services that are not served although no work runs for them. The cloud has changed since their parts
     /// were discovered.
     fn find_lost(&mut self, part: &PartKey, at: Instant) {
-        let lost: Vec<_> = self
-            .members_of(part)
-            .filter(|(_, entry)| self.is_lost(entry))
-            .map(|(name, _)| Name::clone(name))
-            .collect();
+        let lost = self.members_of(part).filter(|(_, entry)| self.is_lost(entry));
+        let lost: Vec<_> = lost.map(|(name, _)| Name::clone(name)).collect();
         for name in lost {
             if let Some(entry) = self.services.get_mut(&name) {
                 entry.lost = entry.lost.saturating_add(1);
-                entry.again.get_or_insert(at + LOST.delay(entry.lost));
+                let due = at + LOST.delay(entry.lost);
+                entry.again = Some(entry.again.map_or(due, |again| again.min(due)));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Effect, Effects, Ingress, Policy, ServiceParts, ServicePort, ServiceType},
+    load_balancer::{Blocked, Effect, Effects, Ingress, Policy, ServiceParts, ServicePort, ServiceType},
 };
 use serde_json::json;
 
@@ -799,6 +799,36 @@ fn one_that_is_not_served_though_nothing_is_under_way_is_looked_at_again() {
     fixture.tick(1);
     assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
     assert_eq!(fixture.take("lb/a").unwrap().job.after, None);
+}
+
+#[test]
+fn a_blocked_difference_is_compared_again_without_reading_the_cloud() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    let mut blocked = done("lb/a", &["a"]);
+    blocked.blocked.push(Blocked {
+        service: None,
+        field: "target server1".to_owned(),
+        observed: "absent".to_owned(),
+        desired: "present".to_owned(),
+    });
+    fixture.change(&view("a", |view| view.ports[0].port = 2));
+    fixture.discover();
+    let task = fixture.take("lb/a").unwrap();
+    fixture.conclude(&task, &blocked);
+    fixture.run(SHARED, &["a"]);
+    for reported in [&blocked, &done("lb/a", &["a"])] {
+        assert_eq!(fixture.state.due(false), Some(fixture.now + BLOCKED));
+        fixture.tick(BLOCKED.as_secs());
+        assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
+        let task = fixture.take("lb/a").unwrap();
+        assert_eq!((task.job.cause, task.job.after), (Cause::Nodes, None));
+        let events = reasons(&fixture.conclude(&task, reported).0);
+        let is_done = reported.blocked.is_empty();
+        assert_eq!(events.contains(&"UpdatedLoadBalancer"), is_done, "{events:?}");
+        fixture.run(SHARED, &["a"]);
+    }
+    assert_eq!(fixture.state.due(false), None);
 }
 
 #[test]

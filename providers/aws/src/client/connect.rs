@@ -173,9 +173,7 @@ impl Connection {
         let (variable, url) = env.first(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?;
         // As in Go, a proxy without a scheme is one of HTTP.
         let scheme = if url.contains("://") { "" } else { "http://" };
-        let bypass = env
-            .first(&["NO_PROXY", "no_proxy"])
-            .map_or("", |(_, hosts)| hosts);
+        let (_, bypass) = env.first(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
         Some((variable, format!("{scheme}{url}"), bypass))
     }
 
@@ -200,15 +198,14 @@ impl Connection {
         };
         let tls = TlsContext::builder().with_trust_store(trust).build();
         let tls = tls.map_err(|error| invalid("AWS_CA_BUNDLE", &error))?;
-        Ok(
-            Builder::new().build_with_connector_fn(move |settings, components| {
-                let mut builder = Connector::builder().proxy_config(proxy.clone());
-                builder.set_connector_settings(settings.cloned());
-                builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
-                let builder = builder.tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc));
-                builder.tls_context(tls.clone()).build()
-            }),
-        )
+        let client = Builder::new().build_with_connector_fn(move |settings, components| {
+            let mut builder = Connector::builder().proxy_config(proxy.clone());
+            builder.set_connector_settings(settings.cloned());
+            builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+            let builder = builder.tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc));
+            builder.tls_context(tls.clone()).build()
+        });
+        Ok(client)
     }
 
     /// The variables that the SDK may read.

@@ -313,9 +313,8 @@ fn instances(reservations: Option<Vec<sdk::Reservation>>) -> Result<Vec<Instance
 }
 
 fn instance(given: sdk::Instance) -> Result<Instance> {
-    let Some(id) = given.instance_id else {
-        return Err(unreadable("an instance without an id"));
-    };
+    let missing = || unreadable("an instance without an id");
+    let id = given.instance_id.ok_or_else(missing)?;
     let groups = given.security_groups.unwrap_or_default().into_iter();
     let interfaces = given.network_interfaces.unwrap_or_default().into_iter();
     Ok(Instance {

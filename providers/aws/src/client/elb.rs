@@ -2,14 +2,8 @@
 
 use std::collections::HashMap;
 
-use aws_sdk_elasticloadbalancing::types::{
-    AccessLog, BackendServerDescription, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing,
-    HealthCheck, LoadBalancerDescription,
-};
-use aws_sdk_elasticloadbalancingv2::types::{
-    IpAddressType, Listener, LoadBalancer, LoadBalancerSchemeEnum, LoadBalancerStateEnum,
-    LoadBalancerTypeEnum, ProtocolEnum, Tag, TargetGroup, TargetHealthReasonEnum,
-};
+use aws_sdk_elasticloadbalancing::types as classic;
+use aws_sdk_elasticloadbalancingv2::types as v2;
 use ccm_core::{
     Result,
     plan::objects::{Attributes, Kind as _},
@@ -74,7 +68,7 @@ impl Client {
             let reason = description.target_health.and_then(|health| health.reason);
             let target = description.target?;
             let (instance, port) = (target.id?, u16::try_from(target.port?).ok()?);
-            let stays = reason != Some(TargetHealthReasonEnum::DeregistrationInProgress);
+            let stays = reason != Some(v2::TargetHealthReasonEnum::DeregistrationInProgress);
             stays.then_some(Entry::Target { instance, port })
         });
         Ok(targets.collect())
@@ -92,7 +86,7 @@ impl Client {
     /// The tags of at most [`TAGGED`] load balancers, listeners and target groups by ARN.
     pub(crate) async fn load_balancer_tags(&self, arns: &[String]) -> Result<HashMap<String, Vec<Entry>>> {
         let reply = send!(self, LoadBalancerTags, .set_resource_arns(Some(arns.to_vec())))?;
-        let tag = |tag: Tag| Entry::tag(&tag.key.unwrap_or_default(), &tag.value.unwrap_or_default());
+        let tag = |tag: v2::Tag| Entry::tag(&tag.key.unwrap_or_default(), &tag.value.unwrap_or_default());
         let found = reply.tag_descriptions.into_iter().flatten().filter_map(|one| {
             let tags = one.tags.into_iter().flatten().map(tag);
             Some((one.resource_arn?, tags.collect()))
@@ -125,37 +119,37 @@ impl Client {
         let (log, draining) = (attributes.access_log(), attributes.connection_draining());
         let cross_zone = attributes.cross_zone_load_balancing();
         let object = object!(Kind::Classic, name, name, {
-            "cross_zone" => cross_zone.map(CrossZoneLoadBalancing::enabled),
-            "access_log" => log.map(AccessLog::enabled),
-            "access_log_bucket" => log.and_then(AccessLog::s3_bucket_name),
-            "access_log_prefix" => log.and_then(AccessLog::s3_bucket_prefix),
-            "access_log_interval" => log.and_then(AccessLog::emit_interval),
-            "draining" => draining.map(ConnectionDraining::enabled),
-            "draining_timeout" => draining.and_then(ConnectionDraining::timeout),
-            "idle_timeout" => attributes.connection_settings().map(ConnectionSettings::idle_timeout),
+            "cross_zone" => cross_zone.map(classic::CrossZoneLoadBalancing::enabled),
+            "access_log" => log.map(classic::AccessLog::enabled),
+            "access_log_bucket" => log.and_then(classic::AccessLog::s3_bucket_name),
+            "access_log_prefix" => log.and_then(classic::AccessLog::s3_bucket_prefix),
+            "access_log_interval" => log.and_then(classic::AccessLog::emit_interval),
+            "draining" => draining.map(classic::ConnectionDraining::enabled),
+            "draining_timeout" => draining.and_then(classic::ConnectionDraining::timeout),
+            "idle_timeout" => attributes.connection_settings().map(classic::ConnectionSettings::idle_timeout),
         });
         Ok(object.attributes)
     }
 }
 
-pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object> {
+pub(super) fn balancer(balancer: &v2::LoadBalancer) -> Option<Object> {
     let zones = || balancer.availability_zones().iter();
     let state = balancer.state().and_then(|state| state.code());
     let (name, arn) = (balancer.load_balancer_name()?, balancer.load_balancer_arn()?);
     Some(object!(Kind::Balancer, name, arn, {
-        "type" => balancer.r#type().map(LoadBalancerTypeEnum::as_str),
-        "scheme" => balancer.scheme().map(LoadBalancerSchemeEnum::as_str),
-        "ip_address_type" => balancer.ip_address_type().map(IpAddressType::as_str),
+        "type" => balancer.r#type().map(v2::LoadBalancerTypeEnum::as_str),
+        "scheme" => balancer.scheme().map(v2::LoadBalancerSchemeEnum::as_str),
+        "ip_address_type" => balancer.ip_address_type().map(v2::IpAddressType::as_str),
         "dns_name" => balancer.dns_name(),
-        "state" => state.map(LoadBalancerStateEnum::as_str),
+        "state" => state.map(v2::LoadBalancerStateEnum::as_str),
         "subnets" => zones().filter_map(|zone| zone.subnet_id()).collect::<Value>(),
         "zones" => zones().filter_map(|zone| zone.zone_name()).collect::<Value>(),
         "security_groups" => balancer.security_groups(),
     }))
 }
 
-pub(super) fn target_group(group: &TargetGroup) -> Option<Object> {
-    let check = group.health_check_protocol().map(ProtocolEnum::as_str);
+pub(super) fn target_group(group: &v2::TargetGroup) -> Option<Object> {
+    let check = group.health_check_protocol().map(v2::ProtocolEnum::as_str);
     // Only HTTP has them, regardless of the response.
     let is_http = check.is_some_and(|protocol| protocol.starts_with("HTTP"));
     let of_http = |text: Option<&str>| Value::from(text.filter(|_| is_http));
@@ -163,7 +157,7 @@ pub(super) fn target_group(group: &TargetGroup) -> Option<Object> {
     let (name, arn) = (group.target_group_name()?, group.target_group_arn()?);
     Some(object!(Kind::TargetGroup, name, arn, {
         "port" => group.port(),
-        "protocol" => group.protocol().map(ProtocolEnum::as_str),
+        "protocol" => group.protocol().map(v2::ProtocolEnum::as_str),
         "balancers" => group.load_balancer_arns(),
         "health_check_protocol" => check,
         "health_check_port" => group.health_check_port(),
@@ -176,8 +170,8 @@ pub(super) fn target_group(group: &TargetGroup) -> Option<Object> {
     }))
 }
 
-pub(super) fn listener(listener: &Listener) -> Option<Object> {
-    let protocol = listener.protocol().map(ProtocolEnum::as_str).unwrap_or_default();
+pub(super) fn listener(listener: &v2::Listener) -> Option<Object> {
+    let protocol = listener.protocol().map_or("", v2::ProtocolEnum::as_str);
     // Only TLS has them, regardless of the response.
     let of_tls = |text: Option<&str>| Value::from(text.filter(|_| protocol == "TLS"));
     let certificate = listener.certificates().first();
@@ -200,7 +194,7 @@ pub(super) fn listener_id(listener: &Object) -> String {
 }
 
 /// A classic load balancer and its listeners.
-fn classic_balancer(balancer: &LoadBalancerDescription) -> Vec<Object> {
+fn classic_balancer(balancer: &classic::LoadBalancerDescription) -> Vec<Object> {
     let name = balancer.load_balancer_name().unwrap_or_default();
     let descriptions = balancer.listener_descriptions().iter();
     let listeners = descriptions.filter_map(|description| {
@@ -223,19 +217,19 @@ fn classic_balancer(balancer: &LoadBalancerDescription) -> Vec<Object> {
     let instances = instances.filter_map(|instance| instance.instance_id.clone());
     let backends = balancer.backend_server_descriptions().iter();
     let proxied = backends.filter(|backend| backend.policy_names().iter().any(|name| name == PROXY_POLICY));
-    let proxied = proxied.filter_map(BackendServerDescription::instance_port);
+    let proxied = proxied.filter_map(classic::BackendServerDescription::instance_port);
     let object = object!(Kind::Classic, name, name, {
         "scheme" => balancer.scheme(),
         "dns_name" => balancer.dns_name(),
         "subnets" => balancer.subnets(),
         "security_groups" => balancer.security_groups(),
-        "health_check" => check.map(HealthCheck::target),
-        "health_check_interval" => check.map(HealthCheck::interval),
-        "health_check_timeout" => check.map(HealthCheck::timeout),
-        "healthy_threshold" => check.map(HealthCheck::healthy_threshold),
-        "unhealthy_threshold" => check.map(HealthCheck::unhealthy_threshold),
-    });
-    let object = object.entries(INSTANCES, instances.map(Entry::Name));
+        "health_check" => check.map(classic::HealthCheck::target),
+        "health_check_interval" => check.map(classic::HealthCheck::interval),
+        "health_check_timeout" => check.map(classic::HealthCheck::timeout),
+        "healthy_threshold" => check.map(classic::HealthCheck::healthy_threshold),
+        "unhealthy_threshold" => check.map(classic::HealthCheck::unhealthy_threshold),
+    })
+    .entries(INSTANCES, instances.map(Entry::Name));
     let ports = proxied.map(|port| Entry::Name(port.to_string()));
     listeners.chain([object.entries(PROXY_PORTS, ports)]).collect()
 }

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 
 use aws_sdk_ec2::types::{ResourceType, TagSpecification};
 use aws_sdk_elasticloadbalancing::types as classic;
-use aws_sdk_elasticloadbalancingv2::types::{
-    Action, ActionTypeEnum, Certificate, LoadBalancerAttribute, LoadBalancerSchemeEnum, LoadBalancerTypeEnum,
-    Matcher, ProtocolEnum, SubnetMapping, Tag, TargetDescription, TargetGroupAttribute, TargetTypeEnum,
-};
+use aws_sdk_elasticloadbalancingv2::types as v2;
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
     error::accept,
@@ -47,7 +44,8 @@ macro_rules! target_group {
             .set_health_check_timeout_seconds(number($object, "health_check_timeout"))
             .set_healthy_threshold_count(number($object, "healthy_threshold"))
             .set_unhealthy_threshold_count(number($object, "unhealthy_threshold"))
-            .set_matcher(text($object, "health_check_codes").map(|codes| Matcher::builder().http_code(codes).build())))
+            .set_matcher(text($object, "health_check_codes")
+                .map(|codes| v2::Matcher::builder().http_code(codes).build())))
     };
 }
 
@@ -78,13 +76,14 @@ impl ObjectCalls<Kind> for Sender<'_> {
             }
             Kind::TargetGroup => {
                 let reply = target_group!(client, TargetGroupCreate, object, .name(key).vpc_id(self.vpc)
-                    .target_type(TargetTypeEnum::Instance).set_protocol(protocol(object, "protocol"))
+                    .target_type(v2::TargetTypeEnum::Instance).set_protocol(protocol(object, "protocol"))
                     .set_port(number(object, "port")).set_tags(tags(object.set(TAGS))))?;
                 reply.target_groups().iter().find_map(elb::target_group)
             }
             Kind::Balancer => {
-                let reply = send!(client, LoadBalancerCreate, .name(key).r#type(LoadBalancerTypeEnum::Network)
-                    .set_scheme(internal.then_some(LoadBalancerSchemeEnum::Internal)).set_security_groups(groups())
+                let reply = send!(client, LoadBalancerCreate, .name(key).set_security_groups(groups())
+                    .r#type(v2::LoadBalancerTypeEnum::Network)
+                    .set_scheme(internal.then_some(v2::LoadBalancerSchemeEnum::Internal))
                     .set_ip_address_type(text(object, "ip_address_type").map(|text| text.as_str().into()))
                     .set_subnet_mappings(Some(mappings(object))).set_tags(tags(object.set(TAGS))))?;
                 reply.load_balancers().iter().find_map(elb::balancer)
@@ -146,9 +145,9 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 target_group!(client, TargetGroupModify, desired, .target_group_arn(id)).map(drop)
             }
             "ModifyTargetGroupAttributes" => done!(client, TargetGroupAttributesModify, .target_group_arn(id)
-                .set_attributes(key_values!(TargetGroupAttribute, values()))),
+                .set_attributes(key_values!(v2::TargetGroupAttribute, values()))),
             "ModifyLoadBalancerAttributes" => done!(client, LoadBalancerAttributesModify,
-                .load_balancer_arn(id).set_attributes(key_values!(LoadBalancerAttribute, values()))),
+                .load_balancer_arn(id).set_attributes(key_values!(v2::LoadBalancerAttribute, values()))),
             "SetSecurityGroups" => done!(client, SecurityGroupsSet, .load_balancer_arn(id)
                 .set_security_groups(groups())),
             "SetSubnets" => done!(client, SubnetsSet, .load_balancer_arn(id)
@@ -255,8 +254,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
 impl Sender<'_> {
     /// Adds rules. If a rule exists with another description, only its description is updated.
     async fn add_rules(&self, group: &Object, entries: &[Entry]) -> Result<()> {
-        let known = group.set(RULES).iter().filter_map(Entry::rule);
-        let known: Vec<_> = known.map(Rule::tuple).collect();
+        let known: Vec<_> = rules(group.set(RULES)).into_iter().map(Rule::tuple).collect();
         let is_known = |rule: &&Rule| known.contains(&rule.tuple());
         let (described, new): (Vec<&Rule>, Vec<&Rule>) = rules(entries).into_iter().partition(is_known);
         let (client, id) = (&self.client, group.id.as_str());
@@ -346,26 +344,26 @@ fn port(text: &str) -> i32 {
     text.parse().unwrap_or_default()
 }
 
-fn protocol(object: &Object, name: &str) -> Option<ProtocolEnum> {
-    text(object, name).map(|text| ProtocolEnum::from(text.as_str()))
+fn protocol(object: &Object, name: &str) -> Option<v2::ProtocolEnum> {
+    text(object, name).map(|text| v2::ProtocolEnum::from(text.as_str()))
 }
 
-fn certificate(arn: String) -> Certificate {
-    Certificate::builder().certificate_arn(arn).build()
+fn certificate(arn: String) -> v2::Certificate {
+    v2::Certificate::builder().certificate_arn(arn).build()
 }
 
-fn certificates(entries: &[Entry]) -> Option<Vec<Certificate>> {
+fn certificates(entries: &[Entry]) -> Option<Vec<v2::Certificate>> {
     let names = entries.iter().map(ToString::to_string);
     Some(names.map(certificate).collect())
 }
 
 /// The subnets of a new load balancer with the addresses in them.
-fn mappings(object: &Object) -> Vec<SubnetMapping> {
+fn mappings(object: &Object) -> Vec<v2::SubnetMapping> {
     let allocations: Vec<_> = texts(object, "eip_allocations");
     let addresses: Vec<_> = texts(object, "private_addresses");
     let subnets = object.texts("subnets").into_iter().enumerate();
     let mappings = subnets.map(|(at, subnet)| {
-        let mapping = SubnetMapping::builder().subnet_id(subnet);
+        let mapping = v2::SubnetMapping::builder().subnet_id(subnet);
         let mapping = mapping.set_allocation_id(allocations.get(at).cloned());
         let mapping = mapping.set_private_ipv4_address(addresses.get(at).cloned());
         mapping.build()
@@ -373,15 +371,15 @@ fn mappings(object: &Object) -> Vec<SubnetMapping> {
     mappings.collect()
 }
 
-fn forward(target_group: &str) -> Action {
-    let action = Action::builder().r#type(ActionTypeEnum::Forward);
+fn forward(target_group: &str) -> v2::Action {
+    let action = v2::Action::builder().r#type(v2::ActionTypeEnum::Forward);
     action.target_group_arn(target_group).build()
 }
 
-fn targets(entries: &[Entry]) -> Option<Vec<TargetDescription>> {
+fn targets(entries: &[Entry]) -> Option<Vec<v2::TargetDescription>> {
     let target = |entry: &Entry| match entry {
         Entry::Target { instance, port } => {
-            let target = TargetDescription::builder().id(instance);
+            let target = v2::TargetDescription::builder().id(instance);
             Some(target.port((*port).into()).build())
         }
         _ => None,
@@ -395,8 +393,8 @@ fn instances(entries: &[Entry]) -> Option<Vec<classic::Instance>> {
     Some(ids.map(instance).collect())
 }
 
-fn tags(entries: &[Entry]) -> Option<Vec<Tag>> {
-    key_values!(Tag, pairs(entries))
+fn tags(entries: &[Entry]) -> Option<Vec<v2::Tag>> {
+    key_values!(v2::Tag, pairs(entries))
 }
 
 fn classic_tags(entries: &[Entry]) -> Option<Vec<classic::Tag>> {

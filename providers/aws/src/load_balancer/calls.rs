@@ -40,6 +40,8 @@ use crate::{
 const NETWORK_AGE: Duration = Duration::from_secs(300);
 /// Subnets are read again after this if a Service waits for one.
 const MISSING_AGE: Duration = Duration::from_secs(5);
+/// A target or rule that AWS refused is tried again after this.
+const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// The wait until an object is not in use.
 const IN_USE: Duration = Duration::from_secs(2);
 
@@ -56,8 +58,8 @@ struct State {
     first_observed: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
     /// The security groups of nodes that get rules.
     node_groups: BTreeSet<String>,
-    /// Rules that a full security group refused, and the time of the refusal.
-    refused: Option<(Instant, Vec<Refused<Kind>>)>,
+    /// Rules that a full security group refused.
+    refused: Vec<Refused<Kind>>,
 }
 
 /// The calls.
@@ -104,10 +106,10 @@ impl Calls {
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
         let mut observed = self.observed(groups);
-        let refused = self.state.lock().refused.clone();
-        if let Some((_, refused)) = refused.filter(|(since, _)| read.freshness.allows(*since)) {
-            observed.objects.refused = refused;
-        }
+        let state = self.state.lock();
+        let refused = state.refused.iter().filter(|refused| is_recent(refused));
+        let refused = refused.filter(|refused| read.freshness.allows(refused.since));
+        observed.objects.refused = refused.cloned().collect();
         Ok(observed)
     }
 
@@ -121,8 +123,9 @@ impl Calls {
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
             // Removed entries free space in the group.
-            let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
-            state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
+            let is_full = matches!(change.action, Action::Add(..));
+            let refused = after.refused.iter().filter(|_| is_full);
+            state.refused = refused.cloned().collect();
         }
         if after.all.is_empty() {
             state.parts.remove(key);
@@ -144,8 +147,7 @@ impl Calls {
             let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
             let refs: Vec<_> = refs.iter().filter_map(Entry::rule).collect();
             if !refs.is_empty() {
-                let revoked = client.revoke(&group.id, &refs).await;
-                accept(revoked, ErrorKind::NotFound, ())?;
+                accept(client.revoke(&group.id, &refs).await, ErrorKind::NotFound, ())?;
                 self.listings.set_rules(&group.id, rest.into());
             }
         }
@@ -167,11 +169,7 @@ impl Calls {
     }
 
     /// The subnets of a Service's load balancer, or why none qualifies.
-    async fn subnets(
-        &self,
-        service: &ServiceView,
-        priority: Priority,
-    ) -> Result<Result<Vec<Subnet>, String>> {
+    async fn subnets(&self, service: &ServiceView, priority: Priority) -> Result<subnets::Chosen> {
         let spec = Spec::read(service, &self.settings, Flavor::Network);
         let choose = |network: &Network| match spec.subnets.as_slice() {
             [] => subnets::discovered(network, spec.internal, &self.nodes.site),
@@ -182,13 +180,13 @@ impl Calls {
             found = choose(&*self.listings.network(MISSING_AGE, priority).await?);
         }
         let is_network = Flavor::of(service, &self.settings) == Flavor::Network;
-        Ok(
-            found.and_then(|subnets| match spec.wrong_addresses(subnets.len()) {
-                Some(problem) if is_network => Err(problem),
-                _ => Ok(subnets),
-            }),
-        )
+        let problem = found.iter().find_map(|all| spec.wrong_addresses(all.len()));
+        Ok(problem.filter(|_| is_network).map_or(found, Err))
     }
+}
+
+fn is_recent(refused: &Refused<Kind>) -> bool {
+    refused.since.elapsed() < REFUSED_AGE
 }
 
 /// One read of a load balancer with everything that only it uses.
@@ -379,9 +377,10 @@ impl PartCloud<Model> for Calls {
             return self.node_rules(read).await;
         };
         let began = Instant::now();
-        if let Some((began, known)) = self.state.lock().parts.get(key)
+        if let Some((began, known)) = self.state.lock().parts.get_mut(key)
             && read.freshness.allows(*began)
         {
+            known.objects.refused.retain(is_recent);
             return Ok(known.clone());
         }
         let stays = PartMember::staying(members).next().is_some();

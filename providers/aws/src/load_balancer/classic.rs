@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use ccm_core::{
-    load_balancer::{AnnotationReader, Protocol, ServiceView},
+    load_balancer::{AnnotationReader, Protocol, ServicePort, ServiceView},
     plan::objects::Attributes,
 };
 
 use super::{
     annotations as a,
     desired::Builder,
-    kinds::{Entry, INSTANCES, Kind, Object, PROXY_PORTS},
+    kinds::{Entry, Kind, Object, PROXY_PORTS},
     names,
     ports::PortSpec,
     settings::LoadBalancing,
@@ -36,32 +36,28 @@ impl Spec {
         self.extra_groups = reader.texts(a::EXTRA_SECURITY_GROUPS);
         self.ports = self.classic_ports(service, reader);
         let policy = reader.given(a::SSL_POLICY);
-        let policy = policy.map(|policy| format!("{SSL_POLICY_PREFIX}{policy}"));
-        self.listener
-            .extend(policy.map(|policy| ("policy", policy.into())));
+        let policy = policy.map(|policy| ("policy", format!("{SSL_POLICY_PREFIX}{policy}").into()));
+        self.listener.extend(policy);
         self.balancer = balancer_attributes(reader);
         self.balancer.extend(self.health_check(service, settings, reader));
     }
 
     fn classic_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
         let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase();
-        let (secure, plain) = match backend.as_str() {
+        let is_known = ["", "tcp", "ssl", "http", "https"].contains(&&*backend);
+        if !is_known && !self.certificates.is_empty() {
+            let problem = format!("{backend:?} is not one of tcp, ssl, http, https");
+            reader.refuse(a::BACKEND_PROTOCOL, problem);
+        }
+        let (secure, plain) = match &*backend {
             "http" => (["HTTPS", "HTTP"], ["HTTP"; 2]),
             "https" => (["HTTPS"; 2], ["TCP"; 2]),
             "ssl" => (["SSL"; 2], ["TCP"; 2]),
-            "" | "tcp" => (["SSL", "TCP"], ["TCP"; 2]),
-            _ => {
-                if !self.certificates.is_empty() {
-                    let problem = format!("{backend:?} is not one of tcp, ssl, http, https");
-                    reader.refuse(a::BACKEND_PROTOCOL, problem);
-                }
-                (["SSL", "TCP"], ["TCP"; 2])
-            }
+            _ => (["SSL", "TCP"], ["TCP"; 2]),
         };
-        for port in &service.ports {
-            if port.protocol != Protocol::Tcp {
-                let (number, protocol) = (port.port, port.protocol);
-                let problem = format!("port {number}: a classic load balancer does not support {protocol}");
+        for ServicePort { port, protocol, .. } in &service.ports {
+            if *protocol != Protocol::Tcp {
+                let problem = format!("port {port}: a classic load balancer does not support {protocol}");
                 reader.refuse_spec("ports", problem);
             }
         }
@@ -138,14 +134,11 @@ impl Builder<'_> {
         let name = names::balancer(id);
         let service = names::service_tag(id);
         let about = format!("Security group for Kubernetes ELB {name} ({service})");
-        let (mut balancer, group) = self.balancer(Kind::Classic, names::classic_group(&name), &about);
-        if let Some(instances) = self.instances {
-            balancer = balancer.entries(INSTANCES, instances.iter().cloned().map(Entry::Name));
-        }
+        let (balancer, group) = self.balancer(Kind::Classic, names::classic_group(&name), &about);
         let ports = spec.ports.iter().filter(|_| spec.proxy_protocol);
         let ports: BTreeSet<_> = ports.map(|port| port.node_port).collect();
         let ports = ports.iter().map(|port| Entry::Name(port.to_string()));
-        balancer = balancer.entries(PROXY_PORTS, ports);
+        let balancer = balancer.entries(PROXY_PORTS, ports);
         let listeners = spec.ports.iter().map(|port| {
             self.listener(Kind::ClassicListener, port)
                 .with("instance_protocol", port.target_protocol)

@@ -1,6 +1,9 @@
 //! The desired state of a load balancer, and the plan from the observed state to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ccm_core::{
     load_balancer::{Blocked, ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView},
@@ -27,7 +30,7 @@ use crate::{
 /// The desired state of a load balancer. By default it is left unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct DesiredBalancer {
-    /// All objects; `None`: only their targets follow the nodes.
+    /// All objects, without their targets; `None`: they stay unchanged, except for their targets.
     pub(crate) objects: Option<Vec<Object>>,
     /// The target instances; `None`: targets stay unchanged.
     pub(crate) instances: Option<BTreeSet<String>>,
@@ -59,7 +62,7 @@ impl Observed {
     }
 }
 
-/// Builds the objects of a Service.
+/// Builds the objects of a Service, without their targets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Builder<'a> {
     pub(crate) model: &'a Model,
@@ -68,7 +71,6 @@ pub(crate) struct Builder<'a> {
     pub(crate) spec: &'a Spec,
     /// The subnets of a new load balancer.
     pub(crate) subnets: &'a [Subnet],
-    pub(crate) instances: Option<&'a BTreeSet<String>>,
 }
 
 impl Builder<'_> {
@@ -157,10 +159,7 @@ impl Builder<'_> {
         let group = self.object(Kind::TargetGroup, name).with("port", port.node_port);
         let mut group = group.with("protocol", port.target_protocol);
         group.attributes.extend(self.spec.target_group.clone());
-        match self.instances {
-            Some(instances) => group.entries(TARGETS, targets(instances, port.node_port)),
-            None => group,
-        }
+        group
     }
 
     fn network_listener(&self, group: String, port: &PortSpec) -> Object {
@@ -175,13 +174,6 @@ impl Builder<'_> {
             listener
         }
     }
-}
-
-fn targets(instances: &BTreeSet<String>, port: u16) -> impl Iterator<Item = Entry> {
-    instances.iter().map(move |instance| Entry::Target {
-        instance: instance.clone(),
-        port,
-    })
 }
 
 /// Whether an object has this cluster's ownership tag.
@@ -215,9 +207,13 @@ impl DesiredBalancer {
     /// The plan from the observed to the desired state.
     pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
         let objects = &observed.objects;
-        let Some(desired) = &self.objects else {
-            return diff(self.with_current_targets(objects), observed, false);
+        let Some(mut desired) = self.objects.clone() else {
+            let unchanged = objects.all.iter().map(|object| self.unchanged(object));
+            return diff(unchanged.collect(), observed, false);
         };
+        for object in &mut desired {
+            object.sets.extend(self.targets(object));
+        }
         let (desired, without_groups) = self.adapted(desired, observed);
         let mut full = diff(desired.clone(), observed, true);
         full.blocked.extend(without_groups);
@@ -244,29 +240,28 @@ impl DesiredBalancer {
         limited
     }
 
-    /// An observed object that is left unchanged.
+    /// An observed object that is left unchanged, except for its targets.
     fn unchanged(&self, object: &Object) -> Object {
         let mut same = Object::new(object.kind, object.key.clone());
         (same.parent, same.if_present) = (object.parent.clone(), true);
         same.service.clone_from(&self.service);
+        same.sets.extend(self.targets(object));
         same
     }
 
-    /// The observed objects with the current instances.
-    fn with_current_targets(&self, observed: &Objects) -> Vec<Object> {
-        let update = |object: &Object| {
-            let same = self.unchanged(object);
-            let Some(instances) = &self.instances else {
-                return same;
-            };
-            let port = object.attributes.get("port").and_then(Value::as_u64);
-            match (object.kind, port.and_then(|port| u16::try_from(port).ok())) {
-                (Kind::TargetGroup, Some(port)) => same.entries(TARGETS, targets(instances, port)),
-                (Kind::Classic, _) => same.entries(INSTANCES, instances.iter().cloned().map(Entry::Name)),
-                _ => same,
+    /// The current instances as the set of an object's targets; `None`: it has no targets, or they stay unchanged.
+    fn targets(&self, object: &Object) -> Option<(&'static str, Arc<[Entry]>)> {
+        let instances = self.instances.as_ref()?.iter().cloned();
+        match object.kind {
+            Kind::Classic => Some((INSTANCES, instances.map(Entry::Name).collect())),
+            Kind::TargetGroup => {
+                let port = object.attributes.get("port").and_then(Value::as_u64)?;
+                let port = u16::try_from(port).ok()?;
+                let target = |instance| Entry::Target { instance, port };
+                Some((TARGETS, instances.map(target).collect()))
             }
-        };
-        observed.all.iter().map(update).collect()
+            _ => None,
+        }
     }
 
     /// Drops the security groups of a load balancer that was created without any, since AWS cannot add them.
@@ -287,8 +282,7 @@ impl DesiredBalancer {
     }
 
     /// The desired objects as far as the existing load balancer supports them, and what is blocked.
-    fn adapted(&self, desired: &[Object], observed: &Observed) -> (Vec<Object>, Option<Blocked>) {
-        let mut desired = desired.to_vec();
+    fn adapted(&self, mut desired: Vec<Object>, observed: &Observed) -> (Vec<Object>, Option<Blocked>) {
         let Some(root) = observed.balancer() else {
             return (desired, None);
         };

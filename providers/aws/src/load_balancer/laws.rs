@@ -16,17 +16,14 @@ use serde_json::Value;
 use super::{
     annotations as a,
     desired::{Observed, foreign, is_owner_tag},
-    kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, RULES, Rule, TAGS, tag_map},
+    kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, RULES, Rule, TAGS},
     names,
     part::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
     settings::{Flavor, LoadBalancing},
     spec::{self, Spec},
     subnets,
 };
-use crate::{
-    client::ec2::Subnet,
-    cluster::{Cluster, SERVICE_NAME},
-};
+use crate::{client::ec2::Subnet, cluster};
 
 /// The value of `--cluster-name`.
 const CLUSTER: &str = "parity";
@@ -75,19 +72,16 @@ fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
         ..LoadBalancing::default()
     };
     let (settings, id, legacy) = (Arc::new(settings), "c".to_owned(), false);
-    let cluster = Cluster { id, legacy };
+    let cluster = cluster::Cluster { id, legacy };
     Model { settings, cluster }
 }
 
 /// The name of the load balancer of the Service that an object is for.
 fn balancer_of(object: &Object) -> Option<String> {
-    let tag = tag_map(object).remove(SERVICE_NAME).unwrap_or_default();
-    let is_for = |id: &ServiceId| match object.kind {
-        Kind::Group => {
-            let classic = names::classic_group(&names::balancer(id));
-            [names::group(CLUSTER, id), classic].contains(&object.key)
-        }
-        _ => tag == names::service_tag(id),
+    let is_for = |id: &ServiceId| {
+        let classic = names::classic_group(&names::balancer(id));
+        let tag = Entry::tag(cluster::SERVICE_NAME, &names::service_tag(id));
+        [names::group(CLUSTER, id), classic].contains(&object.key) || object.set(TAGS).contains(&tag)
     };
     let service = (0..SERVICES).map(service_id).find(is_for);
     service.map(|id| names::balancer(&id))
@@ -105,9 +99,8 @@ fn is_of(root: &Object, key: &Key) -> bool {
 fn drop_tls(object: &mut Object) {
     if object.kind == Kind::Listener && object.text("protocol") != "TLS" {
         object.sets.remove(CERTIFICATES);
-        for name in ["certificate", "ssl_policy", "alpn_policy"] {
-            object.attributes.remove(name);
-        }
+        let attributes = &mut object.attributes;
+        attributes.retain(|name, _| !["certificate", "ssl_policy", "alpn_policy"].contains(name));
     }
 }
 
@@ -122,15 +115,13 @@ fn own(objects: Vec<&mut Object>, number: usize, tag: Option<&ClusterTag>) {
     }
 }
 
-fn network() -> Vec<Subnet> {
-    let subnets = [("a", "10.0.0.0/24"), ("b", "10.0.1.0/24"), ("c", "10.0.2.0/24")];
-    let subnets = subnets.map(|(zone, cidr)| Subnet {
+fn network() -> [Subnet; 3] {
+    [("a", "10.0.0.0/24"), ("b", "10.0.1.0/24"), ("c", "10.0.2.0/24")].map(|(zone, cidr)| Subnet {
         id: format!("subnet-{zone}"),
         zone: format!("zone-{zone}"),
         cidrs: vec![cidr.to_owned()],
         ..Subnet::default()
-    });
-    subnets.to_vec()
+    })
 }
 
 impl Lawful for Model {
@@ -153,8 +144,7 @@ impl Lawful for Model {
             Setting::choices(key, values, is_visible || is_managed_group)
         });
         let local = Setting::field(|service| {
-            service.external_policy = Policy::Local;
-            service.health_check_node_port = 32000;
+            (service.external_policy, service.health_check_node_port) = (Policy::Local, 32000);
         });
         let fields = [vec![Setting::source_ranges()], vec![local]];
         let ports = [(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Udp, 443)];
@@ -172,11 +162,10 @@ impl Lawful for Model {
         let is_editable = |object: &Object| object.kind != Kind::Group && balancer_of(object).is_some();
         let mut edits = ObjectEdits::new(|truth| truth, is_editable).edits("object of Service");
         let all = ObjectEdits::new(|truth| truth, |_| true);
+        let give = |all: Vec<&mut Object>, number| own(all, number, Some(&other_cluster_tag()));
         edits.extend([
             all.edit_all("remove ownership tags", |all, number| own(all, number, None)),
-            all.edit_all("give to another cluster", |all, number| {
-                own(all, number, Some(&other_cluster_tag()));
-            }),
+            all.edit_all("give to another cluster", give),
             all.edit_all("revoke rule", |objects, number| {
                 let is_ours = |entry: &Entry| entry.rule().is_some_and(|rule| rule.description != BY_HAND);
                 for object in objects {
@@ -202,22 +191,18 @@ impl Lawful for Model {
         truth.of_mut(Kind::Listener).for_each(drop_tls);
         // AWS does not delete a security group that rules refer to, and the calls revoke them first.
         let groups: BTreeSet<_> = truth.of(Kind::Group).map(|group| group.key.clone()).collect();
-        let is_dangling =
-            |source: &String| source.starts_with(&names::classic_group("")) && !groups.contains(source);
-        for nodes in truth.of_mut(Kind::NodeGroup) {
-            edit_set(nodes, RULES, |rules| {
-                rules.retain(|entry| !entry.rule().is_some_and(|rule| is_dangling(&rule.source)));
-            });
-        }
+        let exists = |source: &String| !source.starts_with(names::CLASSIC_GROUP) || groups.contains(source);
+        let stays = |entry: &Entry| entry.rule().is_some_and(|rule| exists(&rule.source));
+        let nodes = truth.of_mut(Kind::NodeGroup);
+        nodes.for_each(|group| edit_set(group, RULES, |rules| rules.retain(stays)));
     }
 
     fn directory(&self, truth: &Self::Truth) -> Directory {
         let balancers = truth.of(Kind::Balancer).chain(truth.of(Kind::Classic));
         let balancers = balancers.filter(|object| balancer_of(object).is_some()).cloned();
         let groups = truth.of(Kind::Group).chain(truth.of(Kind::NodeGroup));
-        let listeners = truth.of(Kind::Listener);
-        let used: BTreeSet<_> = listeners.map(|listener| listener.text("target_group")).collect();
-        let is_unused = |group: &&Object| !used.contains(&*group.key);
+        let used = || truth.of(Kind::Listener).map(|one| one.text("target_group"));
+        let is_unused = |group: &&Object| !used().any(|name| name == group.key);
         let unused = truth.of(Kind::TargetGroup).filter(is_unused);
         Directory::new(balancers, groups, unused.cloned().collect())
     }
@@ -236,9 +221,8 @@ impl Lawful for Model {
                 names => subnets::named(names, &network).unwrap(),
             };
             inputs.subnets.insert(service.id.clone(), subnets);
-            if service.annotation(CHANGED).is_some() {
-                inputs.changed.insert(service.id.clone());
-            }
+            let changed = service.annotation(CHANGED).map(|_| service.id.clone());
+            inputs.changed.extend(changed);
             let choose = |instance| (instance, NodeGroup::choose(vec![NODES.to_owned()], |_| true, ""));
             let instances = spec::instances(service, cluster).into_iter().flatten();
             inputs.groups.extend(instances.map(choose));
@@ -281,7 +265,7 @@ impl Lawful for Model {
         picture.extend(rules.filter_map(Entry::rule).map(|rule| {
             // Several load balancers may need one rule for their health checks.
             let client = rule.balancer().filter(|_| rule.description.contains("client="));
-            let group = rule.source.strip_prefix(&names::classic_group(""));
+            let group = rule.source.strip_prefix(names::CLASSIC_GROUP);
             let owner = client.or(group).map_or(Owner::Cluster, Owner::service);
             let owner = owner.foreign_if(rule.description == BY_HAND);
             Line::exact(format!("{:?} to nodes", rule.tuple()), &owner)

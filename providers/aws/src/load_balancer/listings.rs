@@ -153,10 +153,8 @@ impl Listings {
     pub(super) async fn get(&self, read: ReadOptions) -> Result<Snapshot> {
         let Nodes { api, site, .. } = &self.nodes;
         let load = || list(api.at(read.priority), Arc::clone(site));
-        self.objects
-            .get(None, read.freshness, read.priority, load)
-            .await
-            .map(Snapshot)
+        let listing = self.objects.get(None, read.freshness, read.priority, load);
+        Ok(Snapshot(listing.await?))
     }
 
     /// Subnets and route tables, not older than this.

@@ -63,7 +63,6 @@ impl Model {
 
     fn balancer(&self, member: &PartMember, cluster: &ClusterView, inputs: &Inputs) -> DesiredBalancer {
         let service = &member.service;
-        let instances = spec::instances(service, cluster);
         let flavor = self.flavor(service, inputs);
         let spec = Spec::read(service, &self.settings, flavor);
         let subnets = inputs.subnets.get(&service.id).cloned().unwrap_or_default();
@@ -73,7 +72,6 @@ impl Model {
             service,
             spec: &spec,
             subnets: &subnets,
-            instances: instances.as_ref(),
         };
         let objects = match (&member.membership, flavor) {
             (Membership::Frozen(_), _) => None,
@@ -87,7 +85,7 @@ impl Model {
             changed: inputs.changed.contains(&service.id),
             tag: cluster.ownership_tag.clone(),
             service: Some(service.id.clone()),
-            instances: instances.filter(|_| member.follows_nodes()),
+            instances: spec::instances(service, cluster).filter(|_| member.follows_nodes()),
         }
     }
 }

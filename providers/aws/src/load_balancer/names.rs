@@ -22,9 +22,12 @@ pub(crate) fn is_hostname_of(hostname: &str, service: &ServiceId) -> bool {
 /// The description of the security group of a network load balancer.
 pub(crate) const MANAGED: &str = "[k8s] Managed SecurityGroup for LoadBalancer";
 
+/// The prefix of the names of security groups of classic load balancers.
+pub(crate) const CLASSIC_GROUP: &str = "k8s-elb-";
+
 /// The security group of a classic load balancer.
 pub(crate) fn classic_group(balancer: &str) -> String {
-    format!("k8s-elb-{balancer}")
+    format!("{CLASSIC_GROUP}{balancer}")
 }
 
 /// The security group of a network load balancer. `cluster` is `--cluster-name`.

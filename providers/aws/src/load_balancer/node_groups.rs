@@ -131,9 +131,8 @@ fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> 
         // The requested groups, not the observed ones: a rule from a named group would not be removed later.
         let named = named_source(model, member);
         let sources = named.into_iter().chain(facts.own_source.clone());
-        return sources
-            .map(|source| Rule::new("-1", (-1, -1), &source, ""))
-            .collect();
+        let rule = |source: String| Rule::new("-1", (-1, -1), &source, "");
+        return sources.map(rule).collect();
     }
     let spec = Spec::read(&member.service, &model.settings, Flavor::Network);
     let name = names::balancer(&member.service.id);

@@ -125,11 +125,11 @@ impl Directory {
             rule_owners: BTreeMap::new(),
         };
         let groups = || directory.groups.values();
-        let names: BTreeMap<_, _> = groups().map(|group| (&*group.id, &*group.key)).collect();
+        let keys: BTreeMap<_, _> = groups().map(|group| (&*group.id, &*group.key)).collect();
         let owners = groups().flat_map(|group| {
             let rules = group.set(RULES).iter().filter_map(Entry::rule);
             let named = rules.filter_map(|rule| {
-                let source = || names.get(rule.source.as_str())?.strip_prefix("k8s-elb-");
+                let source = || keys.get(&*rule.source)?.strip_prefix(names::CLASSIC_GROUP);
                 let from_group = || rule.is_from_group().then(source).flatten();
                 rule.balancer().or_else(from_group)
             });

@@ -126,9 +126,8 @@ impl Spec {
             SourceRanges::all(None)
         });
         let tags = reader.map(a::TAGS).into_iter().flatten();
-        let proxy_protocol = reader.unless_empty(a::PROXY_PROTOCOL);
-        let proxy_protocol =
-            proxy_protocol.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
+        let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
+        let proxy = proxy.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
         let certificates = reader.texts(a::CERTIFICATES);
         Self {
             internal: scheme.map_or_else(is_internal, |scheme| scheme == "internal"),
@@ -144,7 +143,7 @@ impl Spec {
             dual_stack,
             listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
             certificates,
-            proxy_protocol: proxy_protocol.is_some(),
+            proxy_protocol: proxy.is_some(),
             ..Self::default()
         }
     }
@@ -169,8 +168,8 @@ impl Spec {
             reader.refuse_spec("ipFamilies", problem);
         }
         let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &ALPN_POLICIES);
-        let ssl_policy = reader.given(a::SSL_POLICY);
         self.listener.insert("alpn_policy", alpn_policy.into());
+        let ssl_policy = reader.given(a::SSL_POLICY);
         let ssl_policy = ssl_policy.map(|policy| ("ssl_policy", policy.into()));
         self.listener.extend(ssl_policy);
         self.balancer = balancer_attributes(reader);

@@ -9,11 +9,14 @@ use crate::{
     site::Site,
 };
 
+/// The subnets of a load balancer, or why there are none.
+pub(crate) type Chosen = Result<Vec<Subnet>, String>;
+
 /// The subnets that an annotation names: first those by ID, then those by the tag `Name`.
 ///
 /// # Errors
 /// A name without a subnet, or with several.
-pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Subnet>, String> {
+pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Chosen {
     let is_id = |name: &&String| name.starts_with("subnet-");
     let (ids, others): (Vec<_>, Vec<_>) = names.iter().partition(is_id);
     let mut chosen = Vec::new();
@@ -33,7 +36,7 @@ pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Subnet>,
 ///
 /// # Errors
 /// No subnet qualifies, or a subnet has no route table.
-pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Result<Vec<Subnet>, String> {
+pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Chosen {
     let Site { region, cluster, .. } = site;
     let subnets = network.subnets.iter();
     let is_usable = |subnet: &&Subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags);

@@ -1,11 +1,14 @@
 //! The life cycle of network load balancers.
 
+use std::time::Duration;
+
 use ccm_core::load_balancer::Protocol;
 use ccm_testbed::{
     observe::assert_has,
     proxy::{Action, Rule, aws_refusal},
 };
 use serde_json::{Value, json};
+use tokio::time::{advance, pause, resume};
 
 use crate::stage::{NLB, Stage};
 
@@ -348,6 +351,18 @@ async fn an_instance_that_cannot_be_a_target_does_not_block_others() {
     assert_has(&blocked, &["InvalidTarget"]);
     assert!(ids.iter().all(|id| blocked.contains(id)), "{ids:?}: {blocked}");
     assert!(!stage.service("web").ingress.is_empty());
+    // An instance that runs again is registered after some minutes.
+    stage
+        .call("ec2", "start_instances", json!({"InstanceIds": [ids[0]]}))
+        .await;
+    assert_eq!(stage.settle().await, NOTHING);
+    pause();
+    advance(Duration::from_secs(600)).await;
+    resume();
+    stage.settle().await;
+    let group = only(&stage, "target_groups").await;
+    assert_eq!(group["targets"].as_array().unwrap().len(), 3);
+    assert!(!format!("{:?}", stage.blocked()).contains(&ids[0]));
 }
 
 #[tokio::test]

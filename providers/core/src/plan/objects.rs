@@ -34,6 +34,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 pub use self::{
     diff::{Desired, SetDifference},
@@ -456,6 +457,9 @@ pub struct Refused<K: Kind> {
     pub entry: K::Entry,
     /// The reason.
     pub reason: String,
+    /// The time of the refusal. A provider that remembers observed objects forgets it after some minutes, so that the entry is
+    /// tried again.
+    pub since: Instant,
 }
 
 /// One change of a part.
@@ -606,6 +610,7 @@ impl<K: Kind> Objects<K> {
                 set: set.name,
                 entry: entry.clone(),
                 reason: reason.clone(),
+                since: Instant::now(),
             }));
         let Some(object) = self.get_mut(change.kind, &change.key) else {
             return;

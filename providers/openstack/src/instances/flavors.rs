@@ -61,9 +61,8 @@ impl Flavors {
             let OneFlavor { flavor } = api.get(&get, priority).await?;
             Ok(flavor.name)
         };
-        self.names
-            .get(id.to_owned(), Freshness::AtMost(KEPT), priority, load)
-            .await
+        let age = Freshness::AtMost(KEPT);
+        self.names.get(id.to_owned(), age, priority, load).await
     }
 
     /// Reads the server without the microversion: only then does its record have the flavor's ID.
@@ -78,8 +77,7 @@ impl Flavors {
                     .with_context("server", owned)
             })
         };
-        self.ids
-            .get(name.to_owned(), Freshness::AtMost(KEPT), priority, load)
-            .await
+        let age = Freshness::AtMost(KEPT);
+        self.ids.get(name.to_owned(), age, priority, load).await
     }
 }

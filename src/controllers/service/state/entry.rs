@@ -42,7 +42,7 @@ pub(super) struct ServiceEntry {
     pub(super) reported: Reported,
     /// The last write of the object.
     pub(super) written: Option<Written>,
-    /// If it is not served and no work runs for it: when it is compared again.
+    /// If it is not served and no work runs for it, or if a difference is blocked: when it is compared again.
     pub(super) again: Option<Instant>,
     /// How many times in a row that was so.
     pub(super) lost: u32,

@@ -105,10 +105,8 @@ impl Reads {
             let states = states.into_iter().map(|one| (one.id, one.state));
             Ok(states.collect::<HashMap<_, _>>())
         };
-        let states = self
-            .states
-            .get((), Freshness::After(since), priority, read)
-            .await?;
+        let fresh = Freshness::After(since);
+        let states = self.states.get((), fresh, priority, read).await?;
         match states.get(id) {
             Some(state) => Ok(self.update_state(id, state.clone())),
             // A listing alone never proves that the load balancer was deleted.

@@ -69,14 +69,8 @@ impl Discovery {
     pub(crate) async fn subnets_of(&self, network: &str, priority: Priority) -> Result<Arc<Vec<Subnet>>> {
         let empty = |subnets: &Vec<Subnet>| subnets.is_empty();
         let (api, id) = (self.api.clone(), network.to_owned());
-        kept(
-            &self.subnets,
-            network.to_owned(),
-            priority,
-            empty,
-            move || async move { api.list(&[("network_id", id.as_str())], priority).await },
-        )
-        .await
+        let load = move || async move { api.list(&[("network_id", id.as_str())], priority).await };
+        kept(&self.subnets, network.to_owned(), priority, empty, load).await
     }
 
     /// A subnet; `None` if no subnet with this ID exists or is visible.
@@ -85,14 +79,8 @@ impl Discovery {
     /// If it cannot be read.
     pub(crate) async fn subnet(&self, id: &str, priority: Priority) -> Result<Arc<Option<Subnet>>> {
         let (api, owned) = (self.api.clone(), id.to_owned());
-        kept(
-            &self.subnet,
-            id.to_owned(),
-            priority,
-            Option::is_none,
-            move || async move { api.find(Op::SubnetGet, &owned, priority).await },
-        )
-        .await
+        let load = move || async move { api.find(Op::SubnetGet, &owned, priority).await };
+        kept(&self.subnet, id.to_owned(), priority, Option::is_none, load).await
     }
 
     /// The external network for floating IPs of Services that name none: the first one with an IPv4 subnet or a hidden
@@ -172,7 +160,6 @@ where
     {
         return Ok(value);
     }
-    cache
-        .get(key, Freshness::AtMost(EMPTY_MAX_AGE), priority, load)
-        .await
+    let age = Freshness::AtMost(EMPTY_MAX_AGE);
+    cache.get(key, age, priority, load).await
 }
