@@ -24,10 +24,11 @@ const THREADS: &str = "3";
 const LIMIT: &str = "2400";
 
 /// The longest programs start first, so that the run does not end with a wait for one of them.
-const LONG: [&str; 9] = [
+const LONG: [&str; 10] = [
     "every_cloud",
     "openstack",
     "ccm_provider_openstack",
+    "ccm_provider_aws",
     "election",
     "parity",
     "parity_aws",
