@@ -149,9 +149,9 @@ async fn measure(program: &Path, services: usize, nodes: usize) -> Result<Figure
     let drift = format!("--service-drift-period={}s", DRIFT.as_secs());
     ccm = cluster.launch(&[&drift]).await?;
     cluster.quiet(Instant::now()).await?;
-    let watch = cluster.begin(&ccm)?;
+    let (_, processor) = cluster.begin(&ccm)?;
     cluster.first_call().await?;
-    figures.drift = cluster.end(&ccm, watch).await?;
+    figures.drift = cluster.end(&ccm, (Instant::now(), processor)).await?;
     say(&format!("compared: {:?}", figures.drift));
     ccm.kill()?;
     ccm = cluster.launch(&[]).await?;
