@@ -277,7 +277,9 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        if let (Some(baseline), Some(child)) = (self.baseline.take(), self.child.take()) {
+        if let Some(baseline) = self.baseline.take()
+            && let Some(child) = self.child.take()
+        {
             reuse::keep(Self {
                 options: self.options,
                 program: self.program.clone(),

@@ -44,15 +44,18 @@ impl Cluster {
 
     /// Whether a resource belongs to the cluster, alone or shared.
     pub(crate) fn has(&self, tags: &Tags) -> bool {
-        let key = self.key();
-        key.is_none_or(|key| tags.contains_key(&key) || self.has_legacy(tags))
+        match self.key() {
+            None => true,
+            Some(key) => tags.contains_key(&key) || self.has_legacy(tags),
+        }
     }
 
     /// Whether a resource belongs to the cluster alone, so that it may be deleted with it.
     pub(crate) fn owns(&self, tags: &Tags) -> bool {
-        let is_owned = |key| tags.get(&key).is_some_and(|value| value == OWNED);
-        let key = self.key();
-        key.is_some_and(|key| is_owned(key) || self.has_legacy(tags))
+        let Some(key) = self.key() else {
+            return false;
+        };
+        tags.get(&key).is_some_and(|value| value == OWNED) || self.has_legacy(tags)
     }
 
     fn has_legacy(&self, tags: &Tags) -> bool {

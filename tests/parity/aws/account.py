@@ -10,7 +10,6 @@ PATIENT = Config(read_timeout=600, retries={"total_max_attempts": 1})
 
 class Account:
     """A VPC of three public and three private subnets, a tagged group of the nodes, and instances."""
-    ami = None
 
     def __init__(s, url, cluster, account="123456789012"):
         def client(name):
@@ -34,8 +33,6 @@ class Account:
         s.group = s.ec2.create_security_group(GroupName="nodes", Description="n", VpcId=s.vpc, TagSpecifications=s.tag("security-group"))["GroupId"]; s.names[s.group] = "<sg:nodes>"
         s.extra = s.ec2.create_security_group(GroupName="extra", Description="e", VpcId=s.vpc)["GroupId"]; s.names[s.extra] = "<sg:extra>"
         for g in s.ec2.describe_security_groups()["SecurityGroups"]: s.names.setdefault(g["GroupId"], f"<sg:{g['GroupName']}>")
-        # All accounts have the same 1,301 images, which moto takes seconds to list.
-        if not Account.ami: Account.ami = s.ec2.describe_images()["Images"][0]["ImageId"]
         s.cert = [s.acm.request_certificate(DomainName=f"{n}.example.com")["CertificateArn"] for n in ("one", "two")]
         for i, c in enumerate(s.cert): s.names[c] = f"<cert-{i+1}>"
         s.eip = [s.ec2.allocate_address(Domain="vpc")["AllocationId"] for _ in range(3)]
@@ -48,7 +45,7 @@ class Account:
         new = []
         for name in names:
             subnet = s.subnets[f"private-{'abc'[(len(s.nodes) + len(new)) % 3]}"]
-            x = s.ec2.run_instances(ImageId=s.ami, MinCount=1, MaxCount=1, InstanceType="m5.large", SubnetId=subnet, SecurityGroupIds=[s.group], TagSpecifications=s.tag("instance", Name=name))["Instances"][0]
+            x = s.ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, InstanceType="m5.large", SubnetId=subnet, SecurityGroupIds=[s.group], TagSpecifications=s.tag("instance", Name=name))["Instances"][0]
             new.append((name, x["PrivateDnsName"], x["InstanceId"], x["Placement"]["AvailabilityZone"])); s.names[x["InstanceId"]] = f"<{name}>"
         s.nodes += new; return new
 

@@ -6,8 +6,13 @@ DescribeInstanceTopology returns no network; a second listener on a port is refu
 tokens of the metadata service contain their lifetime. Requests run one after the other: moto answers with 500 when two change a dictionary at once.
 With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
-import functools, json, sys, threading, traceback
+import functools, json, os, sys, threading, traceback
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+# Each account would get 1,301 images.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+import moto.backends
 import moto.elb.models as elb
 import moto.elbv2.models as v2
 from moto.core.responses import BaseResponse
@@ -17,6 +22,11 @@ from moto.instance_metadata.responses import InstanceMetadataResponse
 from moto.server import main
 
 B = v2.ELBv2Backend
+# Most of the time of a new account: a key of RSA for each certificate, created and checked, and a search for moto's modules.
+rsa.generate_private_key = functools.cache(rsa.generate_private_key)
+serialization.load_pem_private_key = functools.cache(serialization.load_pem_private_key)
+modules = list(moto.backends.list_of_moto_modules())
+moto.backends.list_of_moto_modules = lambda: modules
 
 
 def patch(cls, name):

@@ -44,16 +44,18 @@ impl Spec {
 
     fn classic_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
         let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase();
-        let is_known = ["", "tcp", "ssl", "http", "https"].contains(&&*backend);
-        if !is_known && !self.certificates.is_empty() {
-            let problem = format!("{backend:?} is not one of tcp, ssl, http, https");
-            reader.refuse(a::BACKEND_PROTOCOL, problem);
-        }
-        let (secure, plain) = match &*backend {
+        let (secure, plain) = match backend.as_str() {
             "http" => (["HTTPS", "HTTP"], ["HTTP"; 2]),
             "https" => (["HTTPS"; 2], ["TCP"; 2]),
             "ssl" => (["SSL"; 2], ["TCP"; 2]),
-            _ => (["SSL", "TCP"], ["TCP"; 2]),
+            "" | "tcp" => (["SSL", "TCP"], ["TCP"; 2]),
+            _ => {
+                if !self.certificates.is_empty() {
+                    let problem = format!("{backend:?} is not one of tcp, ssl, http, https");
+                    reader.refuse(a::BACKEND_PROTOCOL, problem);
+                }
+                (["SSL", "TCP"], ["TCP"; 2])
+            }
         };
         for ServicePort { port, protocol, .. } in &service.ports {
             if *protocol != Protocol::Tcp {

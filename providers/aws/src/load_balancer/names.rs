@@ -1,8 +1,8 @@
 //! Names, equal to those of the Go cloud controller.
 
 use aws_lc_rs::digest::{self, Algorithm};
+use ccm_core::load_balancer::ServiceId;
 pub(crate) use ccm_core::load_balancer::default_name as balancer;
-use ccm_core::load_balancer::{ServiceId, truncated};
 
 use super::ports::PortSpec;
 
@@ -71,9 +71,10 @@ fn short(text: &str) -> String {
 /// A name of an object of a Service, with the first ten hexadecimal digits of a hash.
 fn hashed(service: &ServiceId, algorithm: &'static Algorithm, parts: &[&str]) -> String {
     let digest = digest::digest(algorithm, parts.concat().as_bytes());
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let start = digest.as_ref().iter().take(5);
+    let hex: String = start.map(|byte| format!("{byte:02x}")).collect();
     let (namespace, name) = (short(&service.namespace), short(&service.name));
-    format!("k8s-{namespace}-{name}-{}", truncated(hex, 10))
+    format!("k8s-{namespace}-{name}-{hex}")
 }
 
 #[cfg(test)]
