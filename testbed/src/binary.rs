@@ -65,6 +65,8 @@ impl Ccm {
             args.push(format!("{OPEN_PATHS_FLAG}={OPEN_PATHS}"));
         }
         let mut command = Command::new(&launch.program);
+        // No server under test has a certificate that these verify. To parse them takes most of a start without optimization.
+        command.env_remove("AWS_CA_BUNDLE").env_remove("SSL_CERT_DIR");
         command.args(&args).envs(launch.envs.iter().cloned());
         let child = process::spawn_tied(&command, process::open_log(&launch.log)?)?;
         // The program's certificate is self-signed and cannot be verified.

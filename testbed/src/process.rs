@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc;
+use std::sync::{LazyLock, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -137,11 +137,11 @@ pub(crate) fn spawn_tied(command: &Command, log: fs::File) -> Result<Child> {
 
 /// The command, started through `setpriv`, which executes it with the same process ID.
 fn tie(command: &Command) -> Command {
-    let can = Command::new("setpriv")
-        .arg("--version")
-        .output()
-        .is_ok_and(|o| o.status.success());
-    let mut tied = if can {
+    static HAS_SETPRIV: LazyLock<bool> = LazyLock::new(|| {
+        let version = Command::new("setpriv").arg("--version").output();
+        version.is_ok_and(|output| output.status.success())
+    });
+    let mut tied = if *HAS_SETPRIV {
         let mut tied = Command::new("setpriv");
         tied.args(["--pdeathsig", "KILL", "--"])
             .arg(command.get_program());
