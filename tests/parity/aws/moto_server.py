@@ -22,7 +22,7 @@ from moto.instance_metadata.responses import InstanceMetadataResponse
 from moto.server import main
 
 B = v2.ELBv2Backend
-# Most of the time of a new account: a key of RSA for each certificate, created and checked, and a search for moto's modules.
+# Each certificate would get a key of RSA, created and checked, and each request would list moto's modules.
 rsa.generate_private_key = functools.cache(rsa.generate_private_key)
 serialization.load_pem_private_key = functools.cache(serialization.load_pem_private_key)
 modules = list(moto.backends.list_of_moto_modules())

@@ -40,8 +40,8 @@ use crate::{
 const NETWORK_AGE: Duration = Duration::from_secs(300);
 /// Subnets are read again after this if a Service waits for one.
 const MISSING_AGE: Duration = Duration::from_secs(5);
-/// A target or rule that AWS refused is tried again after this. Not longer than the service controller waits until it compares
-/// blocked differences again: what is refused for longer would wait for the time after.
+/// A target or rule that AWS refused is tried again after this. The service controller compares blocked differences again after
+/// the same time. If this were longer, that comparison would still use the remembered refusal.
 const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// The wait until an object is not in use.
 const IN_USE: Duration = Duration::from_secs(2);
