@@ -196,6 +196,14 @@ fn normal_json(world: &ClusterSnapshot, value: &Value) -> Value {
                     {
                         json!("0000-00-00T00:00:00")
                     }
+                    // For members that are created with their load balancer and a health monitor, one or the other:
+                    // Octavia asks whether the pool has a monitor, and the database session answers from an object
+                    // without one until Python's garbage collection removes it.
+                    ("operating_status", status)
+                        if status == "NO_MONITOR" && fields.contains_key("protocol_port") =>
+                    {
+                        json!("OFFLINE")
+                    }
                     ("catalog", Value::Array(services)) => catalog(world, services),
                     _ => normal_json(world, value),
                 };
