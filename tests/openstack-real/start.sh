@@ -44,7 +44,7 @@ for np in keystone:$P_KEYSTONE placement:$P_PLACEMENT glance:$P_GLANCE neutron:$
 done
 [ $clash = 0 ] || exit 1
 
-# ---------------------------------------------------------------- shim (our own 2 small modules)
+# ---------------------------------------------------------------- shim (our own small modules)
 mkdir -p "$D/shim/osreal_shim-1.0.dist-info"
 cp "$OSREAL_SRC"/shim/*.py "$D/shim/"
 printf 'Metadata-Version: 2.1\nName: osreal-shim\nVersion: 1.0\n' >"$D/shim/osreal_shim-1.0.dist-info/METADATA"
