@@ -47,7 +47,7 @@ const NARROW: f64 = 0.1;
 const SOONER: f64 = 0.95;
 /// A poll comes just after the end of a range, since the durations of changes vary.
 const LATER: f64 = 1.04;
-/// Changes by others that were not polled for this long are forgotten.
+/// Changes that were not polled for this long are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// After the poll at `last`, the next one comes at this time at the latest; both count from the acceptance.
@@ -103,6 +103,13 @@ struct Waiting {
     not_yet: Option<Duration>,
 }
 
+impl Waiting {
+    /// The time of the last poll, or of the acceptance.
+    fn polled(&self) -> Instant {
+        self.since + self.not_yet.unwrap_or_default()
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     since: Instant,
@@ -123,11 +130,15 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
 
     /// The cloud accepted a change of the part. Returns the time to the first poll.
     pub fn accepted(&mut self, key: &K, kind: Effect) -> Duration {
+        let now = Instant::now();
         let waiting = Waiting {
             kind,
-            since: Instant::now(),
+            since: now,
             not_yet: None,
         };
+        // The engine no longer polls a change that has reached its time limit.
+        self.waits
+            .retain(|_, waiting| now.saturating_duration_since(waiting.polled()) < FORGOTTEN);
         self.waits.insert(key.clone(), waiting);
         let usual = self.usual(kind, Duration::ZERO);
         usual
@@ -337,5 +348,15 @@ mod tests {
         assert_eq!(intervals.polled_pending("a").1, 1);
         tokio::time::advance(FORGOTTEN).await;
         assert_eq!(intervals.polled_pending("b").1, 1);
+        intervals.pending_ended("b");
+        intervals.accepted(&"c", Effect::Create);
+        tokio::time::advance(FORGOTTEN / 2).await;
+        intervals.not_ended(&"c", Instant::now());
+        tokio::time::advance(FORGOTTEN / 2).await;
+        intervals.accepted(&"d", Effect::Create);
+        assert!(matches!(intervals.since(&"c"), (Some(_), 2)));
+        tokio::time::advance(FORGOTTEN).await;
+        intervals.accepted(&"d", Effect::Create);
+        assert_eq!(intervals.since(&"c"), (None, 1));
     }
 }
