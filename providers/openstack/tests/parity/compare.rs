@@ -196,11 +196,13 @@ fn normal_json(world: &ClusterSnapshot, value: &Value) -> Value {
                     {
                         json!("0000-00-00T00:00:00")
                     }
-                    // For members that are created with their load balancer and a health monitor, one or the other:
+                    // The member that is created with its load balancer and a health monitor has one or the other:
                     // Octavia asks whether the pool has a monitor, and the database session answers from an object
                     // without one until Python's garbage collection removes it.
                     ("operating_status", status)
-                        if status == "NO_MONITOR" && fields.contains_key("protocol_port") =>
+                        if status == "NO_MONITOR"
+                            && fields.get("address") == Some(&json!("10.8.0.201"))
+                            && fields.get("protocol_port") == Some(&json!(30080)) =>
                     {
                         json!("OFFLINE")
                     }
