@@ -11,7 +11,7 @@ use crate::cache::{self, say};
 use crate::process::{run_captured, run_logged};
 
 /// The Python of the distribution, if it can create environments. Version managers, which come first on the PATH, build one
-/// without optimization: its programs take 1.4 times the CPU time.
+/// without optimization, which is slower.
 const SYSTEM: &str = "/usr/bin/python3";
 
 fn interpreter() -> &'static str {

@@ -1,5 +1,5 @@
 # Shared settings; sourced by the other scripts. Override any of them in the environment.
-system_python() { # Debian's Python, else the first of PATH: version managers build one without optimization, 1.4 times slower
+system_python() { # Debian's Python, else the first of PATH: version managers build one without optimization, which is slower
   if /usr/bin/python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then echo /usr/bin/python3; else echo python3; fi
 }
 : "${OSREAL_CACHE:=${CCM_CACHE_DIR:-$HOME/.cache/ccm}/openstack-real}"  # the venvs, which --wipe keeps
