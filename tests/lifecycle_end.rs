@@ -1,13 +1,17 @@
 //! The end of the process while nodes are being deleted. This test has a process of its own, because the signal ends it.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-#[path = "lifecycle/stage.rs"]
+#[path = "framework/fake.rs"]
+#[allow(dead_code)]
+mod fake;
+#[path = "framework/lifecycle/stage.rs"]
 #[allow(dead_code)]
 mod stage;
 
 use serde_json::json;
 
-use crate::stage::{AUTOSCALER, Stage, eventually, node, numbered};
+use fake::eventually;
+use stage::{AUTOSCALER, Stage, node, numbered};
 
 const NODES: usize = 500;
 

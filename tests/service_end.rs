@@ -2,13 +2,17 @@
 //! it.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-#[path = "service/stage.rs"]
+#[path = "framework/fake.rs"]
+#[allow(dead_code)]
+mod fake;
+#[path = "framework/service/stage.rs"]
 #[allow(dead_code)]
 mod stage;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::stage::{Stage, addresses, eventually};
+use fake::eventually;
+use stage::{Stage, addresses};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pass_in_progress_finishes_and_no_other_begins() {

@@ -24,17 +24,16 @@ const THREADS: &str = "3";
 const LIMIT: &str = "2400";
 
 /// The longest programs start first, so that the run does not end with a wait for one of them.
-const LONG: [&str; 10] = [
+const LONG: [&str; 9] = [
     "every_cloud",
+    "framework",
     "openstack",
     "ccm_provider_openstack",
     "ccm_provider_aws",
-    "election",
     "parity",
     "parity_aws",
     "chart",
     "balancing",
-    "service",
 ];
 
 /// A part of the names of all tests against the real cloud. They share one cloud, and each compares the objects in it. So they
