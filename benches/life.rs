@@ -118,7 +118,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     ));
     let cloud = Cloud::test(&options.cloud, LATENCY).await?;
     let names = cloud.servers(options.nodes).await?;
-    let stage = Stage::set(program, false).await?;
+    let stage = Stage::set(program).await?;
     let global: String = options.global.iter().map(|line| format!("{line}\n")).collect();
     let config = cloud
         .config()?

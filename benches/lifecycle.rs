@@ -118,7 +118,7 @@ impl Cluster {
     async fn start(program: &Path, count: usize) -> Result<Self> {
         let cloud = Cloud::simulated(LATENCY).await?;
         let names = cloud.servers(count).await?;
-        let stage = Stage::set(program, true).await?;
+        let stage = Stage::set(program).await?;
         stage.write_cloud_config(&cloud.config()?)?;
         let client = stage.control_plane.client().await?;
         let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
@@ -213,7 +213,7 @@ impl Cluster {
 async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
     let cloud = Cloud::simulated(LATENCY).await?;
     let names = cloud.servers(TIMES).await?;
-    let stage = Stage::set(program, false).await?;
+    let stage = Stage::set(program).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());

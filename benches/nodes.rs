@@ -100,7 +100,7 @@ async fn join(options: &NodesOptions, program: &Path, count: usize) -> Result<Fi
     say(&format!("{count} nodes: preparing"));
     let cloud = simulated(&options.cloud).await?;
     let names = cloud.servers(count).await?;
-    let stage = Stage::set(program, true).await?;
+    let stage = Stage::set(program).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let specs: Vec<_> = names.iter().map(|name| NodeSpec::new(name).realistic()).collect();
@@ -206,7 +206,7 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
         cloud.create_servers(LARGE_PROJECT, &ServerSpec::named("other-{i:05}"))?;
     }
     let names = cloud.servers(1).await?;
-    let stage = Stage::set(program, false).await?;
+    let stage = Stage::set(program).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());

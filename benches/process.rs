@@ -98,7 +98,7 @@ pub(crate) async fn run(options: &ProcessOptions, program: &Path) -> Result<()> 
 async fn small(program: &Path, cloud: &Cloud) -> Result<(Vec<Life>, Memory)> {
     say(&format!("{FEW} nodes: preparing"));
     let names = cloud.servers(FEW).await?;
-    let stage = Stage::set(program, false).await?;
+    let stage = Stage::set(program).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let specs: Vec<_> = names.iter().map(NodeSpec::new).map(NodeSpec::realistic).collect();
@@ -160,7 +160,7 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: LATENCY }));
     let cloud = Cloud::Simulated(cloud);
     let names = cloud.servers(options.nodes).await?;
-    let stage = Stage::set(program, false).await?;
+    let stage = Stage::set(program).await?;
     // Only memory is measured, so that quotas need not apply.
     let quota = ["compute", "network", "load-balancer"]
         .map(|service| format!("{service}-requests-per-second=1000\n{service}-burst=1000\n"))

@@ -113,7 +113,7 @@ impl Cluster {
             networks: vec!["private".to_owned()],
             ..RouterSpec::default()
         })?;
-        let stage = Stage::set(program, false).await?;
+        let stage = Stage::set(program).await?;
         let conf = cloud.cloud_conf();
         stage.write_cloud_config(&format!(
             "{conf}\n[Route]\nrouter-id={router}\nallowed-address-pairs={pairs}\n"

@@ -176,7 +176,7 @@ impl Cluster {
             let octavia = &mut settings.load_balancing;
             (octavia.create_time, octavia.update_time, octavia.delete_time) = (CREATE, UPDATE, DELETE);
         });
-        let stage = Stage::set(program, false).await?;
+        let stage = Stage::set(program).await?;
         let conf = format!(
             "{}\n[LoadBalancer]\nmanage-security-groups = true\n",
             cloud.cloud_conf()

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use ccm_testbed::{
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     manifests::{ACCOUNT, accept_monitoring, account, apply, build, shipped},
 };
 use cloud_controller_manager::options::{self, Request};
@@ -99,7 +99,7 @@ fn arguments(workload: &Value) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_server_accepts_every_object_and_the_pod() {
-    let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
+    let control_plane = ControlPlane::start().await.unwrap();
     let client = control_plane.client().await.unwrap();
     accept_monitoring(&client).await.unwrap();
     let namespace =
@@ -155,7 +155,7 @@ async fn the_api_server_accepts_every_object_and_the_pod() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_misspelled_field_is_refused() {
-    let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
+    let control_plane = ControlPlane::start().await.unwrap();
     let client = control_plane.client().await.unwrap();
     let objects = build(&[&clouds()[0]], &[]).unwrap();
     let mut daemon_set = only(&objects, "DaemonSet").clone();

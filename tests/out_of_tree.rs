@@ -113,9 +113,7 @@ fn without_the_provider_its_flag_and_its_controller_are_errors_that_name_it() {
 
 /// Starts the program on a control plane with a node and a NodePort Service.
 async fn with_a_service(flags: &[&str]) -> (Stage, Ccm) {
-    let stage = Stage::set(binaries::out_of_tree().get_program(), true)
-        .await
-        .unwrap();
+    let stage = Stage::set(binaries::out_of_tree().get_program()).await.unwrap();
     let client = stage.control_plane.client().await.unwrap();
     nodes::register(&client, &[NodeSpec::new("node-1")])
         .await

@@ -8,7 +8,7 @@ use ccm_core::{
     controllers::{Change, Informer, Needs, NodeObject},
 };
 use ccm_testbed::{
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     nodes::{self, NodeSpec},
     proxy::Proxy,
     relay::Relay,
@@ -43,7 +43,7 @@ const SHORT: Keepalive = Keepalive {
 
 async fn control_plane() -> &'static ControlPlane {
     static PLANE: OnceCell<ControlPlane> = OnceCell::const_new();
-    let start = || async { ControlPlane::start(Options::default()).await.unwrap() };
+    let start = || async { ControlPlane::start().await.unwrap() };
     PLANE.get_or_init(start).await
 }
 

@@ -34,24 +34,14 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// Lifetime of the tokens in kubeconfigs of ServiceAccounts, in seconds: longer than any test or demonstration.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// Options of a control plane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Whether to write an audit log, see [`ControlPlane::audit_log`].
-    pub audit: bool,
-}
-
 /// A running control plane. When dropped, it is reused by the next test of this process. If it was stopped before, or its
 /// directory was given by the caller, it is killed.
 #[derive(Debug)]
 pub struct ControlPlane {
-    options: Options,
     program: Program,
     dir: PathBuf,
     server: String,
     child: Option<Child>,
-    /// Number of requests of previous tests in the audit log.
-    audited: usize,
     /// The state to restore for the next test.
     baseline: Option<Baseline>,
     /// Removes the directory, unless that was given by the caller.
@@ -70,12 +60,12 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When it cannot be built or does not become ready.
-    pub async fn start(options: Options) -> Result<Self> {
-        if let Some(plane) = reuse::take(options).await? {
+    pub async fn start() -> Result<Self> {
+        if let Some(plane) = reuse::take().await? {
             return Ok(plane);
         }
         let dir = tempfile::Builder::new().prefix("ccm-controlplane-").tempdir()?;
-        let mut plane = Self::start_in(dir.path(), options).await?;
+        let mut plane = Self::start_in(dir.path()).await?;
         plane.baseline = Some(Baseline::read(&plane).await?);
         let pid = plane.pid().context("the control plane has ended")?;
         plane.remover = Some(reuse::remover(pid, &dir.keep())?);
@@ -87,16 +77,14 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When it cannot be built or does not become ready.
-    pub async fn start_in(dir: &Path, options: Options) -> Result<Self> {
+    pub async fn start_in(dir: &Path) -> Result<Self> {
         cache::make_dir(dir)?;
         let program = blocking(build::program).await?;
         let mut plane = Self {
-            options,
             program,
             dir: dir.to_owned(),
             server: String::new(),
             child: None,
-            audited: 0,
             baseline: None,
             remover: None,
         };
@@ -115,9 +103,6 @@ impl ControlPlane {
         command.arg("--exit-with-parent").arg("--dir").arg(&self.dir);
         // Go's garbage collector takes a third of the CPU time of a start. This percentage of memory growth triggers it.
         command.env("GOGC", "400");
-        if self.options.audit {
-            command.arg("--audit");
-        }
         if let Some(assets) = &self.program.assets {
             command.arg("--assets").arg(assets);
         }
@@ -215,14 +200,17 @@ impl ControlPlane {
         client(&self.kubeconfig()).await
     }
 
-    /// All requests so far, in the order of their completion, and active watches. Requires [`Options::audit`]. A request is
-    /// listed when its client has the reply.
+    /// All requests so far, in the order of their completion, and active watches. A request is listed when its client has the
+    /// reply.
     ///
     /// # Errors
     /// When the audit log does not exist.
     pub fn audit_log(&self) -> Result<Vec<AuditEntry>> {
-        let mut log = audit::read(&self.dir.join("audit.log"))?;
-        Ok(log.split_off(self.audited.min(log.len())))
+        audit::read(&self.audit_file())
+    }
+
+    fn audit_file(&self) -> PathBuf {
+        self.dir.join("audit.log")
     }
 
     /// Creates the ServiceAccount if missing, requests a token, and writes a kubeconfig with that token. The caller must create
@@ -281,12 +269,10 @@ impl Drop for ControlPlane {
             && let Some(child) = self.child.take()
         {
             reuse::keep(Self {
-                options: self.options,
                 program: self.program.clone(),
                 dir: mem::take(&mut self.dir),
                 server: mem::take(&mut self.server),
                 child: Some(child),
-                audited: self.audited,
                 baseline: Some(baseline),
                 remover: self.remover.take(),
             });

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::binary::{Ccm, Launch};
-use crate::controlplane::{ControlPlane, Options};
+use crate::controlplane::ControlPlane;
 
 /// A control plane, a program that is not started yet, and a folder for the program's config and log.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ impl Stage {
     ///
     /// # Errors
     /// When the control plane cannot be started.
-    pub async fn set(program: impl Into<PathBuf>, audit: bool) -> Result<Self> {
+    pub async fn set(program: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self {
-            control_plane: ControlPlane::start(Options { audit }).await?,
+            control_plane: ControlPlane::start().await?,
             program: program.into(),
             folder: tempfile::tempdir()?,
         })

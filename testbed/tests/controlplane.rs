@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use ccm_testbed::cache::say;
-use ccm_testbed::controlplane::{self, ControlPlane, Options};
+use ccm_testbed::controlplane::{self, ControlPlane};
 use ccm_testbed::nodes::{self, NodeSpec, UNINITIALIZED};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Service};
@@ -25,7 +25,7 @@ fn is_forbidden<T>(result: &kube::Result<T>) -> bool {
 #[tokio::test]
 async fn a_restarted_control_plane_has_its_port_and_data() {
     let started = Instant::now();
-    let mut plane = ControlPlane::start(Options::default()).await.unwrap();
+    let mut plane = ControlPlane::start().await.unwrap();
     say(format!("control plane ready after {:?}", started.elapsed()));
     let (server, client) = (plane.server().to_owned(), plane.client().await.unwrap());
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
@@ -57,14 +57,10 @@ async fn a_restarted_control_plane_has_its_port_and_data() {
 #[tokio::test]
 async fn state_in_a_given_directory_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let plane = ControlPlane::start_in(dir.path(), Options::default())
-        .await
-        .unwrap();
+    let plane = ControlPlane::start_in(dir.path()).await.unwrap();
     let server = plane.server().to_owned();
     drop(plane);
-    let again = ControlPlane::start_in(dir.path(), Options::default())
-        .await
-        .unwrap();
+    let again = ControlPlane::start_in(dir.path()).await.unwrap();
     assert_eq!(again.server(), server);
     let namespaces: Api<Namespace> = Api::all(again.client().await.unwrap());
     assert!(namespaces.get("kube-system").await.is_ok());
@@ -72,7 +68,7 @@ async fn state_in_a_given_directory_is_kept() {
 
 #[tokio::test]
 async fn a_service_account_has_only_its_bound_permissions() {
-    let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+    let plane = ControlPlane::start().await.unwrap();
     let admin = plane.client().await.unwrap();
     let kubeconfig = plane
         .service_account_kubeconfig("kube-system", "reader")
@@ -134,7 +130,7 @@ async fn a_service_account_has_only_its_bound_permissions() {
 
 #[tokio::test]
 async fn delegated_authentication_works() {
-    let plane = ControlPlane::start(Options::default()).await.unwrap();
+    let plane = ControlPlane::start().await.unwrap();
     let admin = plane.client().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "kube-system");
     let data = maps
@@ -175,7 +171,7 @@ async fn delegated_authentication_works() {
 
 #[tokio::test]
 async fn nodes_are_registered_as_kubelets_do() {
-    let plane = ControlPlane::start(Options::default()).await.unwrap();
+    let plane = ControlPlane::start().await.unwrap();
     let client = plane.client().await.unwrap();
     let specs: Vec<NodeSpec> = (0..500)
         .map(|i| NodeSpec::new(format!("node-{i}")).realistic())
@@ -231,7 +227,7 @@ async fn ready_status(api: &Api<Node>, name: &str) -> String {
 
 #[tokio::test]
 async fn the_next_test_gets_an_empty_control_plane() {
-    let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+    let plane = ControlPlane::start().await.unwrap();
     let client = plane.client().await.unwrap();
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let before: Vec<String> = names(&namespaces).await;
@@ -251,7 +247,7 @@ async fn the_next_test_gets_an_empty_control_plane() {
 
     let mut others = Vec::new();
     let again = loop {
-        let plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let plane = ControlPlane::start().await.unwrap();
         if plane.server() == server {
             break plane;
         }

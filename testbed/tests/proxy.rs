@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use ccm_sim::Moment;
-use ccm_testbed::controlplane::{ControlPlane, Options, client};
+use ccm_testbed::controlplane::{ControlPlane, client};
 use ccm_testbed::nodes::{self, NodeSpec};
 use ccm_testbed::observe::eventually;
 use ccm_testbed::proxy::{Action, Proxy, Request, Rule};
@@ -28,7 +28,7 @@ struct Fixture {
 
 impl Fixture {
     async fn set() -> Self {
-        let plane = ControlPlane::start(Options::default()).await.unwrap();
+        let plane = ControlPlane::start().await.unwrap();
         let admin = plane.client().await.unwrap();
         let proxy = Proxy::start(admin.clone(), plane.dir()).await.unwrap();
         let client = client(proxy.kubeconfig()).await.unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use ccm_testbed::binary::Launch;
-use ccm_testbed::controlplane::{ControlPlane, Options};
+use ccm_testbed::controlplane::ControlPlane;
 use ccm_testbed::proxy::Proxy;
 use ccm_testbed::sweep::{Party, Scenario, Sweep};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -43,7 +43,7 @@ struct Locks {
 
 impl Locks {
     async fn set(care: &'static str) -> Self {
-        let plane = ControlPlane::start(Options::default()).await.unwrap();
+        let plane = ControlPlane::start().await.unwrap();
         let client = plane.client().await.unwrap();
         Self {
             proxy: Proxy::start(client.clone(), plane.dir()).await.unwrap(),

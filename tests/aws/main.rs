@@ -31,7 +31,7 @@ const ARGUMENTS: [&str; 4] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn upstreams_manifest_starts_the_program() {
     let cloud = AwsCloud::start().await.unwrap();
-    let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), false)
+    let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"))
         .await
         .unwrap();
     let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/every_cloud/roles/aws.yaml");

@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf};
 
 use ccm_testbed::{
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     helm::{Helm, UpstreamCharts},
     manifests::{accept_monitoring, apply, parse, read, shipped},
 };
@@ -229,7 +229,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
-        let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
+        let control_plane = ControlPlane::start().await.unwrap();
         let client = control_plane.client().await.unwrap();
         accept_monitoring(&client).await.unwrap();
         Self {

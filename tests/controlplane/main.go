@@ -25,13 +25,12 @@ func main() {
 
 func run() error {
 	dir := flag.String("dir", "", "directory of all state, created on the first start")
-	audit := flag.Bool("audit", false, "write every request at level Metadata to DIR/audit.log")
 	withParent := flag.Bool("exit-with-parent", false, "exit at once when standard input ends, so that no process outlives the parent")
 	assets := flag.String("assets", "", "run the binaries `etcd` and `kube-apiserver` of this directory as children (as in KUBEBUILDER_ASSETS)")
 	limit := flag.Duration("ready-timeout", 5*time.Minute, "give up when the API server is not ready after this time")
 	flag.Parse()
 	if *dir == "" || flag.NArg() > 0 {
-		return errors.New("usage: ccm-controlplane --dir DIR [--audit] [--exit-with-parent] [--assets DIR]")
+		return errors.New("usage: ccm-controlplane --dir DIR [--exit-with-parent] [--assets DIR]")
 	}
 	if *assets == "" && !embedded {
 		return errors.New("built without servers of its own: --assets is required")
@@ -40,7 +39,6 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	p.audit = *audit
 	if err := p.writeAuditPolicy(); err != nil {
 		return err
 	}

@@ -21,7 +21,6 @@ const (
 // plan is the state that all starts in one directory share.
 type plan struct {
 	dir   string
-	audit bool
 	ports ports
 }
 
@@ -133,7 +132,7 @@ func (p *plan) etcdArgs() []string {
 }
 
 func (p *plan) apiserverArgs() []string {
-	args := []string{
+	return []string{
 		"--etcd-servers=" + p.etcdClientURL(),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
@@ -163,18 +162,13 @@ func (p *plan) apiserverArgs() []string {
 		// Tests send bursts of several hundred parallel requests. These limits only bound the memory.
 		"--max-requests-inflight=3000",
 		"--max-mutating-requests-inflight=2000",
+		"--audit-policy-file=" + p.path(auditPolicy),
+		"--audit-log-path=" + p.path(auditLog),
+		// Written while the request is being served, so that the entry exists when the client has the reply.
+		"--audit-log-mode=blocking",
+		// One file, never rotated while a test counts in it (MiB).
+		"--audit-log-maxsize=4096",
 	}
-	if p.audit {
-		args = append(args,
-			"--audit-policy-file="+p.path(auditPolicy),
-			"--audit-log-path="+p.path(auditLog),
-			// Written while the request is being served, so that the entry exists when the client has the reply.
-			"--audit-log-mode=blocking",
-			// One file, never rotated while a test counts in it (MiB).
-			"--audit-log-maxsize=4096",
-		)
-	}
-	return args
 }
 
 func (p *plan) writeAuditPolicy() error {

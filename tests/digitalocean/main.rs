@@ -46,7 +46,7 @@ struct Scene {
 impl Scene {
     /// Starts a control plane and a cloud with one node and its droplet.
     async fn new() -> Self {
-        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), true)
+        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"))
             .await
             .unwrap();
         let client = stage.control_plane.client().await.unwrap();

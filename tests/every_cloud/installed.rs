@@ -99,7 +99,7 @@ async fn end(stage: &Stage, mut ccm: Ccm) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_of_the_chart_has_every_right_that_is_needed() {
     on_each(async |cloud| {
-        let stage = Stage::set(program(), true).await.unwrap();
+        let stage = Stage::set(program()).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
         let helm = Helm::new(stage.control_plane.kubeconfig()).unwrap();
         let chart = shipped("chart");

@@ -36,7 +36,7 @@ pub(crate) struct Life {
 impl Life {
     /// Starts a cluster with `count` machines and their uninitialized nodes.
     pub(crate) async fn begin(cloud: Arc<dyn TestCloud>, count: usize) -> Self {
-        let stage = Stage::set(program(), true).await.unwrap();
+        let stage = Stage::set(program()).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
         let client = stage.control_plane.client().await.unwrap();
         let mut specs = Vec::new();

@@ -36,7 +36,7 @@ async fn nodes_of_a_real_cloud_are_initialized() {
         .filter(|server| server.name.starts_with("node-"))
         .collect();
     assert!(servers.len() >= SERVERS as usize, "{servers:?}");
-    let stage = Stage::set(program(), false).await.unwrap();
+    let stage = Stage::set(program()).await.unwrap();
     stage.write_cloud_config(&read(&cloud.cloud_conf())).unwrap();
     let mut ccm = stage.launch("openstack", &[]).unwrap();
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
@@ -111,7 +111,7 @@ async fn servers_of_a_real_cloud_are_deleted_stopped_and_hidden() {
 }
 
 async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
-    let stage = Stage::set(program(), false).await.unwrap();
+    let stage = Stage::set(program()).await.unwrap();
     stage.write_cloud_config(&read(&cloud.cloud_conf())).unwrap();
     let client = stage.control_plane.client().await.unwrap();
     nodes::register(&client, specs).await.unwrap();
@@ -143,7 +143,7 @@ async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
 }
 
 async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
-    let stage = Stage::set(program(), false).await.unwrap();
+    let stage = Stage::set(program()).await.unwrap();
     stage
         .write_cloud_config(&read(&cloud.other_cloud_conf()))
         .unwrap();

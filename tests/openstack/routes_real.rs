@@ -91,7 +91,7 @@ async fn pods_of_a_real_cloud_are_routed() {
     let cloud = OpenStack::start(6).await.unwrap();
     let names = ["route-1", "route-2", "route-3", "route-4"];
     cloud.create_servers(&names).await.unwrap();
-    let stage = Stage::set(program(), false).await.unwrap();
+    let stage = Stage::set(program()).await.unwrap();
     stage.write_cloud_config(&read(&cloud.cloud_conf())).unwrap();
     let client = stage.control_plane.client().await.unwrap();
     let routes = RealRoutes {

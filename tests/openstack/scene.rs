@@ -46,7 +46,7 @@ impl Scene {
 
     /// The same with the account and the rights of this file.
     pub(crate) async fn set_for(rbac: &Path) -> Self {
-        let stage = Stage::set(program(), true).await.unwrap();
+        let stage = Stage::set(program()).await.unwrap();
         let cloud = OpenStack::start(Config::default()).await.unwrap();
         stage.write_cloud_config(&cloud.cloud_conf()).unwrap();
         let client = stage.control_plane.client().await.unwrap();

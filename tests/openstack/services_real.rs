@@ -306,7 +306,7 @@ async fn a_program_killed_before_an_answer_finishes_on_a_real_cloud() {
     let proxy = CloudProxy::<OpenStackDialect>::start(cloud.auth_url())
         .await
         .unwrap();
-    let stage = Stage::set(program(), false).await.unwrap();
+    let stage = Stage::set(program()).await.unwrap();
     let conf = format!("{}{CONFIG}", proxy.cloud_conf(&read(&cloud.cloud_conf())));
     stage.write_cloud_config(&conf).unwrap();
     let client = stage.control_plane.client().await.unwrap();

@@ -62,7 +62,7 @@ pub(crate) struct Play<S> {
 impl<S: Site> Play<S> {
     pub(crate) async fn set(site: S) -> Result<Self> {
         let program = env!("CARGO_BIN_EXE_cloud-controller-manager");
-        let stage = Stage::set(program, true).await?;
+        let stage = Stage::set(program).await?;
         let client = stage.control_plane.client().await?;
         nodes::register(&client, &site.nodes()).await?;
         Ok(Self {

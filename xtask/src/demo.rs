@@ -113,7 +113,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
         bail!("the cloud has {} servers, not {}", names.len(), count + JOINING);
     }
     say("starting etcd and kube-apiserver");
-    let stage = Stage::set(program, false).await?;
+    let stage = Stage::set(program).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());

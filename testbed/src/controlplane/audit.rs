@@ -1,6 +1,5 @@
 //! Reads the API server's audit log.
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
@@ -34,8 +33,7 @@ pub struct AuditEntry {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Raw {
-    #[serde(rename = "auditID")]
-    audit_id: String,
+    stage: String,
     verb: String,
     #[serde(rename = "requestURI", default)]
     request_uri: String,
@@ -71,20 +69,20 @@ struct RawStatus {
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<AuditEntry>> {
-    let bytes =
-        fs::read(path).with_context(|| format!("cannot read {}; is Options::audit set?", path.display()))?;
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&String::from_utf8_lossy(&bytes))
 }
 
-/// Each request once: a watch is logged at its start and at its end. An incomplete last line is ignored, because it is still
-/// being written.
+/// Each request once: a watch is logged at its start and, unless it was refused, at its end. An incomplete last line is ignored,
+/// because it is still being written.
 fn parse(text: &str) -> Result<Vec<AuditEntry>> {
-    let mut seen = HashSet::new();
     let mut entries = Vec::new();
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let raw: Raw =
             serde_json::from_str(line).with_context(|| format!("invalid line in the audit log: {line}"))?;
-        if seen.insert(raw.audit_id) {
+        let is_end =
+            raw.verb == "watch" && raw.stage == "ResponseComplete" && raw.response_status.code == 200;
+        if !is_end {
             entries.push(AuditEntry {
                 verb: raw.verb,
                 resource: raw.object_ref.resource,
@@ -105,26 +103,36 @@ fn parse(text: &str) -> Result<Vec<AuditEntry>> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_watch_counts_once_and_an_incomplete_line_is_ignored() {
-        let text = concat!(
-            r#"{"auditID":"1","verb":"watch","requestURI":"/api/v1/nodes?watch=1","objectRef":{"resource":"nodes"}}"#,
-            "\n",
-            r#"{"auditID":"2","verb":"patch","requestURI":"/api/v1/nodes/n/status","user":{"username":"u"},"#,
-            r#""objectRef":{"resource":"nodes","name":"n","subresource":"status"},"responseStatus":{"code":200}}"#,
-            "\n",
-            r#"{"auditID":"1","verb":"watch","requestURI":"/api/v1/nodes?watch=1","objectRef":{"resource":"nodes"}}"#,
-            "\n",
-            r#"{"auditID":"3","verb":"ge"#,
-        );
-        let entries = parse(text).unwrap();
+        let of = |stage: &str, verb: &str, name: &str, code: u16| {
+            let object = json!({"resource": "nodes", "name": name});
+            let status = json!({"code": code});
+            json!({"stage": stage, "verb": verb, "requestURI": "/api/v1/nodes", "user": {"username": "u"},
+                   "objectRef": object, "responseStatus": status})
+        };
+        let mut text = [
+            of("ResponseStarted", "watch", "", 200),
+            of("ResponseComplete", "patch", "n", 200),
+            of("ResponseComplete", "watch", "", 200),
+            of("ResponseComplete", "watch", "refused", 403),
+        ]
+        .map(|line| format!("{line}\n"))
+        .concat();
+        text.push_str(r#"{"stage":"ResponseComplete","verb":"ge"#);
+        let entries = parse(&text).unwrap();
         let short: Vec<_> = entries
             .iter()
-            .map(|e| (e.verb.as_str(), e.subresource.as_str(), e.code))
+            .map(|e| (e.verb.as_str(), e.name.as_str(), e.code))
             .collect();
-        assert_eq!(short, [("watch", "", 0), ("patch", "status", 200)]);
+        assert_eq!(
+            short,
+            [("watch", "", 200), ("patch", "n", 200), ("watch", "refused", 403)]
+        );
         assert_eq!(entries[1].user, "u");
     }
 }

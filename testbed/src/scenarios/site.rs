@@ -50,7 +50,7 @@ impl Site {
     /// # Errors
     /// When a component does not start.
     pub async fn set(program: &Path, cloud: Arc<dyn TestCloud>) -> Result<Self> {
-        let stage = Stage::set(program, false).await?;
+        let stage = Stage::set(program).await?;
         stage.write_cloud_config(&cloud.config())?;
         let client = stage.control_plane.client().await?;
         let proxy = Proxy::start(client.clone(), stage.folder()).await?;

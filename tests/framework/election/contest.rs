@@ -5,7 +5,7 @@ use std::{env, path::Path, path::PathBuf, time::Duration};
 use ccm_testbed::{
     binary::{Ccm, Launch},
     contender::{Contender, ElectionConfig},
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     nodes::{self, NodeSpec},
     observe,
 };
@@ -70,7 +70,7 @@ fn program() -> PathBuf {
 impl Stage {
     /// Starts a control plane with one node. A leader continuously asks its cloud about this node.
     pub(crate) async fn set() -> Self {
-        let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
+        let control_plane = ControlPlane::start().await.unwrap();
         let client = control_plane.client().await.unwrap();
         let node = NodeSpec {
             uninitialized: false,

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use ccm_testbed::{
     binary::{Ccm, Launch},
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     observe,
 };
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn set() -> Self {
-        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let control_plane = ControlPlane::start().await.unwrap();
         let file = fs::read(control_plane.kubeconfig()).unwrap();
         let admin: Value = serde_json::from_slice(&file).unwrap();
         let text = |value: &Value, key: &str| match value[format!("{key}-data")].as_str() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccm_core::{Instance, testkit::FakeCloud};
 use ccm_testbed::{
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     in_process::InProcess,
     nodes::{self, NodeSpec},
 };
@@ -45,7 +45,7 @@ impl Stage {
     /// Starts the program with short times, which `change` can override.
     pub(crate) async fn start(cluster: &str, change: impl FnOnce(&mut Config)) -> Self {
         let cloud = Fake::default();
-        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let control_plane = ControlPlane::start().await.unwrap();
         let client = control_plane.client().await.unwrap();
         let program = fake::start(&control_plane, cluster, &cloud, &[], |config| {
             config.lifecycle.monitor_period = Duration::from_millis(200);

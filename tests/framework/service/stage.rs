@@ -7,7 +7,7 @@ use ccm_core::testkit::{
     balancers::{Balancer, Read},
 };
 use ccm_testbed::{
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
     in_process::InProcess,
     nodes::{self, NodeSpec},
     observe::is_from_api_server,
@@ -47,7 +47,7 @@ impl Stage {
 
     /// The same without the program.
     pub(crate) async fn prepare(cluster: &str) -> Self {
-        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let control_plane = ControlPlane::start().await.unwrap();
         let client = control_plane.client().await.unwrap();
         let stage = Self {
             control_plane,

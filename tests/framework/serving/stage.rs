@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use ccm_testbed::{
     binary::{Ccm, Launch},
-    controlplane::{ControlPlane, Options},
+    controlplane::ControlPlane,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::{Api, Client, api::PostParams};
@@ -25,7 +25,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn set() -> Self {
-        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let control_plane = ControlPlane::start().await.unwrap();
         let client = control_plane.client().await.unwrap();
         Self {
             control_plane,

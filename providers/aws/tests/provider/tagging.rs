@@ -10,7 +10,7 @@ use ccm_core::{
         events::{EventMetrics, Writer},
     },
 };
-use ccm_testbed::controlplane::{ControlPlane, Options};
+use ccm_testbed::controlplane::ControlPlane;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
@@ -89,7 +89,7 @@ async fn tag(stage: &Stage, id: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     let stage = Stage::new(0, "").await;
-    let control_plane = ControlPlane::start(Options::default()).await.unwrap();
+    let control_plane = ControlPlane::start().await.unwrap();
     let client = control_plane.client().await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let machines = stage
@@ -152,7 +152,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_limit_delays_only_the_nodes_beyond_it() {
     let stage = Stage::new(0, "").await;
-    let control_plane = ControlPlane::start(Options::default()).await.unwrap();
+    let control_plane = ControlPlane::start().await.unwrap();
     let client = control_plane.client().await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let names = ["a", "b", "c"].map(str::to_owned);
