@@ -8,7 +8,8 @@
 //! A wrong deletion is expensive. A node is deleted only if all of these conditions are true:
 //!
 //! - Its kubelet is silent or reports a failure.
-//! - Two answers by id, some time apart and under the same credentials, are that its machine does not exist.
+//! - Two answers by ID, some time apart and under the same credentials, are that its machine does not exist. Without an ID, all
+//!   answers of 10 minutes are that no machine has its name.
 //! - The same credentials find another of the cluster's machines at the same time.
 //! - The node is not brand-new.
 //! - A last read from the API server finds nothing of this changed.

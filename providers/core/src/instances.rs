@@ -81,8 +81,8 @@ pub struct NodeView {
 
 /// What the cloud answered about one machine.
 ///
-/// "Could not find out" is none of these but an `Err`. Only [`Absent`](Self::Absent) can ever lead to the
-/// deletion of a node.
+/// "Could not find out" is none of these but an `Err`. Only [`Absent`](Self::Absent) leads to the deletion of a node, and, for a
+/// node that waits for its initialization, [`Unresolved`](Self::Unresolved) for 10 minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceState {
     /// It exists.
@@ -91,7 +91,7 @@ pub enum InstanceState {
     Absent,
     /// Nothing matches the node's *name*. Not proof of absence: a cloud may leave machines out of lists.
     Unresolved,
-    /// The provider's rules say hands off: not a machine of this cloud, or excluded by the user.
+    /// Not a machine of this cloud, or excluded by the user: it is left unchanged.
     Unmanaged,
 }
 

@@ -14,10 +14,10 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Priority, Result,
+    Error, ErrorKind, Freshness, Outcome, Priority, Result,
     controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs},
-    load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
-    plan::document::Document,
+    load_balancer::{AnnotationReader, Protocol, ReadOptions, ServiceType, ServiceView, SourceRanges},
+    plan::{PartCloud as _, document::Document},
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use crate::{
     DigitalOcean,
     client::{Api, Op},
     config::{LbType, Settings},
-    load_balancer::{annotations, desired},
+    load_balancer::{annotations, desired, document::Balancer},
 };
 
 /// Interval between reads of the firewall, to revert changes made by others (upstream's).
@@ -67,13 +67,14 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     let api = cloud.nodes.api.fenced_by(&context.fence);
-    let mut controller = Controller::new(api, &cloud.settings, &context.metrics);
+    let mut controller = Controller::new(cloud, api, &context.metrics);
     Ok(context.run(async move |context| controller.run(&context).await))
 }
 
 struct Controller {
+    cloud: Arc<DigitalOcean>,
     api: Api,
-    settings: Arc<Settings>,
+    balancers: Balancers,
     /// The firewall as it was read or written last.
     observed: Option<Firewall>,
     /// When `observed` was read last; `None` if it must be read again.
@@ -106,10 +107,11 @@ impl Schedule {
 }
 
 impl Controller {
-    fn new(api: Api, settings: &Arc<Settings>, metrics: &ControllerMetrics) -> Self {
+    fn new(cloud: Arc<DigitalOcean>, api: Api, metrics: &ControllerMetrics) -> Self {
         Self {
+            cloud,
             api,
-            settings: Arc::clone(settings),
+            balancers: Balancers::new(),
             observed: None,
             read_at: None,
             failures: 0,
@@ -187,8 +189,10 @@ impl Controller {
 
     /// Creates or updates the firewall for these Services. `resync`: the priority of a read before.
     async fn reconcile(&mut self, services: &[&ServiceView], resync: Option<Priority>) -> Result<()> {
-        let desired = desired_firewall(services, &self.settings);
-        let name = &self.settings.conf.firewall_name;
+        self.find_balancers(services).await?;
+        let settings = &self.cloud.settings;
+        let desired = desired_firewall(services, settings, &self.balancers);
+        let name = &settings.conf.firewall_name;
         if let Some(priority) = resync {
             self.observed = self.find(name, priority).await?;
         }
@@ -213,6 +217,25 @@ impl Controller {
         };
         info!(name, "Updated the firewall");
         self.observed = Some(updated);
+        Ok(())
+    }
+
+    /// Finds the load balancers of Services that are not known yet.
+    async fn find_balancers(&mut self, services: &[&ServiceView]) -> Result<()> {
+        let ids = services
+            .iter()
+            .filter_map(|service| service.annotation(annotations::ID));
+        let ids: BTreeSet<_> = ids.collect();
+        self.balancers.retain(|id, _| ids.contains(&**id));
+        if ids.len() > self.balancers.len() {
+            let read = ReadOptions {
+                freshness: Freshness::AtMost(RESYNC),
+                priority: Priority::User,
+            };
+            let directory = self.cloud.engine.cloud().directory(read).await?;
+            let found = |id: &str| Some((id.to_owned(), Arc::clone(directory.by_id(id)?)));
+            self.balancers.extend(ids.into_iter().filter_map(found));
+        }
         Ok(())
     }
 
@@ -244,8 +267,11 @@ type Firewall = Document;
 /// A normalized rule: protocol, ports, and the addresses and load balancers.
 type Rule = (String, String, BTreeSet<String>);
 
+/// Load balancers of Services by ID, for the fields that cannot be changed. The annotations may request others.
+type Balancers = BTreeMap<String, Arc<Balancer>>;
+
 /// The firewall that the Services need.
-fn desired_firewall(services: &[&ServiceView], settings: &Settings) -> Value {
+fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &Balancers) -> Value {
     let mut rules: BTreeMap<(String, String), Vec<Value>> = BTreeMap::new();
     let mut add = |protocol: Protocol, port: u64, sources: Value| {
         let protocol = protocol.as_str().to_lowercase();
@@ -271,7 +297,7 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings) -> Value {
                 );
             }),
             ServiceType::LoadBalancer if service.class.is_none() => {
-                let Some(health_port) = health_port(service, settings) else {
+                let Some(health_port) = health_port(service, settings, balancers) else {
                     continue;
                 };
                 let sources = match service.annotation_text(annotations::ID) {
@@ -279,7 +305,7 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings) -> Value {
                     None => json!({ "addresses": ANYWHERE }),
                 };
                 add(Protocol::Tcp, health_port, sources);
-                let ranges: BTreeSet<_> = service.source_range_texts().collect();
+                let (ranges, _) = SourceRanges::of_spec(service);
                 let clients = match ranges.is_empty() {
                     true => json!({ "addresses": ANYWHERE }),
                     false => json!({ "addresses": ranges }),
@@ -313,8 +339,11 @@ fn is_managed(service: &ServiceView) -> bool {
 
 /// The port of health checks of a load balancer whose traffic reaches the public addresses of nodes; `None` for others. A
 /// Service with invalid annotations counts only if it has an address: then its load balancer is left unchanged.
-fn health_port(service: &ServiceView, settings: &Settings) -> Option<u64> {
-    let reading = desired::read(service, settings, None, None);
+fn health_port(service: &ServiceView, settings: &Settings, balancers: &Balancers) -> Option<u64> {
+    let existing = service
+        .annotation(annotations::ID)
+        .and_then(|id| balancers.get(id));
+    let reading = desired::read(service, settings, existing.map(|found| &**found), None);
     let spec = reading.spec;
     let counts = reading.invalid.is_empty() || !service.ingress.is_empty();
     if !counts {
@@ -476,17 +505,19 @@ mod tests {
 
     use super::*;
 
+    const FIREWALL: [(&str, &str); 2] = [
+        ("PUBLIC_ACCESS_FIREWALL_NAME", "nodes"),
+        ("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker"),
+    ];
+
     fn settings() -> Settings {
-        desired::tests::settings(&[
-            ("PUBLIC_ACCESS_FIREWALL_NAME", "nodes"),
-            ("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker"),
-        ])
+        desired::tests::settings(&FIREWALL)
     }
 
     fn firewall(services: &[ServiceView]) -> Value {
         let settings = settings();
         let services: Vec<_> = services.iter().collect();
-        desired_firewall(&services, &settings)
+        desired_firewall(&services, &settings, &Balancers::new())
     }
 
     /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
@@ -539,6 +570,22 @@ mod tests {
         assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), TYPE, "REGIONAL")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), NETWORK, "INTERNAL")]).is_empty());
+        // The load balancer decides, not what an annotation requests in vain.
+        let balancers = |kind| {
+            let balancer = json!({"id": "lb-1", "type": kind, "network": "EXTERNAL"});
+            Balancers::from([(
+                "lb-1".to_owned(),
+                Arc::new(serde_json::from_value(balancer).unwrap()),
+            )])
+        };
+        for (asked, has, count) in [
+            ("REGIONAL", "REGIONAL_NETWORK", 2),
+            ("REGIONAL_NETWORK", "REGIONAL", 0),
+        ] {
+            let service = annotated(annotated(web.clone(), TYPE, asked), ID, "lb-1");
+            let desired = desired_firewall(&[&service], &settings(), &balancers(has));
+            assert_eq!(rules(&desired, "inbound_rules").len(), count, "{has}");
+        }
         // An invalid Service does not block others, and its ports stay open if it has an address.
         let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
         assert_eq!(
@@ -578,9 +625,18 @@ mod tests {
         )));
     }
 
-    fn controller(sim: &DigitalOcean) -> Controller {
-        let api = desired::tests::api(sim);
-        Controller::new(api, &Arc::new(settings()), &ControllerMetrics::default())
+    async fn controller(sim: &DigitalOcean) -> Controller {
+        let token = Config::default().token;
+        let context = desired::tests::context(&[
+            ("DO_OVERRIDE_URL", sim.url()),
+            ("DO_ACCESS_TOKEN", token.as_str()),
+            ("REGION", "nyc3"),
+            FIREWALL[0],
+            FIREWALL[1],
+        ]);
+        let cloud = Arc::new(crate::connect(context).await.unwrap());
+        let api = cloud.nodes.api.clone();
+        Controller::new(cloud, api, &ControllerMetrics::default())
     }
 
     #[tokio::test(start_paused = true)]
@@ -604,7 +660,7 @@ mod tests {
     async fn the_firewall_is_read_again_only_if_it_may_differ() {
         use ccm_sim::{Action, Fault};
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
-        let mut controller = controller(&sim);
+        let mut controller = controller(&sim).await;
         let (one, two) = (node_port("a"), service("web", &[80]));
         let mut step = async |services: &[&ServiceView]| {
             sim.clear_calls();
@@ -626,10 +682,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn load_balancers_are_listed_once() {
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let rule =
+            json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+        let balancer = json!({"name": "auidweb", "type": "REGIONAL_NETWORK", "forwarding_rules": [rule]});
+        let id = sim.create("load_balancers", balancer.as_object().cloned().unwrap());
+        let web = annotated(service("web", &[80]), annotations::ID, &id);
+        let asked = annotated(web, annotations::TYPE, "REGIONAL");
+        let mut controller = controller(&sim).await;
+        for _ in 0..2 {
+            controller.reconcile(&[&asked], None).await.unwrap();
+        }
+        assert_eq!(
+            sim.documents("firewalls")[0]["inbound_rules"]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
+        let calls = sim
+            .calls()
+            .into_iter()
+            .filter(|call| call.op == "loadBalancers_list");
+        assert_eq!(calls.count(), 1);
+    }
+
+    #[tokio::test]
     async fn a_change_of_services_is_not_background_work() {
         use ccm_core::client::{Operation as _, rest::RestApi as _};
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
-        let mut controller = controller(&sim);
+        let mut controller = controller(&sim).await;
         let gate = controller.api.gate().clone();
         gate.observe_remaining(Op::FirewallList.bucket(), 400, 5000, None);
         let refused = controller.step(&[], false).await;
@@ -643,7 +726,7 @@ mod tests {
     async fn the_firewall_is_created_changed_and_repaired() {
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
         let droplet = sim.create_droplet("by-hand");
-        let mut controller = controller(&sim);
+        let mut controller = controller(&sim).await;
         let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
         let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
         let change = |fields: Value| {
@@ -687,7 +770,7 @@ mod tests {
             assert_eq!(calls, expected, "{step}");
             let firewalls = sim.documents("firewalls");
             let observed: Firewall = serde_json::from_value(firewalls[0].clone()).unwrap();
-            let desired = desired_firewall(&services, &settings());
+            let desired = desired_firewall(&services, &settings(), &Balancers::new());
             assert!(firewalls.len() == 1 && same(&observed, &desired), "{step}");
             if step == "edited by hand" {
                 assert_eq!(

@@ -110,6 +110,10 @@ impl Cloud for DigitalOcean {
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+    Ok(Arc::new(connect(context).await?))
+}
+
+async fn connect(context: BuildContext) -> Result<DigitalOcean> {
     // Read again, because a mounted Secret may have changed. Warnings were already logged.
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
@@ -126,13 +130,13 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         settings: Arc::clone(&settings),
         region,
     };
-    Ok(Arc::new(DigitalOcean {
+    Ok(DigitalOcean {
         engine: Engine::new(model, Arc::new(calls), context.plan.clone()),
         reloader: Reloader::new(loaded, files),
         nodes,
         settings,
         context,
-    }))
+    })
 }
 
 /// The region of load balancers: the configured region, which must exist, else the region of this droplet.

@@ -631,6 +631,86 @@ async fn a_refused_service_still_follows_the_nodes_and_can_be_deleted() {
 }
 
 #[tokio::test]
+async fn a_refused_service_takes_nothing_over() {
+    // A load balancer of another cluster, and one of a person, without tags.
+    for tags in [None, Some(json!(["web"]))] {
+        let stage = Stage::served(&[]).await;
+        if let Some(tags) = tags {
+            stage.edit(json!({"tags": tags, "droplet_ids": [7]}));
+        }
+        let before = stage.balancer();
+        let mut other = other_cluster(&stage).await;
+        let mut web = service("web", &[80]);
+        web.id.uid = "uid-in-b".into();
+        annotate(&mut web, ID, before["id"].as_str());
+        annotate(&mut web, &key("size-unit"), Some("many"));
+        other.services.push(web);
+        other.settle().await.unwrap();
+        let complaints = other.complaints().join("; ");
+        assert!(complaints.contains("size-unit: \"many\""), "{complaints}");
+        assert_eq!(stage.balancer(), before);
+        annotate(&mut other.services[0], &key("size-unit"), Some("2"));
+        other.settle().await.unwrap();
+        assert_eq!(
+            (other.complaints(), &stage.balancer()["size_unit"]),
+            (vec![], &json!(2))
+        );
+    }
+}
+
+#[tokio::test]
+async fn values_that_the_go_cloud_controller_accepts_refuse_no_service() {
+    let mut stage = Stage::served(&[("algorithm", "random"), ("size-unit", "")]).await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    stage.web().source_ranges = Some(vec!["10.20.30.40/16".into(), "2001:DB8::1/32".into()]);
+    stage.settle().await.unwrap();
+    let allow = &stage.balancer()["firewall"]["allow"];
+    assert_eq!(allow, &json!(["cidr:10.20.0.0/16", "cidr:2001:db8::/32"]));
+}
+
+#[tokio::test]
+async fn an_unreadable_disown_keeps_the_load_balancer() {
+    let mut stage = Stage::served(&[]).await;
+    annotate(stage.web(), DISOWN, Some("yes"));
+    let complaints = stage.settle_with_complaints().await;
+    assert!(
+        complaints.contains("disown: \"yes\" is neither true nor false"),
+        "{complaints}"
+    );
+    stage.web().deleting = true;
+    let complaints = stage.settle_with_complaints().await;
+    assert!(complaints.contains("neither true nor false"), "{complaints}");
+    assert_eq!((stage.services.len(), stage.balancers().len()), (1, 1));
+    annotate(stage.web(), DISOWN, Some("false"));
+    stage.settle().await.unwrap();
+    assert_eq!((stage.services.len(), stage.balancers().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_failed_lookup_by_name_removes_no_droplet() {
+    let mut stage = Stage::served(&[]).await;
+    let known = stage.nodes[1].view.provider_id.clone();
+    let nameless = |stage: &mut Stage, id: Option<String>| {
+        std::sync::Arc::make_mut(&mut stage.nodes[1].view).provider_id = id;
+    };
+    nameless(&mut stage, None);
+    stage.restart().await;
+    let fault = stage
+        .sim
+        .add_fault(Fault::on("droplets_list", Action::status(500)));
+    annotate(stage.web(), &key("size-unit"), Some("2"));
+    let complaints = stage.settle_with_complaints().await;
+    assert!(complaints.contains("500"), "{complaints}");
+    assert_eq!(stage.writes(), [""; 0]);
+    stage.sim.remove_fault(fault);
+    stage.settle().await.unwrap();
+    let balancer = stage.balancer();
+    assert_eq!(balancer["size_unit"], 2);
+    assert_eq!(balancer["droplet_ids"].as_array().unwrap().len(), 2);
+    nameless(&mut stage, known);
+}
+
+#[tokio::test]
 async fn a_missing_droplet_does_not_block_others() {
     let mut stage = Stage::served(&[]).await;
     stage.join("node-2");

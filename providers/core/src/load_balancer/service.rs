@@ -120,11 +120,6 @@ impl ServiceView {
         self.annotation(key).filter(|text| !text.is_empty())
     }
 
-    /// The entries of `spec.loadBalancerSourceRanges` as they are, without surrounding space.
-    pub fn source_range_texts(&self) -> impl Iterator<Item = &str> {
-        self.source_ranges.iter().flatten().map(|range| range.trim())
-    }
-
     /// `externalTrafficPolicy: Local`.
     #[must_use]
     pub fn is_local(&self) -> bool {

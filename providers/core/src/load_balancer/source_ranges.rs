@@ -24,13 +24,9 @@ impl SourceRanges {
     /// # Errors
     /// An entry that is not a CIDR. [`SourceRanges::all`] may be used in its place, to find further problems.
     pub fn of(service: &ServiceView) -> Result<Self, InvalidField> {
-        let mut ranges = BTreeSet::new();
-        for text in service.source_ranges.iter().flatten() {
-            let range = text.trim().parse::<IpNet>().map_err(|_| {
-                let problem = format!("{text:?} is not a CIDR; a valid one is 10.0.0.0/24");
-                InvalidField::spec("loadBalancerSourceRanges", problem)
-            });
-            ranges.insert(range?.trunc());
+        let (mut ranges, invalid) = Self::of_spec(service);
+        if let Some(invalid) = invalid.into_iter().next() {
+            return Err(invalid);
         }
         let text = service.annotation(Self::ANNOTATION).unwrap_or_default().trim();
         if ranges.is_empty() {
@@ -49,6 +45,21 @@ impl SourceRanges {
             }
         }
         Ok(Self { ranges, given: true })
+    }
+
+    /// The networks in the field alone, and the entries that are none.
+    #[must_use]
+    pub fn of_spec(service: &ServiceView) -> (BTreeSet<IpNet>, Vec<InvalidField>) {
+        let (mut ranges, mut invalid) = (BTreeSet::new(), Vec::new());
+        for text in service.source_ranges.iter().flatten() {
+            if let Ok(range) = text.trim().parse::<IpNet>() {
+                ranges.insert(range.trunc());
+            } else {
+                let problem = format!("{text:?} is not a CIDR; a valid one is 10.0.0.0/24");
+                invalid.push(InvalidField::spec("loadBalancerSourceRanges", problem));
+            }
+        }
+        (ranges, invalid)
     }
 
     /// All clients of a family (IPv4 if it is not known), as if the Service specified none.

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::{
     annotations,
-    desired::CertificateRef,
+    desired::{self, CertificateRef},
     document::{Balancer, RULES, certificate, is_active, is_new},
     model::{Change, Inputs, Key, Model, Observed, PartMember, Reply},
 };
@@ -184,14 +184,20 @@ impl Calls {
         let droplets = self.nodes.droplets.clone();
         let load = || async move {
             let answers = existence(&droplets, nameless, Freshness::now(), priority).await;
-            let pairs = answers.into_iter().filter_map(|(node, answer)| match answer {
-                // A node without a droplet is added when it has its provider ID.
-                Ok(InstanceState::Present(found)) => {
-                    Some((node.name.clone(), droplet_id(&found.provider_id).ok().flatten()?))
+            let mut by_name = BTreeMap::new();
+            for (node, answer) in answers {
+                match answer {
+                    Ok(InstanceState::Present(found)) => {
+                        let id = droplet_id(&found.provider_id).ok().flatten();
+                        by_name.extend(id.map(|id| (node.name.clone(), id)));
+                    }
+                    // Two droplets with the name. The others are unknown only now, and must not lose their traffic.
+                    Err(error) if error.kind() != ErrorKind::InvalidSpec => return Err(error),
+                    // It is added when it has its provider ID.
+                    _ => {}
                 }
-                _ => None,
-            });
-            Ok(pairs.collect())
+            }
+            Ok(by_name)
         };
         self.names
             .get(names, Freshness::AtMost(NAMES_AGE), priority, load)
@@ -250,6 +256,12 @@ impl PartCloud<Model> for Calls {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<GatheredInputs<Inputs>> {
+        if members.iter().all(Member::leaves) {
+            // The load balancer is deleted only if it is certain that no Service disowned it.
+            for member in members {
+                desired::is_disowned(&member.service)?;
+            }
+        }
         let existing = match key {
             Key::Balancer(id) => self.listing(None, read).await?.by_id(id).cloned(),
             Key::New(_) => None,

@@ -6,10 +6,10 @@ use std::{
 };
 
 use ccm_core::{
-    AddressType,
+    AddressType, Result,
     load_balancer::{
         AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeSet, Protocol, ServicePort, ServiceView,
-        default_name,
+        SourceRanges, default_name,
     },
 };
 use ipnet::IpNet;
@@ -82,8 +82,16 @@ pub(crate) fn name(service: &ServiceView) -> String {
 }
 
 /// Whether the load balancer must be left unchanged.
-pub(crate) fn is_disowned(service: &ServiceView) -> bool {
-    AnnotationReader::new(&service.annotations).strict_flag(a::DISOWN) == Some(true)
+///
+/// # Errors
+/// A value that is no boolean.
+pub(crate) fn is_disowned(service: &ServiceView) -> Result<bool> {
+    let mut reader = AnnotationReader::new(&service.annotations);
+    let is_disowned = reader.strict_flag(a::DISOWN) == Some(true);
+    match reader.finish() {
+        (_, invalid) if !invalid.is_empty() => Err(InvalidField::error(&invalid)),
+        _ => Ok(is_disowned),
+    }
 }
 
 /// The host name that replaces addresses in the status.
@@ -172,7 +180,13 @@ impl<'a> Reader<'a> {
             LbType::Regional => &mut fields,
             LbType::RegionalNetwork => &mut create,
         });
-        let algorithm = self.choice(a::ALGORITHM, &["round_robin", "least_connections"]);
+        // The API ignores it. So a value that only the Go cloud controller accepts refuses no Service.
+        let algorithm = self.reader.unless_empty(a::ALGORITHM).map(|reader| {
+            let known = ["round_robin", "least_connections"];
+            let find = |text: &str| known.into_iter().find(|known| *known == text);
+            reader.parsed(a::ALGORITHM, known[0], known[0], find)
+        });
+        self.reader.strict_flag(a::DISOWN);
         let requested = [
             ("type", asked),
             ("network", network),
@@ -218,7 +232,8 @@ impl<'a> Reader<'a> {
     fn size(&mut self) -> u32 {
         let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
         // The API checks the limit of the account.
-        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=u32::MAX);
+        let unit = self.reader.unless_empty(a::SIZE_UNIT);
+        let unit = unit.and_then(|reader| reader.strict_number(a::SIZE_UNIT, 0..=u32::MAX));
         let unit = unit.filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
             let text = "cannot be used together with size-slug";
@@ -453,13 +468,12 @@ impl<'a> Reader<'a> {
         };
         let deny = self.reader.strict_list(a::DENY_RULES, rule).unwrap_or_default();
         let mut allow = self.reader.strict_list(a::ALLOW_RULES, rule).unwrap_or_default();
-        let ranges: Vec<_> = self.service.source_range_texts().collect();
-        for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
-            let text = format!("{range:?} is not a CIDR; a valid one is 10.0.0.0/24");
-            self.reader.refuse_spec("loadBalancerSourceRanges", text);
-        }
-        if !ranges.is_empty() {
+        let (ranges, invalid) = SourceRanges::of_spec(self.service);
+        if !(ranges.is_empty() && invalid.is_empty()) {
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();
+        }
+        for range in invalid {
+            self.reader.refuse_field(range);
         }
         json!({"allow": allow, "deny": deny})
     }

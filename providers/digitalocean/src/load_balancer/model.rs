@@ -132,6 +132,14 @@ pub(crate) fn names(service: &ServiceView, balancer: &Balancer) -> bool {
     service.annotation(annotations::ID) == Some(balancer.id())
 }
 
+/// Whether the status of the Service has the address of the load balancer, or the host name that replaces it.
+fn has_address(service: &ServiceView, balancer: &Balancer) -> bool {
+    let address = |ingress: &Ingress| ingress.ip.clone().or_else(|| ingress.hostname.clone());
+    let known = ingress(service, balancer).unwrap_or_default();
+    let mut shown = service.ingress.iter().filter_map(address);
+    shown.any(|shown| known.iter().filter_map(address).any(|known| known == shown))
+}
+
 impl Model {
     pub(crate) fn tags(&self, cluster: &ClusterView) -> ClusterTags {
         ClusterTags::new(&cluster.ownership_tag, self.settings.cluster_id.as_deref())
@@ -198,7 +206,7 @@ impl PartModel for Model {
     fn claims(&self, service: &ServiceView) -> Claim {
         match service.class {
             Some(_) => Claim::NotOurs,
-            None if desired::is_disowned(service) => Claim::Elsewhere,
+            None if matches!(desired::is_disowned(service), Ok(true)) => Claim::Elsewhere,
             None => Claim::Ours,
         }
     }
@@ -282,7 +290,12 @@ impl PartModel for Model {
         let state = if let Some(member) = Self::decides(PartMember::active(members), existing) {
             DesiredState::Present(Box::new(self.desired_balancer(&member.service, cluster, inputs)))
         } else if PartMember::staying(members).next().is_some() {
-            let existing = existing.filter(|_| members.iter().any(Member::follows_nodes));
+            // A Service that was never served by it does not take it over while it is refused.
+            let follows = |member: &PartMember, balancer: &Balancer| {
+                let is_its = self.tags(cluster).owns(balancer) || has_address(&member.service, balancer);
+                member.follows_nodes() && is_its
+            };
+            let existing = existing.filter(|found| members.iter().any(|member| follows(member, found)));
             let droplets = existing.and_then(|balancer| {
                 Self::backends(kind(balancer)?, is_internal(balancer), cluster, inputs).droplets
             });
@@ -368,6 +381,7 @@ impl PartModel for Model {
                 plan.steps.extend(is_ours.then_some(step));
             }
             _ if is_foreign && !takes_over => {}
+            DesiredState::Frozen(_) if is_foreign => {}
             DesiredState::Frozen(fields) => {
                 let step = update(balancer, fields, &desired.tags, false, None);
                 plan.steps.extend(step);

@@ -12,7 +12,7 @@ use ccm_sim::digitalocean::{Config, DigitalOcean};
 use super::*;
 use crate::client::Api;
 
-fn context(variables: &[(&str, &str)]) -> BuildContext {
+pub(crate) fn context(variables: &[(&str, &str)]) -> BuildContext {
     let environment = Environment::default().with("DO_ACCESS_TOKEN", "x");
     let environment = variables.iter().fold(environment, |environment, (name, value)| {
         environment.with(*name, *value)
@@ -410,7 +410,7 @@ fn other_fields_follow_the_annotations() {
     ranges.source_ranges = Some(vec![" 10.1.2.3/8 ".into()]);
     assert_eq!(
         regional(&ranges).spec.fields["firewall"]["allow"],
-        json!(["cidr:10.1.2.3/8"])
+        json!(["cidr:10.0.0.0/8"])
     );
     let sticky = fields(&[
         ("sticky-sessions-type", "cookies"),
