@@ -367,10 +367,8 @@ impl PartCloud<Model> for Calls {
                 self.balancers.insert(balancer.clone());
                 if !is_active(balancer) {
                     let ticket = balancer.id().to_owned();
-                    let poll = self
-                        .polls
-                        .lock()
-                        .accepted(&Key::Balancer(ticket.clone()), Effect::Create);
+                    let key = Key::Balancer(ticket.clone());
+                    let poll = self.polls.lock().accepted(&key, Effect::Create);
                     let wait = Wait::new(poll, CREATE_TIMEOUT);
                     return Ok(Outcome::Accepted { reply, ticket, wait });
                 }

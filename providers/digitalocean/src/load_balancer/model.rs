@@ -358,11 +358,9 @@ impl PartModel for Model {
         let mut plan = Plan::default();
         let Some(balancer) = &observed.balancer else {
             if let DesiredState::Present(target) = &desired.state {
-                let (name, body) = (
-                    target.spec.fields["name"].as_str().unwrap_or_default(),
-                    target.spec.create.clone(),
-                );
-                let step = change(Op::LoadBalancerCreate, Effect::Create, name, body);
+                let spec = &target.spec;
+                let name = spec.fields["name"].as_str().unwrap_or_default();
+                let step = change(Op::LoadBalancerCreate, Effect::Create, name, spec.create.clone());
                 plan.steps.push(step.for_service(Some(&target.service)));
             }
             return plan;
@@ -371,12 +369,8 @@ impl PartModel for Model {
         let takes_over = is_foreign && desired.named.contains(balancer.id());
         match &desired.state {
             DesiredState::Absent { known } => {
-                let step = change(
-                    Op::LoadBalancerDelete,
-                    Effect::Delete,
-                    balancer.name(),
-                    Value::Null,
-                );
+                let name = balancer.name();
+                let step = change(Op::LoadBalancerDelete, Effect::Delete, name, Value::Null);
                 let is_ours = desired.tags.owns(balancer) || (*known && !is_foreign);
                 plan.steps.extend(is_ours.then_some(step));
             }
@@ -387,14 +381,8 @@ impl PartModel for Model {
                 plan.steps.extend(step);
             }
             DesiredState::Present(target) => {
-                let write_only = Some(&target.spec.write_only);
-                let step = update(
-                    balancer,
-                    &target.spec.fields,
-                    &desired.tags,
-                    takes_over,
-                    write_only,
-                );
+                let (spec, tags) = (&target.spec, &desired.tags);
+                let step = update(balancer, &spec.fields, tags, takes_over, Some(&spec.write_only));
                 let step = step.map(|step| step.for_service(Some(&target.service)));
                 plan.steps.extend(step);
                 plan.blocked = target.blocked(balancer);
