@@ -442,16 +442,14 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
         return vec!["create load balancer".to_owned()];
     };
     let mut writes = Vec::new();
-    let backend = requested
-        .annotation("backend-protocol")
-        .unwrap_or_default()
-        .to_uppercase();
+    let given = requested.annotation("backend-protocol").unwrap_or_default();
+    let backend = given.to_uppercase();
     let listener = |port: &Value| {
         let (front, back) = match (requested.is_secure(port), backend.as_str()) {
             (true, "") => ("SSL", "TCP"),
             (true, "HTTP" | "HTTPS") => ("HTTPS", backend.as_str()),
             (true, _) => ("SSL", backend.as_str()),
-            (false, "HTTP") => ("HTTP", "HTTP"),
+            (false, _) if given == "http" => ("HTTP", "HTTP"),
             _ => ("TCP", "TCP"),
         };
         let certificate = requested

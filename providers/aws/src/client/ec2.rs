@@ -87,6 +87,13 @@ pub(crate) struct Subnet {
     pub(crate) tags: Tags,
 }
 
+impl Subnet {
+    /// Whether it has an IPv6 network.
+    pub(crate) fn has_v6(&self) -> bool {
+        self.cidrs.iter().any(|cidr| cidr.contains(':'))
+    }
+}
+
 /// A route table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouteTable {

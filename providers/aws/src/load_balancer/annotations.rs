@@ -17,7 +17,8 @@ annotations! {
     SCHEME = "service.beta.kubernetes.io/aws-load-balancer-scheme", "internal or internet-facing";
     /// The type of targets. Only nodes can be targets.
     TARGET_TYPE = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type", "instance";
-    /// Address family of the load balancer. Only when it is created.
+    /// Address family of the load balancer. Only when it is created. Without the annotation, a Service that does not require
+    /// two families gets `ipv4` if a subnet has no IPv6 network.
     IP_ADDRESS_TYPE = "service.beta.kubernetes.io/aws-load-balancer-ip-address-type", "ipv4 or dualstack, default by `spec.ipFamilies`";
     /// Subnets of the load balancer by ID or by the tag `Name`. Subnets in further zones are added later; none is removed.
     SUBNETS = "service.beta.kubernetes.io/aws-load-balancer-subnets", "list, default by tags";
@@ -35,13 +36,14 @@ annotations! {
     NODE_LABELS = "service.beta.kubernetes.io/aws-load-balancer-target-node-labels", "`key=value,..`, default all nodes";
     /// Certificates for TLS. The first one is the default certificate. Other certificates of the listener are kept while only one is named.
     CERTIFICATES = "service.beta.kubernetes.io/aws-load-balancer-ssl-cert", "list of ARNs";
-    /// Ports with TLS, by number or name.
+    /// Ports with TLS, by number or name. As in the Go cloud controller, an item with a space matches no port.
     SSL_PORTS = "service.beta.kubernetes.io/aws-load-balancer-ssl-ports", "list, default `*`";
     /// The predefined security policy of TLS.
     SSL_POLICY = "service.beta.kubernetes.io/aws-load-balancer-ssl-negotiation-policy", "text, default of AWS";
     /// The ALPN policy of TLS.
     ALPN_POLICY = "service.beta.kubernetes.io/aws-load-balancer-alpn-policy", "None, HTTP1Only, HTTP2Only, HTTP2Optional or HTTP2Preferred; default None";
-    /// The protocol of the targets. A network load balancer distinguishes only `ssl`.
+    /// The protocol of the targets. A network load balancer distinguishes only `ssl`. On a classic one, `http` in lower case is
+    /// also the protocol of listeners without TLS.
     BACKEND_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-backend-protocol", "tcp, ssl, http or https; default tcp";
     /// Each zone sends traffic to the targets of all zones.
     CROSS_ZONE = "service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled", "bool, default false";
@@ -58,6 +60,7 @@ annotations! {
     /// Attributes of target groups: `preserve_client_ip.enabled` and `proxy_protocol_v2.enabled`.
     TARGET_GROUP_ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes", "`key=true,..`";
     /// The PROXY protocol passes the client's address to targets: version 2 by a network load balancer, 1 by a classic one.
+    /// A network load balancer ignores other values.
     PROXY_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-proxy-protocol", "`*`";
     /// Connections to a deregistered target are drained. Classic load balancers only.
     DRAINING = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled", "bool, default false";
@@ -78,7 +81,7 @@ annotations! {
     /// Checks in a row after which a target is unhealthy.
     CHECK_UNHEALTHY = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-unhealthy-threshold", "2 to 10, default 3, and 2 with `externalTrafficPolicy: Local`; 6 of a classic load balancer";
     /// The timeout of a health check.
-    CHECK_TIMEOUT = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-timeout", "2 to 120 seconds, default of AWS; 5 of a classic load balancer";
+    CHECK_TIMEOUT = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-timeout", "2 to 120 seconds, at most the interval, default of AWS; 2 to 60 seconds, default 5 of a classic load balancer";
     /// The time between health checks.
     CHECK_INTERVAL = "service.beta.kubernetes.io/aws-load-balancer-healthcheck-interval", "5 to 300 seconds, default 30, and 10 with `externalTrafficPolicy: Local` or a classic load balancer";
 }

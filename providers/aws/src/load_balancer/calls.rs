@@ -165,15 +165,29 @@ impl Calls {
         }
         let first = || (Arc::clone(service), false);
         let (first, changed) = first_observed.entry(service.id.clone()).or_insert_with(first);
-        *changed |= !first.asks_the_same(service);
+        // No label of a Service changes its load balancer.
+        let labels = &first.labels;
+        let unlabeled = || ServiceView {
+            labels: labels.clone(),
+            ..ServiceView::clone(service)
+        };
+        *changed = *changed || !(first.asks_the_same(service) || first.asks_the_same(&unlabeled()));
         *changed
     }
 
     /// The subnets of a Service's load balancer, or why none qualifies.
-    async fn subnets(&self, service: &ServiceView, priority: Priority) -> Result<subnets::Chosen> {
+    async fn subnets(
+        &self,
+        service: &ServiceView,
+        directory: &Directory,
+        priority: Priority,
+    ) -> Result<subnets::Chosen> {
         let spec = Spec::read(service, &self.settings, Flavor::Network);
+        let balancer = directory.balancers.get(&names::balancer(&service.id));
+        // The scheme of an existing load balancer does not change.
+        let internal = balancer.map_or(spec.internal, |balancer| balancer.text("scheme") == "internal");
         let choose = |network: &Network| match spec.subnets.as_slice() {
-            [] => subnets::discovered(network, spec.internal, &self.nodes.site),
+            [] => subnets::discovered(network, internal, &self.nodes.site),
             names => subnets::named(names, &network.subnets),
         };
         let mut found = choose(&*self.listings.network(NETWORK_AGE, priority).await?);
@@ -360,7 +374,7 @@ impl PartCloud<Model> for Calls {
             return Ok(gathered);
         }
         for PartMember { service, .. } in PartMember::active(members) {
-            match self.subnets(service, read.priority).await? {
+            match self.subnets(service, &inputs.directory, read.priority).await? {
                 Ok(subnets) => drop(inputs.subnets.insert(service.id.clone(), subnets)),
                 // An existing load balancer keeps its subnets.
                 Err(_) if inputs.directory.flavor(&service.id).is_some() => {}

@@ -43,18 +43,20 @@ impl Spec {
     }
 
     fn classic_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
-        let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase();
-        let (secure, plain) = match backend.as_str() {
-            "http" => (["HTTPS", "HTTP"], ["HTTP"; 2]),
-            "https" => (["HTTPS"; 2], ["TCP"; 2]),
-            "ssl" => (["SSL"; 2], ["TCP"; 2]),
-            "" | "tcp" => (["SSL", "TCP"], ["TCP"; 2]),
+        let backend = reader.get(a::BACKEND_PROTOCOL).unwrap_or_default();
+        // Upstream's spelling: a listener that it created as TCP stays so.
+        let plain = if backend == "http" { "HTTP" } else { "TCP" };
+        let secure = match &*backend.to_lowercase() {
+            "http" => ["HTTPS", "HTTP"],
+            "https" => ["HTTPS"; 2],
+            "ssl" => ["SSL"; 2],
+            "" | "tcp" => ["SSL", "TCP"],
             _ => {
                 if !self.certificates.is_empty() {
                     let problem = format!("{backend:?} is not one of tcp, ssl, http, https");
                     reader.refuse(a::BACKEND_PROTOCOL, problem);
                 }
-                (["SSL", "TCP"], ["TCP"; 2])
+                ["SSL", "TCP"]
             }
         };
         for ServicePort { port, protocol, .. } in &service.ports {
@@ -66,7 +68,7 @@ impl Spec {
         let ports = service.ports.iter().filter(|port| port.node_port > 0);
         let ports = ports.map(|port| {
             let is_secure = self.has_certificate(reader, port.port, &port.name.to_lowercase());
-            PortSpec::new(port, if is_secure { secure } else { plain })
+            PortSpec::new(port, if is_secure { secure } else { [plain; 2] })
         });
         ports.collect()
     }
@@ -91,6 +93,8 @@ impl Spec {
         let protocol = given.unwrap_or(protocol);
         if reader.get(a::CHECK_PORT) != Some("traffic-port") {
             port = reader.strict_number(a::CHECK_PORT, 1..=u16::MAX).unwrap_or(port);
+        } else if service.health_check_port().is_some() {
+            port = node_port;
         }
         if !protocol.starts_with("HTTP") {
             path.clear();
@@ -99,7 +103,9 @@ impl Spec {
         } else if path.is_empty() {
             "/".clone_into(&mut path);
         }
-        let mut check = check_numbers(reader, [2, 6, 10, 5].map(Some), 60);
+        let mut check = check_numbers(reader, [2, 6, 10]);
+        let timeout = reader.strict_number(a::CHECK_TIMEOUT, 2..=60).unwrap_or(5);
+        check.insert("health_check_timeout", timeout.into());
         check.insert("health_check", format!("{protocol}:{port}{path}").into());
         check
     }

@@ -335,6 +335,7 @@ static LISTENER: Schema<Kind> = Schema {
 };
 
 const CLASSIC_ATTRIBUTE: Policy = Policy::Update("ClassicModifyLoadBalancerAttributes");
+const PROXY: &str = "SetLoadBalancerPoliciesForBackendServer";
 const CLASSIC_REGISTER: [&str; 2] = [
     "RegisterInstancesWithLoadBalancer",
     "DeregisterInstancesFromLoadBalancer",
@@ -364,7 +365,10 @@ static CLASSIC: Schema<Kind> = Schema {
     sets: &[
         tags("ClassicAddTags", "ClassicRemoveTags"),
         set(INSTANCES, CLASSIC_REGISTER, 100),
-        set(PROXY_PORTS, ["SetLoadBalancerPoliciesForBackendServer"; 2], 1),
+        Set {
+            order: SetOrder::Last,
+            ..Set::new(PROXY_PORTS, PROXY, PROXY)
+        },
     ],
     ..Schema::new(
         "classic load balancer",

@@ -20,7 +20,10 @@ use super::{
     settings::Flavor,
     spec::{self, Spec, has_own_hostname},
 };
-use crate::cluster::{SERVICE_NAME, has_any_cluster};
+use crate::{
+    client::ec2::Subnet,
+    cluster::{SERVICE_NAME, has_any_cluster},
+};
 
 /// The desired state of a part.
 #[derive(Debug)]
@@ -64,8 +67,12 @@ impl Model {
     fn balancer(&self, member: &PartMember, cluster: &ClusterView, inputs: &Inputs) -> DesiredBalancer {
         let service = &member.service;
         let flavor = self.flavor(service, inputs);
-        let spec = Spec::read(service, &self.settings, flavor);
+        let mut spec = Spec::read(service, &self.settings, flavor);
         let subnets = inputs.subnets.get(&service.id).cloned().unwrap_or_default();
+        let exists = inputs.directory.flavor(&service.id).is_some();
+        if spec::prefers_dual_stack(service) && (exists || !subnets.iter().all(Subnet::has_v6)) {
+            spec.balancer.remove("ip_address_type");
+        }
         let builder = Builder {
             model: self,
             cluster,

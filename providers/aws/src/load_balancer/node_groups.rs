@@ -84,14 +84,15 @@ impl DesiredRules {
             let current: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
             let required = self.required.get(&group.key);
             let required = required.map(Vec::as_slice).unwrap_or_default();
-            let rules = self.rules(required, &current).into_values().map(Entry::Rule);
+            let rules = self.rules(&group.key, required, &current);
+            let rules = rules.into_values().map(Entry::Rule);
             Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
         });
         diff(groups.collect(), observed, false)
     }
 
     /// All rules of a group by their tuples: those that are required, and those that stay.
-    fn rules(&self, required: &[Rule], current: &[&Rule]) -> BTreeMap<Rule, Rule> {
+    fn rules(&self, group: &str, required: &[Rule], current: &[&Rule]) -> BTreeMap<Rule, Rule> {
         let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
         for rule in required {
             // If several load balancers require a rule, it keeps the description that it has.
@@ -102,7 +103,10 @@ impl DesiredRules {
         for rule in current {
             let stays = match rule.balancer() {
                 Some(name) => !self.managed.contains(name),
-                None if rule.is_from_group() => !self.managed_sources.contains(&rule.source),
+                // By a rule from the group itself, nodes reach each other.
+                None if rule.is_from_group() => {
+                    rule.source == group || !self.managed_sources.contains(&rule.source)
+                }
                 None => !rule.description.starts_with(RULE_PREFIX),
             };
             if stays {
@@ -303,11 +307,13 @@ mod tests {
     #[test]
     fn rules_from_the_groups_of_classic_load_balancers_are_removed_with_them() {
         let from = |source| Rule::new("-1", (-1, -1), source, "");
-        let old = [from("sg-mine"), from("sg-peer")];
+        // The last one is the nodes' own group, which a Service may name, too.
+        let old = [from("sg-mine"), from("sg-peer"), from("sg-1")];
         let desired = DesiredRules {
-            managed_sources: names(&["sg-mine"]),
+            managed_sources: names(&["sg-mine", "sg-1"]),
             ..DesiredRules::default()
         };
-        assert_eq!(apply(&desired, &old), (vec!["-1 -1--1 sg-peer ".to_owned()], 1));
+        let expected = ["-1 -1--1 sg-1 ", "-1 -1--1 sg-peer "];
+        assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
     }
 }

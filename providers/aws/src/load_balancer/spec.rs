@@ -80,6 +80,12 @@ pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<
     (!cluster.nodes.keeps_members()).then(|| ids.collect())
 }
 
+/// Whether a Service accepts an IPv4 load balancer where a dual-stack one is not possible.
+pub(crate) fn prefers_dual_stack(service: &ServiceView) -> bool {
+    let is_given = service.annotation(a::IP_ADDRESS_TYPE).is_some();
+    !is_given && !service.requires_dual_stack && service.ip_families.contains(&IpFamily::V4)
+}
+
 impl Spec {
     /// Reads a Service with a load balancer of this kind. All problems are found at once.
     pub(crate) fn read(service: &ServiceView, settings: &LoadBalancing, flavor: Flavor) -> Self {
@@ -127,7 +133,21 @@ impl Spec {
         });
         let tags = reader.map(a::TAGS).into_iter().flatten();
         let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
-        let proxy = proxy.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
+        let proxy_protocol = proxy.is_some_and(|reader| match flavor {
+            Flavor::Classic => reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
+            // Upstream ignores it.
+            _ => reader.parsed(a::PROXY_PROTOCOL, false, "off", |text| {
+                (text == "*").then_some(true)
+            }),
+        });
+        // Upstream does not trim them, and a listener must not change its protocol when this program takes over.
+        let mut ssl_ports = reader.get(a::SSL_PORTS).unwrap_or_default().split(',');
+        if let Some(port) = ssl_ports.find(|port| port.trim() != *port) {
+            reader.warn(
+                a::SSL_PORTS,
+                format!("{port:?} matches no port, because of its space"),
+            );
+        }
         let certificates = reader.texts(a::CERTIFICATES);
         Self {
             internal: scheme.map_or_else(is_internal, |scheme| scheme == "internal"),
@@ -143,7 +163,7 @@ impl Spec {
             dual_stack,
             listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
             certificates,
-            proxy_protocol: proxy.is_some(),
+            proxy_protocol,
             ..Self::default()
         }
     }
@@ -234,10 +254,9 @@ impl Spec {
 
     /// Whether TLS is requested for a port.
     pub(super) fn has_certificate(&self, reader: &AnnotationReader<'_>, port: u16, name: &str) -> bool {
-        let ports = reader.texts(a::SSL_PORTS);
-        let number = port.to_string();
-        let is_named = |item: &String| *item == number || (!name.is_empty() && item == name);
-        !self.certificates.is_empty() && (ports.is_empty() || ports == ["*"] || ports.iter().any(is_named))
+        let ports = reader.get(a::SSL_PORTS).unwrap_or_default();
+        let is_named = |item: &str| item.parse() == Ok(port) || (!name.is_empty() && item == name);
+        !self.certificates.is_empty() && (["", "*"].contains(&ports) || ports.split(',').any(is_named))
     }
 
     /// Why the addresses do not fit this number of subnets.
@@ -338,22 +357,26 @@ pub(super) fn check_protocol(
     })
 }
 
-/// The numbers of the health check, with their defaults.
+/// The thresholds and the interval of the health check, with their defaults.
 pub(super) fn check_numbers(
     reader: &mut AnnotationReader<'_>,
-    [healthy, unhealthy, interval, timeout]: [Option<i64>; 4],
-    longest: i64,
+    [healthy, unhealthy, interval]: [i64; 3],
 ) -> Attributes {
-    let mut check = Attributes::new();
-    let mut read = |name, key, allowed, default: Option<i64>| {
-        let number = reader.strict_number(key, allowed).or(default);
-        check.extend(number.map(|number| (name, number.into())));
-    };
-    read("healthy_threshold", a::CHECK_HEALTHY, 2..=10, healthy);
-    read("unhealthy_threshold", a::CHECK_UNHEALTHY, 2..=10, unhealthy);
-    read("health_check_interval", a::CHECK_INTERVAL, 5..=300, interval);
-    read("health_check_timeout", a::CHECK_TIMEOUT, 2..=longest, timeout);
-    check
+    let mut read = |key, allowed, default| reader.strict_number(key, allowed).unwrap_or(default);
+    Attributes::from([
+        (
+            "healthy_threshold",
+            read(a::CHECK_HEALTHY, 2..=10, healthy).into(),
+        ),
+        (
+            "unhealthy_threshold",
+            read(a::CHECK_UNHEALTHY, 2..=10, unhealthy).into(),
+        ),
+        (
+            "health_check_interval",
+            read(a::CHECK_INTERVAL, 5..=300, interval).into(),
+        ),
+    ])
 }
 
 fn health_check(
@@ -377,8 +400,22 @@ fn health_check(
     if let Some(shared) = settings.shared_probe.as_ref().filter(|_| !local) {
         (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());
     }
-    let [healthy, unhealthy, interval] = if local { [2, 2, 10] } else { [3, 3, 30] }.map(Some);
-    let mut check = check_numbers(reader, [healthy, unhealthy, interval, None], 120);
+    let mut check = check_numbers(reader, if local { [2, 2, 10] } else { [3, 3, 30] });
+    // Upstream does not send the timeout, so a Service may have one that AWS would refuse.
+    let interval = check.get("health_check_interval").and_then(Value::as_i64);
+    let longest = interval.unwrap_or_default().min(120);
+    match reader.strict_number(a::CHECK_TIMEOUT, i64::MIN..=i64::MAX) {
+        Some(timeout) if (2..=longest).contains(&timeout) => {
+            check.insert("health_check_timeout", timeout.into());
+        }
+        Some(timeout) => {
+            let problem = format!(
+                "{timeout} is not between 2 and {longest} (the interval, at most 120); the default is used"
+            );
+            reader.warn(a::CHECK_TIMEOUT, problem);
+        }
+        None => {}
+    }
     check.insert("health_check_protocol", protocol.into());
     check.insert("health_check_port", port.into());
     if protocol != "TCP" {
@@ -490,6 +527,67 @@ mod tests {
     }
 
     #[test]
+    fn the_health_check_of_a_classic_load_balancer_is_that_of_upstream() {
+        let checked = |external_policy, annotations: &[(&str, &str)]| {
+            let service = ServiceView {
+                external_policy,
+                health_check_node_port: 31000,
+                ..service(annotations)
+            };
+            let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
+            assert_eq!(spec.invalid, [], "{annotations:?}");
+            let text = spec.balancer["health_check"].as_str().unwrap_or_default();
+            text.to_owned()
+        };
+        let (port, tcp) = ((a::CHECK_PORT, "traffic-port"), (a::CHECK_PROTOCOL, "TCP"));
+        for (policy, annotations, expected) in [
+            (Policy::Cluster, &[][..], "TCP:30443"),
+            (Policy::Cluster, &[port], "TCP:30443"),
+            (Policy::Cluster, &[(a::CHECK_PORT, "81")], "TCP:81"),
+            (Policy::Local, &[], "HTTP:31000/healthz"),
+            (Policy::Local, &[port, tcp], "TCP:30443"),
+            (Policy::Local, &[port], "HTTP:30443/healthz"),
+        ] {
+            assert_eq!(checked(policy, annotations), expected, "{annotations:?}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_that_aws_would_refuse_is_ignored() {
+        let read = |timeout: &str, interval: &str| {
+            let annotations = [(a::CHECK_TIMEOUT, timeout), (a::CHECK_INTERVAL, interval)];
+            let spec = Spec::read(&service(&annotations), &SETTINGS, Flavor::Network);
+            assert_eq!(spec.invalid, []);
+            let timeout = spec
+                .target_group
+                .get("health_check_timeout")
+                .and_then(Value::as_i64);
+            (timeout, spec.ignored.len())
+        };
+        assert_eq!(read("10", "10"), (Some(10), 0));
+        for (timeout, interval) in [("30", "10"), ("1", "10"), ("150", "200")] {
+            assert_eq!(read(timeout, interval), (None, 1), "{timeout} {interval}");
+        }
+    }
+
+    #[test]
+    fn only_the_spelling_of_upstream_changes_listeners() {
+        let listeners = |backend| {
+            let service = service(&[(a::BACKEND_PROTOCOL, backend)]);
+            let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
+            (spec.ports[0].protocol, spec.ports[0].target_protocol)
+        };
+        assert_eq!(listeners("http"), ("HTTP", "HTTP"));
+        assert_eq!(listeners("HTTP"), ("TCP", "TCP"));
+        let proxy = |flavor| {
+            let spec = Spec::read(&service(&[(a::PROXY_PROTOCOL, "v2")]), &SETTINGS, flavor);
+            (spec.proxy_protocol, spec.ignored.len(), spec.invalid.len())
+        };
+        assert_eq!(proxy(Flavor::Network), (false, 1, 0));
+        assert_eq!(proxy(Flavor::Classic), (false, 0, 1));
+    }
+
+    #[test]
     fn tls_is_chosen_by_number_or_name() {
         let protocols = |ports: &str, backend: &str| {
             let annotations = [
@@ -503,7 +601,8 @@ mod tests {
         for (ports, backend, expected) in [
             ("*", "", ("TLS", "TCP")),
             ("", "ssl", ("TLS", "TLS")),
-            ("80, 443", "https", ("TLS", "TCP")),
+            ("80,443", "https", ("TLS", "TCP")),
+            ("80, 443", "https", ("TCP", "TCP")),
             ("https", "ssl", ("TLS", "TLS")),
             ("http", "ssl", ("TCP", "TCP")),
         ] {
@@ -559,7 +658,6 @@ mod tests {
             (a::ACCESS_LOG, "yes"),
             (a::ATTRIBUTES, "idle=1"),
             (a::TARGET_GROUP_ATTRIBUTES, "stickiness.enabled=true"),
-            (a::PROXY_PROTOCOL, "v2"),
             (a::CHECK_PROTOCOL, "quic"),
             (a::CHECK_PORT, "http"),
             (a::CHECK_HEALTHY, "11"),

@@ -50,7 +50,7 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Chos
         false => ("kubernetes.io/role/elb", " with a route to an internet gateway"),
     };
     candidates.sort_by_key(|subnet| {
-        let is_ours = cluster.has(&subnet.tags) && has_any_cluster(&subnet.tags);
+        let is_ours = cluster.key().is_some() && cluster.has(&subnet.tags);
         (!subnet.tags.contains_key(role), !is_ours, subnet.id.clone())
     });
     let mut zones: BTreeMap<&str, &Subnet> = BTreeMap::new();

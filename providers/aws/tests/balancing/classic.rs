@@ -1,5 +1,6 @@
 //! The life cycle of classic load balancers.
 
+use ccm_core::testkit::cluster::service;
 use serde_json::{Value, json};
 
 use crate::stage::{NLB, Stage, node};
@@ -95,6 +96,32 @@ async fn listeners_attributes_and_policies_follow_the_annotations() {
     stage.restart().await;
     assert_eq!(stage.settle_well().await, NOTHING);
     delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn a_new_port_gets_the_proxy_protocol_after_its_listener() {
+    let mut stage = Stage::new("", 1).await;
+    stage.add("web", &[80], &[("proxy-protocol", "*")]);
+    stage.settle_well().await;
+    let more = service("more", &[443]).ports;
+    stage.service("web").ports.extend(more);
+    let writes = stage.settle_well().await;
+    let at = |action| writes.iter().position(|name| name == action).unwrap();
+    let policies = at("SetLoadBalancerPoliciesForBackendServer");
+    assert!(at("CreateLoadBalancerListeners") < policies, "{writes:?}");
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn another_scheme_does_not_move_a_load_balancer_to_other_subnets() {
+    let mut stage = Stage::new("", 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    stage.annotate("web", "scheme", Some("internal"));
+    assert_eq!(stage.settle().await, NOTHING);
+    let blocked = stage.blocked();
+    assert_eq!(blocked.len(), 1, "{blocked:#?}");
+    assert!(blocked[0].field.starts_with("scheme"), "{blocked:#?}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccm_core::load_balancer::Protocol;
+use ccm_core::load_balancer::{IpFamily, Protocol};
 use ccm_testbed::{
     observe::assert_has,
     proxy::{Action, Rule, aws_refusal},
@@ -204,6 +204,20 @@ async fn a_security_group_of_the_other_mode_stays_attached() {
 }
 
 #[tokio::test]
+async fn a_service_that_prefers_dual_stack_gets_ipv4_in_subnets_without_ipv6() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80], &[]);
+    stage.service("web").ip_families = [IpFamily::V4, IpFamily::V6].into();
+    stage.settle_well().await;
+    let found = stage.call("v2", "describe_load_balancers", json!({})).await;
+    assert_eq!(found["LoadBalancers"][0]["IpAddressType"], "ipv4");
+    stage.annotate("web", "ip-address-type", Some("dualstack"));
+    assert_eq!(stage.settle().await, NOTHING);
+    assert_has(&stage.blocked()[0].field, &["ip address type"]);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
 async fn each_subnet_needs_an_address() {
     let mut stage = Stage::new(NLB, 1).await;
     stage.add("web", &[80], &[("eip-allocations", "eipalloc-1")]);
@@ -278,8 +292,9 @@ async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_
     assert_eq!(stage.settle().await, NOTHING, "adoption writes nothing");
     let blocked = stage.blocked();
     assert_eq!(blocked.len(), 2, "{blocked:#?}");
-    // A change of nodes changes nothing else.
+    // A change of nodes changes nothing else, and labels are no request.
     stage.cluster.nodes.pop();
+    stage.service("web").labels = [("chart", "2")].into_iter().collect();
     assert_eq!(stage.settle().await, ["DeregisterTargets"]);
     stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
     let writes = stage.settle_well().await;

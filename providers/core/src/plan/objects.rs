@@ -245,6 +245,8 @@ pub enum SetOrder {
     AddFirst,
     /// Surplus entries are removed before missing ones are added, so that a full set can be exchanged.
     RemoveFirst,
+    /// As `AddFirst`, after everything else: the entries refer to other objects of the part.
+    Last,
     /// Missing entries are added before everything else and surplus ones removed after it, so that a process that is killed
     /// in between finds the remaining objects by them.
     Around,

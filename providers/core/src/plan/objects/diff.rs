@@ -306,7 +306,10 @@ impl<K: Kind> Diff<'_, K> {
                     self.first.extend(add);
                     self.last.extend(remove);
                 }
-                SetOrder::AddFirst | SetOrder::Around => self.steps.extend(add.into_iter().chain(remove)),
+                SetOrder::Last if !is_new => self.last.extend(add.into_iter().chain(remove)),
+                SetOrder::AddFirst | SetOrder::Last | SetOrder::Around => {
+                    self.steps.extend(add.into_iter().chain(remove));
+                }
             }
         }
     }
