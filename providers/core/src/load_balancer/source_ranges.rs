@@ -24,17 +24,32 @@ impl SourceRanges {
     /// # Errors
     /// An entry that is not a CIDR. [`SourceRanges::all`] may be used in its place, to find further problems.
     pub fn of(service: &ServiceView) -> Result<Self, InvalidField> {
+        let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
+        Self::read(service, text.split(',').map(str::trim))
+    }
+
+    /// As [`Self::of`], where commas and white space separate the items of the annotation, and empty items are skipped.
+    ///
+    /// # Errors
+    /// An entry that is not a CIDR.
+    pub fn separated(service: &ServiceView) -> Result<Self, InvalidField> {
+        let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
+        let items = text.split([',', ' ', '\t', '\r', '\n']);
+        Self::read(service, items.filter(|item| !item.is_empty()))
+    }
+
+    fn read<'a>(service: &ServiceView, items: impl Iterator<Item = &'a str>) -> Result<Self, InvalidField> {
         let (mut ranges, invalid) = Self::of_spec(service);
         if let Some(invalid) = invalid.into_iter().next() {
             return Err(invalid);
         }
-        let text = service.annotation(Self::ANNOTATION).unwrap_or_default().trim();
         if ranges.is_empty() {
-            if text.is_empty() {
+            let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
+            if text.trim().is_empty() {
                 return Ok(Self::all(service.ip_families.first().copied()));
             }
-            for item in text.split(',') {
-                let range = item.trim().parse::<IpNet>().map_err(|_| InvalidField {
+            for item in items {
+                let range = item.parse::<IpNet>().map_err(|_| InvalidField {
                     field: Field::Annotation(Self::ANNOTATION.to_owned()),
                     message: format!(
                         "annotation {}: {item:?} is not a CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",

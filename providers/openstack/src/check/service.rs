@@ -8,8 +8,7 @@ use ccm_core::{
 use crate::load_balancer::{
     annotations::{self, TABLE},
     desired::Inputs,
-    features::Capabilities,
-    protocols::METHODS,
+    features::{Capabilities, METHODS},
     secrets::SecretRef,
     settings::LoadBalancing,
     spec::BalancerSpec,
@@ -34,7 +33,7 @@ pub(super) fn findings(
     let (spec, invalid) = BalancerSpec::examine(service, settings, Some(can));
     let mut all: Vec<_> = invalid.iter().map(|invalid| refused(settings, invalid)).collect();
     all.extend(spec.ignored.iter().map(|ignored| TABLE.ignored(ignored)));
-    all.extend(refused_on_creation(settings, service, &spec));
+    all.extend(refused_on_creation(settings, can, service, &spec));
     all.extend(TABLE.unknown(&service.annotations));
     all.extend(event_warnings(settings, can, service, spec));
     all
@@ -52,6 +51,7 @@ fn refused(settings: &LoadBalancing, invalid: &InvalidField) -> ServiceFinding {
 /// The problems that are refused only when the load balancer is created.
 fn refused_on_creation(
     settings: &LoadBalancing,
+    can: Capabilities,
     service: &ServiceView,
     spec: &BalancerSpec,
 ) -> Vec<ServiceFinding> {
@@ -59,11 +59,9 @@ fn refused_on_creation(
     // A value that comes from the config is a problem of the config.
     let own = |key| service.annotation(key).is_some();
     let error = |key, problem: &str| TABLE.invalid(&InvalidField::annotation(key, problem));
-    if own(annotations::LB_METHOD) && !METHODS.contains(&spec.method.as_str()) {
-        all.push(error(
-            annotations::LB_METHOD,
-            &warnings::unknown_method(&spec.method),
-        ));
+    if own(annotations::LB_METHOD) && !METHODS.contains(&&*spec.method) {
+        let problem = warnings::unknown_method(&spec.method, can);
+        all.push(error(annotations::LB_METHOD, &problem));
     }
     if own(annotations::TLS_CONTAINER_REF)
         && !spec.tls.is_empty()
@@ -98,8 +96,8 @@ fn event_warnings(
 ) -> Vec<ServiceFinding> {
     // These are reported already.
     spec.ignored.clear();
-    if METHODS.iter().all(|method| *method != spec.method) {
-        spec.method = METHODS.map(str::to_owned).into_iter().next().unwrap_or_default();
+    if let Some(method) = can.methods.first().filter(|_| !METHODS.contains(&&*spec.method)) {
+        (*method).clone_into(&mut spec.method);
     }
     let inputs = Inputs {
         can,

@@ -87,7 +87,7 @@ annotations! {
 }
 
 /// The rules for all annotations.
-pub(crate) const INTRODUCTION: &str = "An empty text overrides the config's value. An invalid value counts as the default, and a Warning Event \
+pub(crate) const INTRODUCTION: &str = "An empty text overrides the config's value, except for subnet-id, network-id, member-subnet-id and lb-method. An invalid value counts as the default, and a Warning Event \
      reports it. A value that Octavia refuses is an error.";
 
 /// The ranges that Octavia accepts.

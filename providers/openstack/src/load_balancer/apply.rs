@@ -217,7 +217,10 @@ impl<C: Clients> Calls<C> {
         let is_serial = self.settings.conf.provider_requires_serial_api_calls;
         let set = if is_serial { SINGLE_MEMBERS } else { MEMBERS };
         let mut pools: Vec<_> = children.pools.iter().zip(members).collect();
-        for listener in &children.listeners {
+        let mut listeners: Vec<_> = children.listeners.iter().collect();
+        // A user's listener may share the pool of a Service.
+        listeners.sort_by_key(|listener| !listener.tags.iter().any(|tag| names::is_service_tag(tag)));
+        for listener in listeners {
             let (key, name) = (ListenerKey::of(listener), &balancer.name);
             objects
                 .all

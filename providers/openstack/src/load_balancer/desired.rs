@@ -1,6 +1,9 @@
 //! The desired state of parts, from Services, nodes and discovered inputs.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use ccm_core::{
     load_balancer::{
@@ -131,6 +134,12 @@ pub(crate) fn named(service: &ServiceView) -> Vec<String> {
         .collect()
 }
 
+/// Whether the Service names another load balancer than that of the part.
+fn names_another(service: &ServiceView, key: &Key) -> bool {
+    let named = service.annotation(annotations::LOAD_BALANCER_ID);
+    named.is_some_and(|named| matches!(key, Key::Balancer(id) if id != named))
+}
+
 impl Owner {
     fn of(service: &ServiceView, cluster: &ClusterView) -> Self {
         Self {
@@ -226,15 +235,15 @@ pub(crate) struct FrozenService {
 pub(crate) struct LeavingService {
     pub(crate) owner: Owner,
     pub(crate) keep_floating_ip: bool,
-    /// Whether it has another load balancer.
+    /// Whether it has or had another load balancer.
     pub(crate) has_moved: bool,
 }
 
 /// The security groups of node ports.
 #[derive(Debug, Default)]
 pub(crate) struct DesiredNodePorts {
-    /// By address and server: security groups that the port with that address must have.
-    pub(crate) required: Vec<(String, String, GroupRef)>,
+    /// By server and address: security groups that the port with that address must have.
+    pub(crate) required: HashMap<(String, String), Vec<GroupRef>>,
     /// Security groups that no port may have.
     pub(crate) forbidden: Vec<GroupRef>,
 }
@@ -319,12 +328,12 @@ fn balancer(
             (Membership::Leaving, _) => desired.leaving.push(LeavingService {
                 owner,
                 keep_floating_ip: spec::keeps_floating_ip(service),
-                has_moved: service.wants_load_balancer(),
+                has_moved: service.wants_load_balancer() || names_another(service, key),
             }),
             (Membership::Active, Some((spec, found))) => {
-                desired.active.push(active(
-                    settings, key, service, owner, &spec, found, inputs.can, cluster,
-                ));
+                desired
+                    .active
+                    .push(active(key, service, owner, &spec, found, inputs.can, cluster));
             }
             _ => {
                 let follows = member.follows_nodes() && desired.has_nodes;
@@ -342,12 +351,7 @@ fn balancer(
     desired
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "all inputs of a Service's desired state"
-)]
 fn active(
-    settings: &LoadBalancing,
     key: &Key,
     service: &Arc<ServiceView>,
     owner: Owner,
@@ -404,27 +408,24 @@ fn active(
             address: service.load_balancer_ip.to_string(),
             description: owner.floating_description.clone(),
         },
-        ports: desired_listeners(settings, service, spec, found, can, cluster),
+        ports: desired_listeners(service, spec, found, can, cluster),
         owner,
     }
 }
 
 fn desired_listeners(
-    settings: &LoadBalancing,
     service: &ServiceView,
     spec: &BalancerSpec,
     found: &ServiceInputs,
     can: Capabilities,
     cluster: &ClusterView,
 ) -> Vec<DesiredListener> {
-    let serial = settings.conf.provider_requires_serial_api_calls;
     let health = spec.monitor.and(service.health_check_port());
     let nodes = spec.selector.nodes(cluster, spec.family);
     let hosts = hosts(&nodes, &found.member_subnet);
     let each = service.ports.iter().enumerate().map(|(index, port)| {
         let protocol = protocols::listener(port.protocol, !spec.tls.is_empty(), spec.forwarded_for);
         let check = HealthCheck::of(port.protocol, health, can);
-        let monitor_port = check.monitor_port().filter(|_| !serial);
         DesiredListener {
             listener_key: port.into(),
             index,
@@ -438,7 +439,7 @@ fn desired_listeners(
             method: spec.method.clone(),
             sticky: service.session_affinity != SessionAffinity::None,
             members: (!cluster.nodes.keeps_members())
-                .then(|| members_at(&hosts, port.node_port, monitor_port)),
+                .then(|| members_at(&hosts, port.node_port, check.monitor_port())),
             monitor: spec.monitor.map(|times| DesiredMonitor { check, times }),
         }
     });
@@ -518,9 +519,8 @@ fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &
                     let server = node.view.provider_id.as_deref().and_then(server_of);
                     let taken = selector.matches(&node.view.labels);
                     if let Some((server, address)) = server.zip(node.address(family)).filter(|_| taken) {
-                        desired
-                            .required
-                            .push((address.to_string(), server, group.clone()));
+                        let required = desired.required.entry((server, address.to_string()));
+                        required.or_default().push(group.clone());
                     }
                 }
             }

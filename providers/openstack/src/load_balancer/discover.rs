@@ -10,6 +10,7 @@ use ccm_core::{
 
 use super::settings::LoadBalancing;
 use super::{
+    annotations,
     desired::{Inputs, PortOwners, ServiceInputs, server_of},
     features::Capabilities,
     kinds::ListenerKey,
@@ -31,7 +32,21 @@ pub(super) async fn inputs(
     cluster: &ClusterView,
     read: ReadOptions,
 ) -> Result<GatheredInputs<Inputs>> {
-    let provider = &settings.conf.lb_provider;
+    let id = match key {
+        Key::Balancer(id) => Some(&**id),
+        Key::Group(_) => {
+            let mut ids = members.iter().map(|member| &member.service);
+            ids.find_map(|service| service.annotation(annotations::LOAD_BALANCER_ID))
+        }
+        Key::New(_) | Key::NodePorts => None,
+    };
+    let balancer = match id {
+        Some(id) => reads.load_balancers(None, read).await?.by_id(id).cloned(),
+        None => None,
+    };
+    let provider = balancer.as_ref().map(|balancer| &balancer.provider);
+    let provider = provider.filter(|provider| !provider.is_empty());
+    let provider = provider.unwrap_or(&settings.conf.lb_provider);
     let version = reads.version().await;
     // Deletions and members need no feature; other needs are checked below.
     let can = match &version {
@@ -43,12 +58,8 @@ pub(super) async fn inputs(
         can,
         each: BTreeMap::new(),
         groups: BTreeMap::new(),
-        balancer: None,
+        balancer,
     };
-    if let Key::Balancer(id) = key {
-        let listing = reads.load_balancers(None, read).await?;
-        inputs.balancer = listing.by_id(id).cloned();
-    }
     let mut refused = Vec::new();
     for member in members {
         let service = &member.service;

@@ -22,6 +22,9 @@ impl Document {
     }
 }
 
+/// The load balancing methods of Octavia's API.
+pub(crate) const METHODS: [&str; 4] = ["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP", "SOURCE_IP_PORT"];
+
 /// A version of Octavia's API: 2 and this minor number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32);
@@ -77,20 +80,34 @@ pub(crate) struct Capabilities {
     version: Version,
     /// The provider is OVN.
     pub(crate) ovn: bool,
+    /// The load balancing methods of the provider; new pools get the first one in place of one that it does not have.
+    pub(crate) methods: &'static [&'static str],
 }
 
 impl Capabilities {
     /// The features of a provider under this version.
     pub(crate) fn of(version: Version, provider: &str) -> Self {
+        let ovn = provider == "ovn";
+        let methods: &[_] = match provider {
+            _ if ovn => &["SOURCE_IP_PORT"],
+            "amphora" | "amphorav2" | "octavia" => &["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP"],
+            _ => &METHODS,
+        };
         Self {
             version,
-            ovn: provider == "ovn",
+            ovn,
+            methods,
         }
     }
 
     /// The features of a provider under an Octavia that hides its version: only those of version 2.0.
     pub(crate) fn unknown(provider: &str) -> Self {
         Self::of(Version(0), provider)
+    }
+
+    /// Whether the provider has this load balancing method.
+    pub(crate) fn has_method(&self, method: &str) -> bool {
+        self.methods.contains(&method)
     }
 
     /// Whether the feature is supported.

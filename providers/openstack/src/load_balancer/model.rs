@@ -14,18 +14,20 @@ use super::{
     annotations,
     desired::{self, Desired, Inputs},
     directory::Directory,
+    features::METHODS,
     kinds::{self, Kind, ListenerKey},
     names,
     observe::{self, LoadBalancerSnapshot, Observed},
     orphans,
     part::{Facts, Key, Model, PartMember},
     plan,
-    protocols::{METHODS, Proxy},
+    protocols::Proxy,
     spec::{self, BalancerSpec},
     steps::{Change, Reply},
     tags::{self, ServiceTags},
     warnings,
 };
+
 /// The first poll interval for a load balancer that others left pending. The engine increases it.
 const PENDING: Duration = Duration::from_secs(2);
 
@@ -167,8 +169,11 @@ impl PartModel for Model {
             if !balancer {
                 continue;
             }
-            if inputs.balancer.is_none() && !METHODS.contains(&spec.method.as_str()) {
-                let text = format!("lb-method: {}", warnings::unknown_method(&spec.method));
+            if inputs.balancer.is_none() && !METHODS.contains(&&*spec.method) {
+                let text = format!(
+                    "lb-method: {}",
+                    warnings::unknown_method(&spec.method, inputs.can)
+                );
                 review.refuse(&service.id, text);
                 continue;
             }

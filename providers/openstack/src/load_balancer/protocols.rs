@@ -54,9 +54,6 @@ pub(crate) fn pool(listener: &'static str, proxy: Proxy) -> &'static str {
     })
 }
 
-/// The load balancing methods of pools.
-pub(crate) const METHODS: [&str; 4] = ["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP", "SOURCE_IP_PORT"];
-
 /// The health check of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HealthCheck {

@@ -345,11 +345,9 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
         }
         for member in members.iter().filter(|_| set == SINGLE_MEMBERS) {
             let Host { name, address, .. } = &*member.host;
-            // A member that is created by its own call has neither a subnet nor a monitor port.
             let host = Host {
                 name: names::serial_member(name, address, member.protocol_port),
-                address: address.clone(),
-                ..Host::default()
+                ..Host::clone(&member.host)
             };
             let member = Member {
                 host: Arc::new(host),

@@ -7,7 +7,7 @@ use ccm_core::{
     config::{GoDuration, Problems, config_section},
 };
 
-use super::protocols::METHODS;
+use super::{features::Capabilities, warnings::unknown_method};
 
 /// Octavia providers that are known to work with this.
 const PROVIDERS: [&str; 5] = ["amphora", "octavia", "ovn", "f5", "amphorav2"];
@@ -159,17 +159,9 @@ impl LoadBalancing {
                 format!("{provider:?} is not one of the known providers: {known}"),
             );
         }
-        let method = section.lb_method.as_str();
-        if !METHODS.contains(&method) {
-            let what = format!(
-                "{method:?} is unknown to Octavia; write one of {}",
-                METHODS.join(", ")
-            );
-            complain("lb-method", false, what);
-        } else if provider == "ovn" && method != "SOURCE_IP_PORT" {
-            let what =
-                "the provider ovn takes only SOURCE_IP_PORT; write lb-method = SOURCE_IP_PORT".to_owned();
-            complain("lb-method", false, what);
+        let can = Capabilities::unknown(provider);
+        if !can.has_method(&section.lb_method) {
+            complain("lb-method", false, unknown_method(&section.lb_method, can));
         }
         let store = section.container_store.as_str();
         if !matches!(store, "barbican" | "external") {

@@ -10,7 +10,7 @@ use ccm_core::{
     },
 };
 
-use super::settings::{LoadBalancerClass, LoadBalancing};
+use super::settings::{LoadBalancer, LoadBalancerClass, LoadBalancing};
 use super::{
     annotations,
     annotations::allowed,
@@ -180,18 +180,16 @@ impl BalancerSpec {
         .map(|(key, class, default)| match class {
             // For public addresses, the class precedes the annotation.
             Some(class) if !internal => class.to_owned(),
-            class => read.text(key, class.unwrap_or(default)),
+            class => given_or(&read, key, class.unwrap_or(default)),
         });
-        let member_subnet = read.text(
-            annotations::MEMBER_SUBNET_ID,
-            of_class(|class| &class.member_subnet_id).unwrap_or(&conf.member_subnet_id),
-        );
+        let member_subnet = of_class(|class| &class.member_subnet_id).unwrap_or(&conf.member_subnet_id);
+        let member_subnet = given_or(&read, annotations::MEMBER_SUBNET_ID, member_subnet);
         let member_subnet = [&member_subnet, &conf.subnet_id, &vip_subnet]
             .into_iter()
             .find(|subnet| !subnet.is_empty())
             .cloned()
             .unwrap_or_default();
-        let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
+        let ranges = SourceRanges::separated(service).unwrap_or_else(|invalid| {
             read.refuse_field(invalid);
             SourceRanges::all(family)
         });
@@ -205,26 +203,14 @@ impl BalancerSpec {
             ("timeout_member_data", annotations::TIMEOUT_MEMBER_DATA, 50_000),
             ("timeout_tcp_inspect", annotations::TIMEOUT_TCP_INSPECT, 0),
         ]
-        .map(|(field, key, default)| (field, read.number(key, default, allowed::TIMEOUT)));
+        .map(|(field, key, default)| {
+            // A value that is not sent is not refused.
+            let is_sent = can.is_none_or(|can| can.has(Feature::Timeouts));
+            let given = is_sent.then(|| read.number(key, default, allowed::TIMEOUT));
+            (field, given.unwrap_or(default))
+        });
         let is_monitored = read.flag(annotations::ENABLE_HEALTH_MONITOR, conf.create_monitor);
-        let mut seconds = |key, default: GoDuration| {
-            let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);
-            read.number(key, default, allowed::SECONDS)
-        };
-        let (delay, timeout) = (
-            seconds(annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay),
-            seconds(annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
-        );
-        let mut retries = |key, default| read.number(key, i64::from(default), allowed::RETRIES);
-        let times = HealthMonitorTimes {
-            delay,
-            timeout,
-            max_retries: retries(annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
-            max_retries_down: retries(
-                annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN,
-                conf.monitor_max_retries_down,
-            ),
-        };
+        let monitor = is_monitored.then(|| monitor_times(conf, &mut read));
         let spec = Self {
             family,
             internal,
@@ -238,9 +224,9 @@ impl BalancerSpec {
             member_subnet,
             source: source(service, settings),
             connection_limit: read.number(annotations::CONNECTION_LIMIT, -1, allowed::CONNECTION_LIMIT),
-            method: read.text(annotations::LB_METHOD, &conf.lb_method),
+            method: given_or(&read, annotations::LB_METHOD, &conf.lb_method),
             timeouts,
-            monitor: is_monitored.then_some(times),
+            monitor,
             flavor: read.text(annotations::FLAVOR_ID, &conf.flavor_id),
             zone: read.text(annotations::AVAILABILITY_ZONE, &conf.availability_zone),
             selector: selector(service, settings),
@@ -251,6 +237,32 @@ impl BalancerSpec {
         let (ignored, invalid) = read.finish();
         (Self { ignored, ..spec }, invalid)
     }
+}
+
+fn monitor_times(conf: &LoadBalancer, read: &mut AnnotationReader<'_>) -> HealthMonitorTimes {
+    let mut seconds = |key, default: GoDuration| {
+        let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);
+        read.number(key, default, allowed::SECONDS)
+    };
+    let (delay, timeout) = (
+        seconds(annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay),
+        seconds(annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
+    );
+    let mut retries = |key, default| read.number(key, i64::from(default), allowed::RETRIES);
+    HealthMonitorTimes {
+        delay,
+        timeout,
+        max_retries: retries(annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
+        max_retries_down: retries(
+            annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN,
+            conf.monitor_max_retries_down,
+        ),
+    }
+}
+
+/// The value of an annotation that does not override the config with an empty text.
+fn given_or(read: &AnnotationReader<'_>, key: &str, default: &str) -> String {
+    read.given(key).unwrap_or_else(|| default.to_owned())
 }
 
 /// The first source among class, annotations and config that names a subnet by ID or pattern.
@@ -378,6 +390,25 @@ mod tests {
         assert_eq!(network(&[]), "config");
         // The class has no subnet.
         assert_eq!(read(&[class]).0.vip_subnet, "config");
+        let (spec, _) = read(&[(annotations::SUBNET_ID, ""), (annotations::LB_METHOD, "")]);
+        assert_eq!([spec.vip_subnet, spec.method], ["config", "ROUND_ROBIN"]);
+    }
+
+    #[test]
+    fn values_that_are_not_sent_are_not_refused() {
+        let invalid = |enabled| {
+            let enabled = (annotations::ENABLE_HEALTH_MONITOR, enabled);
+            read(&[(annotations::HEALTH_MONITOR_DELAY, "0"), enabled]).1
+        };
+        assert_eq!(invalid("false"), []);
+        assert_eq!(invalid("true").len(), 1);
+    }
+
+    #[test]
+    fn source_ranges_may_be_one_for_each_line() {
+        let ranges = "10.0.0.0/8 192.168.0.0/16\n172.16.0.0/12,\n";
+        let (spec, invalid) = read(&[(SourceRanges::ANNOTATION, ranges)]);
+        assert_eq!((spec.ranges.texts().len(), invalid), (3, Vec::new()));
     }
 
     #[test]
@@ -386,6 +417,7 @@ mod tests {
             (annotations::PROXY_PROTOCOL, "v3"),
             (annotations::KEEP_FLOATING_IP, "yes"),
             (annotations::TIMEOUT_CLIENT_DATA, "-1"),
+            (annotations::ENABLE_HEALTH_MONITOR, "true"),
             (annotations::HEALTH_MONITOR_MAX_RETRIES, "11"),
         ]);
         assert_eq!(spec.proxy, Proxy::Off);

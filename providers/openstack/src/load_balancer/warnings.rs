@@ -4,7 +4,12 @@ use ccm_core::load_balancer::{ClusterView, IgnoredValue, IpFamily, ServiceEvent,
 
 use super::settings::LoadBalancing;
 use super::{
-    annotations, desired::Inputs, features::Feature, names, protocols::METHODS, spec::BalancerSpec, tags,
+    annotations,
+    desired::Inputs,
+    features::{Capabilities, Feature},
+    names,
+    spec::BalancerSpec,
+    tags,
 };
 
 /// Returns all warnings.
@@ -35,11 +40,12 @@ pub(crate) fn warnings(
             ),
         );
     }
-    if !METHODS.contains(&spec.method.as_str()) {
-        let text = format!("{}; pools stay as they are", unknown_method(&spec.method));
+    let can = inputs.can;
+    if !can.has_method(&spec.method) {
+        let text = unknown_method(&spec.method, can);
+        let text = format!("{text}; existing pools keep theirs, and new ones get the first of these");
         say("LoadBalancerLbMethodUnknown", text);
     }
-    let can = inputs.can;
     let grouped = can.ovn && settings.conf.manage_security_groups;
     if spec.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
         say(
@@ -113,10 +119,8 @@ pub(crate) fn warnings(
     warnings
 }
 
-/// The problem of a method that Octavia does not know.
-pub(crate) fn unknown_method(method: &str) -> String {
-    format!(
-        "Octavia knows no method {method:?}; write one of {}",
-        METHODS.join(", ")
-    )
+/// The problem of a method that the provider does not have.
+pub(crate) fn unknown_method(method: &str, can: Capabilities) -> String {
+    let methods = can.methods.join(", ");
+    format!("Octavia's provider has no method {method:?}; write one of {methods}")
 }

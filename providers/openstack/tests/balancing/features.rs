@@ -367,10 +367,32 @@ async fn the_provider_ovn_only_passes_packets_on() {
 }
 
 #[tokio::test]
+async fn a_load_balancer_keeps_the_features_of_its_own_provider() {
+    let mut stage = cloud("", |_| {}).await;
+    let mut desired = web(&[80], &[("proxy-protocol", "true")]);
+    desired.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+    served(&mut stage, desired).await;
+    stage
+        .restart_with("lb-provider = ovn\nlb-method = SOURCE_IP_PORT")
+        .await;
+    stage.service("web").ports = service("web", &[80, 443]).ports;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancer = stage.balancers().remove(0);
+    assert_eq!(all(&balancer.pools, "protocol"), [&json!("PROXY"); 2]);
+    assert_eq!(
+        all(&balancer.listeners, "allowed_cidrs"),
+        [&json!(["10.0.0.0/8"]); 2]
+    );
+}
+
+#[tokio::test]
 async fn one_call_for_each_thing_where_the_provider_needs_it() {
     let conf = "provider-requires-serial-api-calls = true\ncreate-monitor = true\ncascade-delete = false";
     let mut stage = cloud(conf, |_| {}).await;
     stage.services = vec![web(&[80, 443], &[])];
+    stage.service("web").external_policy = Policy::Local;
+    stage.service("web").health_check_node_port = 32000;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     let counts = stage.sim.call_counts();
@@ -386,6 +408,7 @@ async fn one_call_for_each_thing_where_the_provider_needs_it() {
             .iter()
             .all(|member| member.name.starts_with("member_node-"))
     );
+    assert_eq!(all(&balancer.members, "monitor_port"), [&json!(32000); 4]);
     quiet(&mut stage).await;
     stage.nodes.remove(0);
     stage.join();
@@ -471,7 +494,21 @@ async fn a_method_that_octavia_does_not_know() {
         [&json!("LEAST_CONNECTIONS")]
     );
     assert_eq!(balancer.members.len(), 3);
-    // A missing pool is not created with another method.
+    // Octavia refuses this one for separate pools of amphorae.
+    annotate(
+        stage.service("web"),
+        &annotation_key("lb-method"),
+        Some("SOURCE_IP_PORT"),
+    );
+    stage.service("web").ports = service("web", &[80, 443]).ports;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(warnings(&stage).contains(&"LoadBalancerLbMethodUnknown"));
+    let balancer = stage.balancers().remove(0);
+    let mut methods: Vec<_> = all(&balancer.pools, "lb_algorithm");
+    methods.sort_by_key(ToString::to_string);
+    assert_eq!(methods, [&json!("LEAST_CONNECTIONS"), &json!("ROUND_ROBIN")]);
+    // A load balancer is not created with another method.
     let mut other = service("other", &[80]);
     annotate(&mut other, &annotation_key("lb-method"), Some("FASTEST"));
     stage.services.push(other);

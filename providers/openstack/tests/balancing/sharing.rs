@@ -235,11 +235,12 @@ async fn a_load_balancer_that_a_service_left_before_the_takeover_is_reported() {
         blocked[0].contains("kube_service_kubernetes_shop_web"),
         "{blocked:?}"
     );
-    // It is deleted with the Service, as by the Go program.
+    // The Go program deletes only the one that the Service names.
     stage.service("web").deleting = true;
     stage.settle().await;
     assert!(stage.services.is_empty(), "{:?}", stage.complaints());
-    assert_eq!(stage.balancers().len(), 1);
+    assert_eq!(listeners(&stage, &left), [9999]);
+    assert_eq!(listeners(&stage, &mine), [9999]);
 }
 
 #[tokio::test]
@@ -306,6 +307,31 @@ async fn a_users_objects_on_their_load_balancer_are_never_changed() {
     stage.settle().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&foreign), None);
     assert!(stage.service("web").finalizers.is_empty());
+}
+
+#[tokio::test]
+async fn a_users_listener_that_shares_a_pool_does_not_take_it() {
+    let (mut stage, id) = with_a_users().await;
+    push(&mut stage, "web", &[80], &id);
+    stage.settle().await;
+    let pools = stage.balancers().remove(0).pools;
+    let pool = pools.iter().find(|pool| pool.name.starts_with("pool_0_"));
+    let client = OtherClient::of(&stage.sim).await;
+    // Some of their IDs come before that of the Service's listener.
+    for port in 9001..9007 {
+        let body = json!({"loadbalancer_id": id, "protocol": "TCP", "protocol_port": port,
+                          "default_pool_id": pool.unwrap().id});
+        client.create("listeners", "listener", body).await;
+    }
+    stage.join();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancer = stage.balancers().remove(0);
+    assert_eq!(
+        (balancer.pools.len(), balancer.members.len()),
+        (pools.len(), 1 + 3)
+    );
 }
 
 #[tokio::test]

@@ -134,6 +134,12 @@ impl Stage {
         self.cloud = build(&self.conf).await.unwrap();
     }
 
+    /// Starts a new process with other settings of `[LoadBalancer]`.
+    pub(crate) async fn restart_with(&mut self, more: &str) {
+        self.conf = conf_of(&self.sim, more);
+        self.restart().await;
+    }
+
     /// Starts a new process with its metrics in the returned registry.
     pub(crate) async fn watched(&mut self) -> Registry {
         let mut registry = Registry::default();

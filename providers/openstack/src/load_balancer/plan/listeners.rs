@@ -18,7 +18,7 @@ use crate::load_balancer::{
     kinds::{self, Kind, MEMBERS, OWNER, SINGLE_MEMBERS, below},
     member::{Host, Member, by_identity},
     names,
-    protocols::{HEALTHZ, HealthCheck, METHODS},
+    protocols::{HEALTHZ, HealthCheck},
     tags::{self, ServiceTags},
 };
 
@@ -263,16 +263,16 @@ fn new_listener(
     if let Some(ranges) = &port.ranges {
         listener = listener.with("allowed_cidrs", ranges.texts());
     }
-    // The default replaces a method that Octavia does not know.
-    let is_known = METHODS.contains(&port.method.as_str());
+    let default = desired
+        .can
+        .methods
+        .first()
+        .filter(|_| !desired.can.has_method(&port.method));
     let mut pool = below(Kind::Pool, port.listener_key, "")
         .with("protocol", port.pool_protocol)
         .with("name", names::pool(port.index, tag))
         .with("tags", active.tags.pool.iter().cloned().collect::<Vec<_>>())
-        .with(
-            "lb_algorithm",
-            if is_known { &port.method } else { "ROUND_ROBIN" },
-        )
+        .with("lb_algorithm", *default.unwrap_or(&&*port.method))
         .with(
             "session_persistence",
             port.sticky.then(|| json!({"type": BY_ADDRESS})),
@@ -357,7 +357,7 @@ fn keep_pool(
     want: &mut Object<Kind>,
 ) {
     set_tags(want, retagged(site, active, have, |tags| &tags.pool));
-    if !METHODS.contains(&port.method.as_str()) {
+    if !site.desired.can.has_method(&port.method) {
         want.attributes.remove("lb_algorithm");
     }
     let persistence = have.attributes.get("session_persistence");

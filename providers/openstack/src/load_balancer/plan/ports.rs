@@ -27,11 +27,12 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
     for (id, port) in have {
         let secured = port.port_security_enabled != Some(false);
         let mut add: Vec<GroupRef> = Vec::new();
-        for (address, server, group) in &desired.required {
-            let present = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
-            let at =
-                port.device_id == *server && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address);
-            if secured && at && !present {
+        let required = port.fixed_ips.iter().filter(|_| secured).filter_map(|fixed| {
+            let at = (port.device_id.clone(), fixed.ip_address.clone());
+            desired.required.get(&at)
+        });
+        for group in required.flatten() {
+            if !port.security_groups.contains(&group.id.to_string()) && !add.contains(group) {
                 add.push(group.clone());
             }
         }
