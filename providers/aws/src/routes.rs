@@ -272,11 +272,10 @@ impl Routes for TableRoutes {
 
     async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         let tables = self.tables(priority).await?;
-        let mut found: BTreeMap<Key, Vec<&str>> = BTreeMap::new();
-        for table in &tables {
-            for key in table.routes.iter().filter_map(key) {
-                found.entry(key).or_default().push(&table.id);
-            }
+        // In how many tables each route is.
+        let mut found: BTreeMap<Key, usize> = BTreeMap::new();
+        for key in tables.iter().flat_map(|table| &table.routes).filter_map(key) {
+            *found.entry(key).or_default() += 1;
         }
         let tables_of = |route: &DesiredRoute| found.get(&(route.destination, route.next_hop.clone(), false));
         let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
@@ -295,16 +294,16 @@ impl Routes for TableRoutes {
         };
         let is_unfinished = |route: &DesiredRoute| {
             let of = tables_of(route);
-            of.is_some_and(|of| of.len() < tables.len() || is_checked(route.next_hop.as_str()))
+            of.is_some_and(|of| *of < tables.len() || is_checked(route.next_hop.as_str()))
         };
         let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));
         let unfinished = unfinished.map(|(place, _)| place).collect();
-        let routes = found.into_iter();
-        let routes = routes.map(|((destination, next_hop, blackhole), tables)| CloudRoute {
+        let routes = found.into_keys();
+        let routes = routes.map(|(destination, next_hop, blackhole)| CloudRoute {
+            handle: format!("{destination} {next_hop} {blackhole}"),
             destination,
             next_hop,
             blackhole,
-            handle: tables.join(","),
         });
         let routes = routes.collect();
         Ok(Observed { routes, unfinished })

@@ -175,7 +175,8 @@ pub struct CloudRoute {
     pub next_hop: NextHop,
     /// Whether the packets are dropped: the cloud reports that the next hop no longer exists.
     pub blackhole: bool,
-    /// The provider's identifier of the route: a name, or the cloud's own text of destination and next hop.
+    /// The provider's identifier of the route, which no other route has: a name, or the cloud's own text of destination and
+    /// next hop.
     pub handle: String,
 }
 

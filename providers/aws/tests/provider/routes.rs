@@ -1,6 +1,6 @@
 //! Route tables with realistic content.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
     Cloud, ErrorKind, NodeView, Priority,
@@ -140,6 +140,21 @@ async fn a_route_that_moves_is_replaced() {
     let nodes = self::nodes(&stage, 1).await;
     assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_deletion_does_not_block_others() {
+    let stage = Stage::new(0, "").await;
+    let nodes = nodes(&stage, 3).await;
+    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
+    stage.refuse("DeleteRoute", "10.244.1.0", 400, "InvalidParameterValue", "no");
+    let (plan, applied) = pass(&*stage.cloud, &nodes[2..]).await.unwrap();
+    let deleted = plan.changes.delete.iter().zip(&applied.deleted);
+    // The controller retries a deletion by its handle.
+    let results: HashMap<_, _> = deleted.map(|(route, result)| (&route.handle, result)).collect();
+    let refused = results.values().filter(|result| result.is_err()).count();
+    assert_eq!((results.len(), refused), (4, 1), "{applied:?}");
+    assert_eq!(table(&stage).await.unwrap().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

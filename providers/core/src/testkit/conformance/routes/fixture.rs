@@ -172,8 +172,18 @@ pub(super) fn routes_of(cloud: &dyn Cloud) -> Result<&dyn Routes, BoxError> {
     cloud.routes().ok_or_else(|| "the cloud has no routes".into())
 }
 
+/// Reads the routes, and checks that no two have the same handle, by which the controller retries deletions.
 pub(super) async fn observe(cloud: &dyn Cloud, desired: &Desired) -> Result<Observed, BoxError> {
-    Ok(routes_of(cloud)?.observe(&desired.routes, Priority::User).await?)
+    let observed = routes_of(cloud)?.observe(&desired.routes, Priority::User).await?;
+    let mut handles = BTreeSet::new();
+    for route in &observed.routes {
+        let handle = &route.handle;
+        ensure!(
+            handles.insert(handle),
+            "several routes have the handle {handle:?}"
+        );
+    }
+    Ok(observed)
 }
 
 /// Applies the changes, and checks that each has a result.
