@@ -36,12 +36,6 @@ impl Cluster {
         (!self.id.is_empty()).then(|| format!("{PREFIX}{}", self.id))
     }
 
-    /// The key of the tag that all resources of the cluster have; `None` if some may have the legacy one instead: EC2 cannot
-    /// filter by either of two tags.
-    pub(crate) fn common_key(&self) -> Option<String> {
-        self.key().filter(|_| !self.legacy)
-    }
-
     /// Whether a resource belongs to the cluster, alone or shared.
     pub(crate) fn has(&self, tags: &Tags) -> bool {
         match self.key() {

@@ -39,6 +39,7 @@ use self::{
 use crate::{
     client::Api,
     client::ec2::{FILTER_VALUES, Instance},
+    cluster::LEGACY,
     config::Config,
     site::Site,
 };
@@ -212,8 +213,8 @@ impl InstanceSource for Source {
         priority: Priority,
     ) -> Result<Page<Instance, String>> {
         let mut filter = vec![("instance-state-name", STATES.map(str::to_owned).to_vec())];
-        filter.push(match self.site.cluster.common_key() {
-            Some(key) => ("tag-key", vec![key]),
+        filter.push(match self.site.cluster.key() {
+            Some(key) => ("tag-key", vec![key, LEGACY.to_owned()]),
             None => ("vpc-id", vec![self.site.vpc.clone()]),
         });
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;

@@ -95,9 +95,8 @@ pub(crate) async fn route_tables(client: &Client, site: &Site, id: Option<&str>)
         let filter = ("route-table-id", vec![id.to_owned()]);
         return client.route_tables(&[filter]).await;
     }
-    let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
-    filter.extend(site.cluster.common_key().map(|key| ("tag-key", vec![key])));
-    let mut tables = client.route_tables(&filter).await?;
+    let filter = ("vpc-id", vec![site.vpc.clone()]);
+    let mut tables = client.route_tables(&[filter]).await?;
     tables.retain(|table| site.cluster.has(&table.tags));
     Ok(tables)
 }

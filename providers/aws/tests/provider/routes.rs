@@ -70,9 +70,9 @@ fn instance(node: &RouteNode) -> String {
     id.rsplit('/').next().unwrap().to_owned()
 }
 
-/// One more table with the cluster's tag.
-async fn second_table(stage: &Stage) {
-    let tag = json!([{"Key": format!("kubernetes.io/cluster/{CLUSTER}"), "Value": "shared"}]);
+/// One more table with this tag.
+async fn another_table(stage: &Stage, key: &str, value: &str) {
+    let tag = json!([{"Key": key, "Value": value}]);
     let arguments = json!({"VpcId": stage.account.id("VPC"), "TagSpecifications": [{"ResourceType": "route-table", "Tags": tag}]});
     stage.call("ec2", "create_route_table", arguments).await;
 }
@@ -92,9 +92,11 @@ async fn checks(stage: &Stage, id: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_of_both_families_are_created_in_all_tables() {
     let stage = Stage::new(0, "").await;
-    second_table(&stage).await;
+    another_table(&stage, &format!("kubernetes.io/cluster/{CLUSTER}"), "shared").await;
+    another_table(&stage, "KubernetesCluster", CLUSTER).await;
     let nodes = nodes(&stage, 2).await;
     assert_eq!(assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap()), 4);
+    assert_eq!(stage.count("CreateRoute"), 12);
     assert_eq!(table(&stage).await.unwrap().len(), 8);
     assert_eq!(checks(&stage, &instance(&nodes[0])).await, json!(false));
     stage.account.proxy.forget();
