@@ -136,6 +136,8 @@ impl TableRoutes {
     async fn targets(&self, ids: &HashSet<String>, priority: Priority) -> Result<HashMap<String, Target>> {
         let ids: Vec<String> = ids.iter().cloned().collect();
         let found = self.api.at(priority).instances_among(&ids).await?.into_iter();
+        // EC2 shows a terminated instance for about an hour.
+        let found = found.filter(|one| one.state != "terminated");
         let targets: HashMap<_, _> = found.map(|one| (one.id.clone(), Target::of(&one))).collect();
         let now = Instant::now();
         let mut unchecked = self.unchecked.lock();
@@ -159,10 +161,10 @@ impl TableRoutes {
             let existing = routes.find(|entry| entry.destination.trunc() == to);
             let written = match existing.map(|entry| (key(entry), entry)) {
                 None => client.create_route(&table.id, to, id).await,
-                Some((Some((_, current, false)), _)) if current == route.next_hop => continue,
                 Some((Some(key), _)) if state.deleted.contains(&key) => {
                     replace(&client, &table.id, to, id).await
                 }
+                Some((Some((_, current, _)), _)) if current == route.next_hop => continue,
                 Some((_, other)) => {
                     let target = [&other.instance, &other.interface, &other.gateway];
                     let target = target.into_iter().flatten().next();
@@ -276,10 +278,14 @@ impl Routes for TableRoutes {
         for key in tables.iter().flat_map(|table| &table.routes).filter_map(key) {
             *found.entry(key).or_default() += 1;
         }
-        let tables_of = |route: &DesiredRoute| found.get(&(route.destination, route.next_hop.clone(), false));
+        let desired_key =
+            |route: &DesiredRoute, blackhole| (route.destination, route.next_hop.clone(), blackhole);
         let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
         let is_unknown = |id: &String| !self.unchecked.lock().get(id).is_some_and(is_off);
-        let hops = desired.iter().filter(|route| tables_of(route).is_some());
+        let is_found = |route: &DesiredRoute, blackhole| found.contains_key(&desired_key(route, blackhole));
+        let hops = desired
+            .iter()
+            .filter(|route| is_found(route, false) || is_found(route, true));
         let hops = hops.map(|route| route.next_hop.to_string());
         let unknown: HashSet<String> = hops.filter(is_unknown).collect();
         let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
@@ -291,8 +297,18 @@ impl Routes for TableRoutes {
             Ok(targets) => targets.get(hop).is_some_and(|target| target.is_checked),
             Err(_) => unknown.contains(hop),
         };
+        // EC2 also reports the route to a stopped instance as a blackhole. A new route would be one, too.
+        let exists = |hop: &str| match &targets {
+            Ok(targets) => targets.contains_key(hop) || !unknown.contains(hop),
+            Err(_) => true,
+        };
+        for route in desired.iter().filter(|route| exists(route.next_hop.as_str())) {
+            if let Some(tables) = found.remove(&desired_key(route, true)) {
+                *found.entry(desired_key(route, false)).or_default() += tables;
+            }
+        }
         let is_unfinished = |route: &DesiredRoute| {
-            let of = tables_of(route);
+            let of = found.get(&desired_key(route, false));
             of.is_some_and(|of| *of < tables.len() || is_checked(route.next_hop.as_str()))
         };
         let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));

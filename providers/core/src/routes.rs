@@ -36,7 +36,8 @@
 //!
 //! **AWS.** Route tables, one or several. The next hop is the instance id of the provider ID, so that a changed address
 //! has no effect. One DescribeRouteTables observes. A route is *unfinished* until the source/destination check of its
-//! instance is off. Changes are one call each, bounded by the gate. A route whose instance was deleted is a blackhole.
+//! instance is off. Changes are one call each, bounded by the gate. A route whose instance was deleted is a blackhole;
+//! the route to a stopped instance counts as complete.
 //!
 //! **GCE.** Routes of the network. The next hop is the instance's URL; the handle is the route's name, which a create
 //! derives from cluster name and node. One list with a filter observes, changes are one call each, waiting for their

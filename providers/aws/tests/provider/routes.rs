@@ -145,6 +145,49 @@ async fn a_route_that_moves_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn only_the_blackhole_of_a_stopped_instance_stays() {
+    let stage = Stage::new(0, "").await;
+    let nodes = nodes(&stage, 2).await;
+    assert_all_ok(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
+    let id = instance(&nodes[0]);
+    let of = json!({"InstanceIds": [id]});
+    stage.call("ec2", "stop_instances", of.clone()).await;
+    let route = |key: &str, destination: &str| {
+        format!(
+            "<item><{key}>{destination}</{key}><instanceId>{id}</instanceId><state>blackhole</state></item>"
+        )
+    };
+    let routes = route("destinationCidrBlock", "10.244.1.0/24")
+        + &route("destinationIpv6CidrBlock", "fd44:0:0:1::/64");
+    let tables = format!(
+        "<DescribeRouteTablesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><routeTableSet><item>\
+         <routeTableId>rtb-1</routeTableId><routeSet>{routes}</routeSet><tagSet><item>\
+         <key>kubernetes.io/cluster/{CLUSTER}</key></item></tagSet></item></routeTableSet></DescribeRouteTablesResponse>"
+    );
+    stage.answer("DescribeRouteTables", "", 200, &tables);
+    let changes = async |cloud: &dyn Cloud, node: &RouteNode| {
+        let (plan, _) = pass(cloud, &[Arc::new(node.clone())]).await.unwrap();
+        [
+            plan.changes.delete.len(),
+            plan.changes.create.len(),
+            plan.changes.finish.len(),
+        ]
+    };
+    for cloud in [&stage.cloud, &stage.restarted().await.unwrap()] {
+        assert_eq!(changes(&**cloud, &nodes[0]).await, [0, 0, 0]);
+    }
+    // A node that takes the podCIDR over gets the route, and so does one whose instance does not exist.
+    let other = RouteNode {
+        pod_cidrs: nodes[0].pod_cidrs.clone(),
+        ..RouteNode::clone(&nodes[1])
+    };
+    assert_eq!(changes(&*stage.cloud, &other).await, [2, 2, 0]);
+    stage.call("ec2", "terminate_instances", of).await;
+    let restarted = stage.restarted().await.unwrap();
+    assert_eq!(changes(&*restarted, &nodes[0]).await, [2, 2, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refused_deletion_does_not_block_others() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 3).await;
