@@ -51,6 +51,10 @@ const STATES: [&str; 5] = ["pending", "running", "shutting-down", "stopping", "s
 /// Zones are read again after this, or when an unknown one appears.
 const ZONES_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
+/// After this many denials in a row, a denied request is not sent for parts of its ids: most likely, all are denied. One
+/// denied id among 1000 causes 11.
+const DENIALS: usize = 16;
+
 /// The ids of the zones by their names.
 type Zones = BTreeMap<String, String>;
 
@@ -327,9 +331,7 @@ fn has_address(instance: &Instance, address: &String) -> bool {
     interfaces.any(|interface| interface.addresses.contains(address))
 }
 
-/// Sends a request for ids that AWS refuses as a whole because of some of them. `send` returns a value for each id, in their
-/// order. The ids that a refusal names get this error, and the request is sent again without them. If it names none, the
-/// request is sent for each half of the ids.
+/// Sends a request for ids that AWS refuses as a whole because some of them are missing or invalid, as [`isolate_refused`] does.
 pub(crate) async fn without_refused<T, Fut>(
     ids: Vec<String>,
     send: impl Fn(Vec<String>) -> Fut,
@@ -337,21 +339,38 @@ pub(crate) async fn without_refused<T, Fut>(
 where
     Fut: Future<Output = Result<Vec<T>>>,
 {
-    let (mut answers, mut batches) = (HashMap::new(), vec![ids]);
+    isolate_refused(&[ErrorKind::NotFound, ErrorKind::InvalidSpec], ids, send).await
+}
+
+/// Sends a request for ids that AWS refuses as a whole, with an error of these kinds, because of some of them. `send` returns
+/// a value for each id, in their order. The ids that an error about missing or invalid ones names get this error, and the
+/// request is sent again without them. Otherwise, the request is sent for each half of the ids.
+pub(crate) async fn isolate_refused<T, Fut>(
+    kinds: &[ErrorKind],
+    ids: Vec<String>,
+    send: impl Fn(Vec<String>) -> Fut,
+) -> HashMap<String, Result<T>>
+where
+    Fut: Future<Output = Result<Vec<T>>>,
+{
+    let (mut answers, mut batches, mut denials) = (HashMap::new(), vec![ids], 0);
     while let Some(ids) = batches.pop() {
         if ids.is_empty() {
             continue;
         }
         let error = match send(ids.clone()).await {
             Ok(all) => {
+                denials = 0;
                 answers.extend(ids.into_iter().zip(all.into_iter().map(Ok)));
                 continue;
             }
             Err(error) => error,
         };
-        let is_of_one = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
-        let (is_whole, named) = (!is_of_one || ids.len() == 1, named_ids(error.message()));
-        let is_refused = |id: &String| is_whole || named.contains(&id.as_str());
+        let is_of_id = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
+        denials += usize::from(!is_of_id);
+        let is_whole = ids.len() == 1 || denials > DENIALS || !kinds.contains(&error.kind());
+        let named = named_ids(error.message());
+        let is_refused = |id: &String| is_whole || (is_of_id && named.contains(&id.as_str()));
         let (refused, mut rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
         if refused.is_empty() {
             batches.push(rest.split_off(rest.len() / 2));
@@ -370,6 +389,8 @@ pub(crate) fn named_ids(message: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -380,5 +401,30 @@ mod tests {
             ["i-1a", "i-2b"]
         );
         assert!(named_ids("not found").is_empty());
+    }
+
+    #[tokio::test]
+    async fn denied_ids_are_isolated_unless_all_are_denied() {
+        let all = || (0..1000).map(|i| format!("i-{i:03}"));
+        for (denied, most) in [(vec![], 1), (vec![7, 8, 500], 60), ((0..1000).collect(), 30)] {
+            let denied: Vec<_> = denied.into_iter().map(|i| format!("i-{i:03}")).collect();
+            let calls = Cell::new(0);
+            let send = async |ids: Vec<String>| {
+                calls.set(calls.get() + 1);
+                match ids.iter().find(|id| denied.contains(id)) {
+                    Some(id) => Err(Error::new(ErrorKind::PermissionDenied, format!("no {id}"))),
+                    None => Ok(ids),
+                }
+            };
+            let answers = isolate_refused(&[ErrorKind::PermissionDenied], all().collect(), send).await;
+            for id in all() {
+                assert_eq!(answers[&id].is_err(), denied.contains(&id), "{id}");
+            }
+            assert!(calls.get() <= most, "{} calls", calls.get());
+            // Of other requests, a denial is one of all ids.
+            calls.set(0);
+            without_refused(all().collect(), send).await;
+            assert_eq!(calls.get(), 1);
+        }
     }
 }

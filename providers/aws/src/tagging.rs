@@ -29,8 +29,8 @@ use crate::{
     client::Client,
     client::ec2::{Instance, TAGGED_RESOURCES},
     cluster::Tags,
+    instances::isolate_refused,
     instances::provider_id::{self, is_well_formed},
-    instances::without_refused,
 };
 
 /// The label with the checksum of the tags.
@@ -285,7 +285,14 @@ impl Tagger {
             };
             written.map(|()| vec![(); ids.len()])
         };
-        without_refused(ids, send).await
+        // An instance may have too many tags, or tags that the policy does not allow to change.
+        let kinds = [
+            ErrorKind::NotFound,
+            ErrorKind::InvalidSpec,
+            ErrorKind::QuotaExceeded,
+            ErrorKind::PermissionDenied,
+        ];
+        isolate_refused(&kinds, ids, send).await
     }
 
     /// Writes the label.

@@ -10,13 +10,16 @@ use ccm_core::{
         events::{EventMetrics, Writer},
     },
 };
-use ccm_testbed::controlplane::ControlPlane;
+use ccm_testbed::{
+    controlplane::ControlPlane,
+    proxy::{Action, Request, Rule},
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::stage::{Stage, provider};
+use crate::stage::{Stage, provider, refusal};
 
 const LABEL: &str = "k8s.io/cloud-provider-aws";
 /// The checksum of `key1=value1`.
@@ -105,6 +108,12 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
     let fargate = "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal";
     ids.insert("d".into(), fargate.into());
+    // An instance that has too many tags.
+    let (_, _, full, _) = stage.launch("f").await;
+    ids.insert("f".into(), format!("aws:///us-east-1a/{full}"));
+    let refused = Action::answer(400, refusal("TagLimitExceeded", "no more than 50 tags"));
+    let is_full = move |request: &Request| request.name == "CreateTags" && request.body.contains(&full);
+    stage.account.proxy.add(Rule::when(is_full, refused));
     for (name, id) in &ids {
         create(&nodes, name, id).await;
     }
@@ -121,9 +130,11 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     for (_, _, id, _) in &machines {
         assert_eq!(tag(&stage, id).await.as_deref(), Some("value1"));
     }
-    assert_eq!((label("c").await, label("d").await), (None, None));
-    // Both were tagged together, first with the missing instance and then without it.
-    let both = |request: &ccm_testbed::proxy::Request| {
+    for name in ["c", "d", "f"] {
+        assert_eq!(label(name).await, None, "{name}");
+    }
+    // One request was for both at first.
+    let both = |request: &Request| {
         let mut ids = machines.iter().map(|(_, _, id, _)| id.as_str());
         ids.all(|id| request.body.contains(id))
     };
@@ -135,7 +146,9 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     shutdown.cancel();
     running.await.unwrap();
     // A new process writes nothing for nodes that are already labeled.
-    nodes.delete("c", &DeleteParams::default()).await.unwrap();
+    for name in ["c", "f"] {
+        nodes.delete(name, &DeleteParams::default()).await.unwrap();
+    }
     stage.account.proxy.forget();
     let (running, shutdown) = run(&client, &stage.cloud, &[]);
     create(&nodes, "e", &format!("aws:///us-east-1a/{id}")).await;
