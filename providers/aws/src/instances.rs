@@ -134,6 +134,8 @@ impl InstanceSource for Source {
     const CACHE: &'static str = "aws_instances";
     const IDS_PER_READ: usize = FILTER_VALUES;
     const NAMES_PER_READ: usize = FILTER_VALUES;
+    /// A name may also be an address with any domain.
+    const LISTS_ALL_NAMES: bool = false;
 
     fn lookup(&self, node: &NodeView) -> Lookup {
         let Some(text) = node.provider_id.as_deref().filter(|text| !text.is_empty()) else {

@@ -207,8 +207,14 @@ async fn a_name_with_another_domain_is_found_by_its_address() {
     let stage = Stage::new(0, "").await;
     let (_, dns, id, _) = stage.launch("a").await;
     let host = dns.split('.').next().unwrap();
-    let found = stage.find(&format!("{host}.corp.example"), None).await;
+    let name = format!("{host}.corp.example");
+    let found = stage.find(&name, None).await;
     assert!(found.provider_id.ends_with(&id));
+    // A listing, which is cheaper than reads by id and by name, has only the private DNS name.
+    let both = [query("x", Some(&found.provider_id)), query(&name, None)];
+    for answer in stage.describe(&both, Freshness::now()).await {
+        assert!(present(answer).provider_id.ends_with(&id));
+    }
     // With resource names the id is in the name.
     let found = stage
         .find(&format!("{id}.us-east-1.compute.internal"), None)

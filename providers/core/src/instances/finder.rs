@@ -4,7 +4,7 @@
 //! A provider supplies an [`InstanceSource`]; [`Finder`] implements [`Instances`] with it. Repeated questions in a batch are
 //! asked once. A listing is shared by all callers whose freshness allows it, and only ever proves that a machine
 //! *exists*. A missing id is confirmed by a targeted read; a missing name by a targeted read, or by a listing that began
-//! after the question. The number of pages of the last listings decides which is cheaper.
+//! after the question if it has all names. The number of pages of the last listings decides which is cheaper.
 
 mod listing;
 
@@ -69,6 +69,8 @@ pub trait InstanceSource: Send + Sync + 'static {
     const NAMES_PER_READ: usize = 1;
     /// Whether a listing can be limited to names with a prefix.
     const LISTS_BY_PREFIX: bool = false;
+    /// Whether a machine that [`by_names`](Self::by_names) finds is always in the listing, under this name.
+    const LISTS_ALL_NAMES: bool = true;
 
     /// The lookup for this node.
     fn lookup(&self, node: &NodeView) -> Lookup;
@@ -269,7 +271,7 @@ impl<S: InstanceSource> Finder<S> {
         let began = Instant::now();
         let mut answers: Vec<Answer<S::Record>> = questions.iter().map(|_| None).collect();
         for listing in self.cached(freshness) {
-            answer_from_listing(&listing, began, questions, &mut answers);
+            answer_from_listing::<S>(&listing, began, questions, &mut answers);
         }
         // How many ids were found by listings of a part of the machines.
         let mut narrow = None;
@@ -291,7 +293,7 @@ impl<S: InstanceSource> Finder<S> {
                         .collect();
                 }
             };
-            let found = answer_from_listing(&listing, began, questions, &mut answers);
+            let found = answer_from_listing::<S>(&listing, began, questions, &mut answers);
             if listing.complete && !listing.prefix.is_empty() {
                 narrow = Some(narrow.unwrap_or(0) + found);
             }
@@ -420,11 +422,11 @@ fn reads<S: InstanceSource>(ids: usize, names: usize) -> usize {
 }
 
 /// Answers questions from a listing. Returns how many ids were found. `asked` is the time of the questions.
-fn answer_from_listing<R: Record>(
-    listing: &Listing<R>,
+fn answer_from_listing<S: InstanceSource>(
+    listing: &Listing<S::Record>,
     asked: Instant,
     questions: &[Question],
-    answers: &mut [Answer<R>],
+    answers: &mut [Answer<S::Record>],
 ) -> usize {
     let mut found = 0;
     for (question, answer) in questions.iter().zip(answers) {
@@ -441,7 +443,9 @@ fn answer_from_listing<R: Record>(
         *answer = match listing.by_name(&question.name) {
             NameMatch::One(record) => Some(Ok(LookupResult::Record(Arc::clone(record)))),
             NameMatch::Several(ids) if listing.began >= asked => Some(Err(ambiguous(&question.name, &ids))),
-            NameMatch::None if listing.began >= asked => Some(Ok(LookupResult::Unresolved)),
+            NameMatch::None if S::LISTS_ALL_NAMES && listing.began >= asked => {
+                Some(Ok(LookupResult::Unresolved))
+            }
             // An older listing proves only that a machine exists.
             NameMatch::Several(_) | NameMatch::None | NameMatch::Unknown => None,
         };
