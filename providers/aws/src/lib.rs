@@ -41,8 +41,8 @@ provider_flags! {
 
     /// Allow a cluster without an id: every instance, subnet and security group then counts as the cluster's.
     ALLOW_UNTAGGED = "allow-untagged-cloud": Bool, "false";
-    /// Tags for the tagging controller, as key=value; may be repeated.
-    TAGS = "tags": List, "";
+    /// Tags for the tagging controller: one key=value, or several separated by commas; may be repeated.
+    TAGS = "tags": Array("TAGS"), "";
     /// Resources that the tagging controller tags; only instance is supported.
     RESOURCES = "resources": Array("RESOURCE"), "";
     /// Nodes per second that the tagging controller handles. 0 means no limit, as does a burst limit of 0.

@@ -12,6 +12,7 @@ use ccm_core::{
     controllers::{
         Backoff, ControllerContext, ControllerDef, Needs, NodeObject, NotStarted, WorkQueue, informer::Change,
     },
+    flags::parse_list,
 };
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -97,11 +98,10 @@ impl Settings {
     fn of(flags: &FlagValues) -> Result<Self> {
         let mut problems = Vec::new();
         let mut tags = Tags::new();
-        for item in flags.list(&TAGS) {
-            let (key, value) = item.split_once('=').unwrap_or_default();
-            match key.trim() {
-                "" => problems.push(format!("--tags: {item:?} is not a tag; write key=value")),
-                key => drop(tags.insert(key.into(), value.trim().into())),
+        for given in flags.list(&TAGS) {
+            match parse_tags(&given) {
+                Ok(more) => tags.extend(more),
+                Err(reason) => problems.push(format!("--tags: {reason}")),
             }
         }
         let text = "--tags: the tagging controller needs at least one; write --tags=key=value";
@@ -127,6 +127,19 @@ impl Settings {
             syncs: usize::try_from(flags.number(&SYNCS)).unwrap_or(1),
         })
     }
+}
+
+/// The tags in one value of `--tags`. As in upstream's flag library, the value of a single pair may contain commas.
+fn parse_tags(given: &str) -> Result<Tags, String> {
+    let pairs = match given.matches('=').count() {
+        1 => vec![given.trim_matches('"').to_owned()],
+        _ => parse_list(given).map_err(|reason| format!("{given:?}: {reason}"))?,
+    };
+    let tag = |pair: String| match pair.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{pair:?} is not a tag; write key=value")),
+    };
+    pairs.into_iter().map(tag).collect()
 }
 
 /// The checksum of tags that upstream writes into the label.
@@ -413,13 +426,22 @@ mod tests {
     #[test]
     fn flags_are_read_and_all_problems_are_reported() {
         let read = settings(&[
-            ("tags", &["team=web,cost=1", "empty="]),
+            (
+                "tags",
+                &["team=web,cost=1,\"on=a,b\"", "owners= alice,bob", "\"empty=\""],
+            ),
             ("resources", &["instance"]),
             ("tagging-controller-rate-limit", &["2.5"]),
             ("tagging-controller-burst-limit", &["7"]),
         ]);
         let expected = Settings {
-            tags: tags(&[("team", "web"), ("cost", "1"), ("empty", "")]),
+            tags: tags(&[
+                ("team", "web"),
+                ("cost", "1"),
+                ("on", "a,b"),
+                ("owners", " alice,bob"),
+                ("empty", ""),
+            ]),
             limit: Some(Quota {
                 rate: 2.5,
                 burst: 7,
@@ -428,14 +450,15 @@ mod tests {
             syncs: 1,
         };
         assert_eq!(read.unwrap(), expected);
-        let problems = |given| settings(given).unwrap_err().message().to_owned();
-        assert_eq!(problems(&[]).lines().count(), 2);
-        let both = problems(&[("tags", &["team"]), ("resources", &["volume"])]);
-        let (tags, resources) = both.split_once('\n').unwrap();
-        assert!(
-            tags.contains("--tags: \"team\"") && resources.contains("\"volume\""),
-            "{both}"
-        );
+        assert_eq!(settings(&[]).unwrap_err().message().lines().count(), 2);
+        for tags in ["team", "=web", "a=1,\"b=2", "a=1,b=2,c"] {
+            let both = settings(&[("tags", &[tags]), ("resources", &["volume"])]).unwrap_err();
+            let (tags, resources) = both.message().split_once('\n').unwrap();
+            assert!(
+                tags.starts_with("--tags: \"") && resources.contains("\"volume\""),
+                "{both}"
+            );
+        }
     }
 
     #[test]
