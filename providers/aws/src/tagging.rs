@@ -7,7 +7,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, FlagDef, FlagValues, Priority, Result,
+    BuildContext, Error, ErrorKind, FlagValues, Priority, Result,
     client::{Bucket, Quota, provider_metrics},
     controllers::{
         Backoff, ControllerContext, ControllerDef, Needs, NodeObject, NotStarted, WorkQueue, informer::Change,
@@ -68,7 +68,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
     },
 };
 
-/// Checks the flags, if the controller is enabled or any of them is given.
+/// Checks the flags, if the controller is enabled. Otherwise they have no effect.
 ///
 /// # Errors
 ///
@@ -78,8 +78,7 @@ pub(crate) fn check(context: &BuildContext) -> Result<()> {
     let enabled = flags.given("controllers").unwrap_or_default();
     let mut names = enabled.iter().flat_map(|list| list.split(','));
     let is_enabled = names.any(|name| DEF.is_called(name.trim()));
-    let is_given = |flag: &FlagDef| flags.given(flag.name).is_some();
-    if is_enabled || is_given(&TAGS) || is_given(&RESOURCES) {
+    if is_enabled {
         Settings::of(flags)?;
     }
     Ok(())
@@ -413,14 +412,29 @@ mod tests {
         );
     }
 
-    fn settings(given: &[(&str, &[&str])]) -> Result<Settings> {
+    fn flags(given: &[(&str, &[&str])]) -> FlagValues {
         let flags = given.iter().map(|(name, values)| {
             (
                 (*name).to_owned(),
                 values.iter().map(ToString::to_string).collect::<Vec<_>>(),
             )
         });
-        Settings::of(&flags.collect())
+        flags.collect()
+    }
+
+    fn settings(given: &[(&str, &[&str])]) -> Result<Settings> {
+        Settings::of(&flags(given))
+    }
+
+    #[test]
+    fn flags_are_checked_only_if_the_controller_is_enabled() {
+        for (controllers, is_checked) in [("*", false), ("*,-tagging", false), ("*,tagging", true)] {
+            let context = BuildContext {
+                flags: flags(&[("controllers", &[controllers]), ("tags", &["team"])]),
+                ..BuildContext::default()
+            };
+            assert_eq!(check(&context).is_err(), is_checked, "{controllers}");
+        }
     }
 
     #[test]
