@@ -18,14 +18,16 @@ pub(crate) fn addresses(instance: &Instance, families: &[IpFamily]) -> Vec<NodeA
         }
     };
     for family in families {
-        for interface in &interfaces {
-            match family {
-                IpFamily::V4 => interface.addresses.iter().for_each(|ip| add(InternalIP, ip)),
-                IpFamily::V6 => interface.ipv6.iter().take(1).for_each(|ip| add(InternalIP, ip)),
-            }
-        }
+        let ips = interfaces.iter().flat_map(|interface| match family {
+            IpFamily::V4 => interface.addresses.as_slice(),
+            IpFamily::V6 => interface.ipv6.get(..1).unwrap_or_default(),
+        });
+        let has_family = ips.clone().next().is_some();
+        ips.for_each(|ip| add(InternalIP, ip));
         if instance.is_fargate {
-            add(InternalDNS, &instance.private_dns);
+            if has_family {
+                add(InternalDNS, &instance.private_dns);
+            }
         } else if *family == IpFamily::V4 {
             add(ExternalIP, &instance.public_ip);
             add(InternalDNS, &instance.private_dns);
@@ -122,5 +124,7 @@ mod tests {
         machine.is_fargate = true;
         let expected = ["InternalIP=10.0.0.1", DNS[0], "InternalIP=fd00::1", DNS[0]];
         assert_eq!(shown(&machine, &[IpFamily::V4, IpFamily::V6]), expected);
+        machine.interfaces[0].ipv6.clear();
+        assert_eq!(shown(&machine, &[IpFamily::V4, IpFamily::V6]), expected[..2]);
     }
 }
