@@ -4,7 +4,7 @@
 //! all keys have their defaults. The documentation of the fields is the user's reference.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
     path::{Path, PathBuf},
 };
@@ -328,6 +328,7 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         problems.require(url.is_empty() || is_url(url), "Global", what);
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
+    let mut keys = BTreeSet::new();
     for (name, entry) in &conf.service_override {
         let at = |key| ("ServiceOverride", name.as_str(), key);
         let mut required = |key, value: &str| {
@@ -346,6 +347,11 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         };
         let what = format!("{url:?} is not a URL; write https://<host>");
         problems.require(is_url(&url), at("URL"), what);
+        if !keys.insert((text.clone(), region.clone())) {
+            let what = format!("a second entry for {text:?} in region {region:?}; remove one of them");
+            problems.error(at("Service"), what);
+            continue;
+        }
         let Some(service) = Service::parse(&text) else {
             let what = format!("{text:?} is not a supported API and has no effect");
             let fix = format!("write one of {}", Service::names());
@@ -353,17 +359,27 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
             continue;
         };
         let region = Some(region).filter(|_| service != Service::Metadata);
-        let is_same = |known: &Endpoint| (known.service, &known.region) == (service, &region);
-        let (is_new, name) = (!endpoints.iter().any(is_same), service.name());
-        let what = format!("a second entry for {name} in this region; remove one of them");
-        problems.require(is_new, at("Service"), what);
-        endpoints.push(Endpoint {
+        let endpoint = Endpoint {
             service,
             region,
             url,
             signing_region,
             signing_name: given(&entry.signing_name),
-        });
+        };
+        let mut known = endpoints.iter_mut();
+        match known.find(|known| (known.service, &known.region) == (service, &endpoint.region)) {
+            None => endpoints.push(endpoint),
+            Some(known) => {
+                // The Go program ignores entries with other names.
+                let name = service.name();
+                let what =
+                    format!("a second entry for {name}: one with this name takes precedence; remove one");
+                problems.warn(at("Service"), what);
+                if text == name {
+                    *known = endpoint;
+                }
+            }
+        }
     }
     endpoints
 }

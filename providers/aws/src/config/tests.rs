@@ -249,11 +249,25 @@ fn endpoints_are_chosen_by_api_and_region() {
     assert_eq!(url(Service::ElbV2, "one"), Some("http://0"));
     assert_eq!(url(Service::ElbV2, "two"), None);
     assert_eq!(url(Service::Metadata, "one"), Some("http://3"));
-    let twice = errors(&overrides(&[("ec2", "one"), ("EC2", "one")]));
+    let twice = errors(&overrides(&[("s3", "one"), ("s3", "one")]));
     assert!(
-        twice[0].contains("a second entry for EC2 in this region"),
+        twice[0].contains("a second entry for \"s3\" in region \"one\""),
         "{twice:?}"
     );
+    // The Go program accepts these, and ignores short names.
+    for (entries, url) in [
+        ([("ec2", "one"), ("EC2", "one")], "http://1"),
+        ([("EC2", "one"), ("ec2", "one")], "http://0"),
+        ([("ec2imds", "one"), ("ec2imds", "two")], "http://1"),
+    ] {
+        let (config, warnings) = loaded(&overrides(&entries), &Environment::default()).unwrap();
+        let urls = config.connection.endpoints.iter().map(|one| one.url.as_str());
+        assert_eq!(urls.collect::<Vec<_>>(), [url]);
+        assert!(
+            warnings[0].message().contains("a second entry for "),
+            "{warnings:?}"
+        );
+    }
     let wrong = Environment::default().with("AWS_ENDPOINT_URL_EC2", "ec2");
     let error = loaded("", &wrong).map(drop).unwrap_err();
     assert!(
