@@ -3,9 +3,9 @@
 //! | Step of a pass | Requests |
 //! |---|---|
 //! | read the extensions | one, once for each set of credentials |
-//! | observe | the router; one for 150 nodes whose address pairs were not read for half an hour |
-//! | delete | one for 150 ports, a PUT for each port that loses a pair, then one for all routes |
-//! | create | one for all routes, one for 150 ports, a PUT for each port that lacks a pair |
+//! | observe | the router; one for 90 nodes whose address pairs were not read for half an hour |
+//! | delete | one for 90 ports, a PUT for each port that loses a pair, then one for all routes |
+//! | create | one for all routes, one for 90 ports, a PUT for each port that lacks a pair |
 //!
 //! Neutron checks the whole resulting set, so one bad next hop, or one route too many, refuses a whole batch. The batch
 //! is then divided until the bad routes are alone ([`bisect`]). Neutron's answer counts, not the request. With the
@@ -37,6 +37,7 @@ use parking_lot::Mutex;
 use tracing::{debug, info};
 
 use self::{
+    bisect::is_passing,
     pairs::Pairs,
     records::{Extensions, RawRoute},
     table::{QUOTA, Table},
@@ -145,12 +146,15 @@ impl RouterRoutes {
     }
 
     /// The desired routes that exist and whose address pairs are missing or unknown.
+    ///
+    /// # Errors
+    /// A passing error: it says nothing about the routes.
     async fn unfinished(
         &self,
         desired: &[DesiredRoute],
         routes: &[CloudRoute],
         priority: Priority,
-    ) -> Vec<usize> {
+    ) -> Result<Vec<usize>> {
         let observed: HashSet<_> = routes
             .iter()
             .map(|route| (route.destination.trunc(), route.next_hop.as_str()))
@@ -168,6 +172,7 @@ impl RouterRoutes {
         let api = self.api();
         let lacking = match self.pairs.lacking(&api, &to_read, priority).await {
             Ok(lacking) => lacking,
+            Err(error) if is_passing(&error) => return Err(error),
             Err(error) => {
                 // The routes themselves are observed; an error of its pair is in the result of each route.
                 debug!(error = %error.report(), "Could not read the address pairs of the nodes' ports");
@@ -175,7 +180,7 @@ impl RouterRoutes {
             }
         };
         let both = unknown.into_iter().zip(lacking);
-        both.filter(|(_, lacks)| *lacks).map(|(i, _)| i).collect()
+        Ok(both.filter(|(_, lacks)| *lacks).map(|(i, _)| i).collect())
     }
 }
 
@@ -210,7 +215,7 @@ impl Routes for RouterRoutes {
         let seen = self.tables(&api, features, priority).read().await?;
         let mut unfinished = seen.incomplete(desired);
         if features.pairs && self.address_pairs {
-            unfinished.extend(self.unfinished(desired, &seen.routes, priority).await);
+            unfinished.extend(self.unfinished(desired, &seen.routes, priority).await?);
             unfinished.sort_unstable();
             unfinished.dedup();
         }

@@ -1,7 +1,10 @@
 //! Address pairs of the nodes' ports.
 
 use ccm_core::ErrorKind;
-use ccm_sim::{Action, Fault};
+use ccm_sim::{
+    Action, Fault,
+    openstack::{NetworkSpec, PortSpec, RouterSpec},
+};
 
 use crate::{
     stage::{Stage, failed, net},
@@ -136,5 +139,61 @@ async fn many_ports_are_listed_together() {
     stage.settle().await;
     assert_eq!(stage.count("router_add_extraroutes"), 1);
     assert_eq!(stage.count("port_update"), 200);
-    assert!(stage.count("port_list") <= 2, "{:?}", stage.sim.call_counts());
+    assert!(stage.count("port_list") <= 3, "{:?}", stage.sim.call_counts());
+}
+
+#[tokio::test]
+async fn many_long_addresses_fit_into_a_request() {
+    let mut stage = Stage::new(0, "").await;
+    stage.sim.configure(|settings| settings.resource_quotas.clear());
+    let subnet = "fd12:3456:789a:bcde:";
+    let spec = NetworkSpec {
+        name: "long".to_owned(),
+        subnets: vec![net(&format!("{subnet}:/64"))],
+        ..NetworkSpec::default()
+    };
+    stage.sim.create_network(&spec).unwrap();
+    stage.router = stage
+        .sim
+        .create_router(&RouterSpec {
+            name: "long".to_owned(),
+            networks: vec!["long".to_owned()],
+            ..RouterSpec::default()
+        })
+        .unwrap();
+    let router = stage.router.clone();
+    stage.name_routers(&[&router]).await;
+    for i in 0..200 {
+        let address = format!("{subnet}fedc:ba98:7654:{:x}", 0x1000 + i);
+        let port = PortSpec {
+            addresses: Some(vec![address.parse().unwrap()]),
+            ..PortSpec::on("long")
+        };
+        stage.join_with(port, true);
+        stage.change(i, |node| {
+            node.pod_cidrs.remove(0);
+        });
+    }
+    stage.settle().await;
+    assert_eq!(stage.count("port_update"), 200);
+}
+
+#[tokio::test]
+async fn a_passing_failure_to_read_ports_says_nothing_about_the_routes() {
+    let mut stage = Stage::new(2, "").await;
+    stage.settle().await;
+    stage.restart().await;
+    let fault = stage.sim.add_fault(Fault::on("port_list", Action::status(503)));
+    let error = stage.plan().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
+    stage.sim.remove_fault(fault);
+    // After a refusal, each route has the reason.
+    let fault = stage.sim.add_fault(Fault::on("port_list", Action::status(403)));
+    let (plan, applied) = stage.pass().await.unwrap();
+    assert_eq!(
+        (plan.changes.finish.len(), failed(&applied.finished)),
+        (2, vec![0, 1])
+    );
+    stage.sim.remove_fault(fault);
+    stage.settled().await;
 }

@@ -6,7 +6,7 @@ use ccm_core::{
     AddressType, Cloud, NodeAddress, NodeView, Priority,
     routes::{Applied, ClusterCidrs, Desired, RouteNode, RoutePlan, Routes, plan},
 };
-use ccm_sim::openstack::{Config, NetworkSpec, OpenStack, RouterSpec, ServerSpec};
+use ccm_sim::openstack::{Config, NetworkSpec, OpenStack, PortSpec, RouterSpec, ServerSpec};
 use ipnet::IpNet;
 
 use crate::cloud::build;
@@ -84,10 +84,15 @@ impl Stage {
 
     /// Adds a node on this network; `dual`: with a podCIDR of each family.
     pub(crate) fn join(&mut self, network: &str, dual: bool) {
+        self.join_with(PortSpec::on(network), dual);
+    }
+
+    /// Adds a node with this port.
+    pub(crate) fn join_with(&mut self, port: PortSpec, dual: bool) {
         let i = self.nodes.len() + 1;
         let name = format!("node-{i}");
         let spec = ServerSpec {
-            ports: Some(vec![ccm_sim::openstack::PortSpec::on(network)]),
+            ports: Some(vec![port]),
             ..ServerSpec::named(&name)
         };
         let id = self.sim.create_server(&spec).unwrap();
