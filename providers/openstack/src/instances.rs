@@ -16,9 +16,12 @@ pub(crate) mod ports;
 pub(crate) mod provider_id;
 pub(crate) mod records;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use ccm_core::{
@@ -27,6 +30,8 @@ use ccm_core::{
     instances::finder::{Finder, InstanceSource, Lookup, Record},
 };
 use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::debug;
 
 pub(crate) use self::addresses::{Networking, parse_sort_order};
@@ -42,6 +47,10 @@ use crate::client::{self, Api, Call, Op, catalog::Service, with_microversion};
 pub(crate) const FLAVOR_INLINE: &str = "2.47";
 /// Nova's default for the longest page. A cloud with a lower limit returns shorter pages.
 const PAGE: &str = "1000";
+/// The page size for [`SHORTER_FOR`] after a page failed: Nova, or a proxy in front of it, may need too long for a longer
+/// one.
+const SHORTER_PAGE: &str = "125";
+const SHORTER_FOR: Duration = Duration::from_secs(3600);
 
 /// The settings of nodes.
 #[derive(Clone, Debug)]
@@ -65,6 +74,7 @@ pub(crate) fn finder(api: &Api, settings: &InstanceSettings, metrics: &ClientMet
         api: api.clone(),
         settings: settings.clone(),
         old: AtomicBool::new(false),
+        page_failed: Mutex::default(),
     };
     Finder::new(servers, metrics)
 }
@@ -78,6 +88,8 @@ pub(crate) struct Servers {
     settings: InstanceSettings,
     /// Set once Nova has refused [`FLAVOR_INLINE`].
     old: AtomicBool,
+    /// When a page failed last.
+    page_failed: Mutex<Option<Instant>>,
 }
 
 impl Record for Server {
@@ -137,16 +149,20 @@ impl InstanceSource for Servers {
         priority: Priority,
     ) -> Result<Page<Server, String>> {
         let name = format!("^{}", escape(prefix));
-        let mut query = vec![("limit", PAGE)];
+        let failed = *self.page_failed.lock();
+        let shorter = failed.is_some_and(|at| at.elapsed() < SHORTER_FOR);
+        let mut query = vec![("limit", if shorter { SHORTER_PAGE } else { PAGE })];
         if !prefix.is_empty() {
             query.push(("name", &name));
         }
         if let Some(marker) = &marker {
             query.push(("marker", marker));
         }
-        let page: ServerPage = self
-            .read(Op::ServerList, &["servers", "detail"], &query, priority)
-            .await?;
+        let page = self.list(&query, priority).await.inspect_err(|error| {
+            if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
+                *self.page_failed.lock() = Some(Instant::now());
+            }
+        })?;
         let last = page.servers.last().map(|server| server.id.clone());
         Ok(Page {
             next: last.filter(|_| has_next(&page.servers_links)),
@@ -207,15 +223,20 @@ impl Servers {
     async fn by_name(&self, name: &str, priority: Priority) -> Result<Vec<Server>> {
         let pattern = format!("^{}$", escape(name));
         let query = [("name", pattern.as_str())];
-        let page: ServerPage = self
-            .read(Op::ServerList, &["servers", "detail"], &query, priority)
-            .await?;
-        // The database may compare names case-insensitively.
-        Ok(page
-            .servers
-            .into_iter()
-            .filter(|server| server.name == name)
-            .collect())
+        let mut servers = self.list(&query, priority).await?.servers;
+        servers.retain(|server| server.name == name);
+        Ok(servers)
+    }
+
+    /// Reads a page of servers. Their names are in lower case, as node names are: the databases of most clouds ignore
+    /// case, so the name filter finds a server whose name differs from the node's only in case.
+    async fn list(&self, query: &[(&'static str, &str)], priority: Priority) -> Result<ServerPage> {
+        let path = ["servers", "detail"];
+        let mut page: ServerPage = self.read(Op::ServerList, &path, query, priority).await?;
+        for server in &mut page.servers {
+            server.name.make_ascii_lowercase();
+        }
+        Ok(page)
     }
 
     /// Reads with microversion [`FLAVOR_INLINE`] if Nova supports it.

@@ -79,6 +79,56 @@ async fn two_servers_of_one_name_are_an_error_that_names_both() {
 }
 
 #[tokio::test]
+async fn a_server_whose_name_has_capitals_is_found() {
+    let c = Connected::new().await;
+    let ids = c
+        .sim
+        .create_servers(5, &ServerSpec::named("K8s-Worker-{i}"))
+        .unwrap();
+    let expected: Vec<_> = ids.iter().map(|id| format!("openstack:///{id}")).collect();
+    assert_eq!(
+        present(c.ask(by_name("k8s-worker-1")).await).provider_id,
+        expected[1]
+    );
+    let queries: Vec<_> = (0..5).map(|i| by_name(&format!("k8s-worker-{i}"))).collect();
+    let listed = c.describe(&queries, Freshness::now()).await.into_iter();
+    assert_eq!(
+        listed
+            .map(|answer| present(answer).provider_id)
+            .collect::<Vec<_>>(),
+        expected
+    );
+    assert_eq!(c.count("server_list"), 2, "one read by name and one listing");
+
+    let twin = c.sim.create_server(&ServerSpec::named("k8s-worker-1")).unwrap();
+    let alone = c.ask(by_name("k8s-worker-1")).await;
+    let listed = c.describe(&queries, Freshness::now()).await.swap_remove(1);
+    for error in [alone.unwrap_err(), listed.unwrap_err()] {
+        let text = error.to_string();
+        assert!(text.contains(&ids[1]) && text.contains(&twin), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn pages_are_shorter_after_a_timeout() {
+    let c = Connected::new().await;
+    c.sim.create_servers(300, &ServerSpec::named("node-{i}")).unwrap();
+    let queries: Vec<_> = (0..300)
+        .map(|i| existence(by_name(&format!("node-{i}"))))
+        .collect();
+    // A proxy that waits too short for a long page.
+    c.sim.add_fault(Fault {
+        path: Some("limit=1000".to_owned()),
+        ..Fault::on("server_list", Action::status(504))
+    });
+    let failed = c.describe(&queries, Freshness::now()).await;
+    assert!(failed.iter().all(Result::is_err));
+    for answer in c.describe(&queries, Freshness::now()).await {
+        present(answer);
+    }
+}
+
+#[tokio::test]
 async fn servers_of_a_cell_that_is_down_are_never_absent() {
     let c = Connected::new().await;
     let spec = ServerSpec {
