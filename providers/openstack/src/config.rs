@@ -118,10 +118,10 @@ fn settle(
             region: given.region.clone(),
             interface: interface?,
         },
-        // In Go, zero means no timeout. An hour still ends a request that hangs.
+        // As in Go, zero is replaced by the default.
         request_timeout: Some(request_timeout.to_std())
             .filter(|timeout| !timeout.is_zero())
-            .unwrap_or(Duration::from_secs(3600)),
+            .unwrap_or(Duration::from_secs(60)),
         instances: InstanceSettings {
             networking: Networking {
                 ipv6_disabled: conf.networking.ipv6_support_disabled,

@@ -8,7 +8,10 @@ use std::{
 
 use ccm_core::{
     Environment,
-    config::{ConfigFiles, KeyCase, Position, yaml},
+    config::{
+        ConfigFiles, KeyCase, Position,
+        yaml::{self, Node, Value},
+    },
 };
 use serde::Deserialize;
 
@@ -189,11 +192,20 @@ fn read(path: &Path, files: &mut ConfigFiles) -> Result<Option<File>, Wrong> {
             ),
         )
     };
-    let Some(root) = yaml::document(&text).map_err(|error| wrong(error.position))? else {
+    let Some(mut root) = yaml::document(&text).map_err(|error| wrong(error.position))? else {
         return Ok(Some(File::default()));
     };
     if let Some(twice) = root.duplicates(KeyCase::Sensitive).first() {
         return Err(wrong(twice.entry.at));
     }
+    drop_empty(&mut root);
     root.deserialize().map(Some).map_err(|(at, _)| wrong(at))
+}
+
+/// Removes the keys with an empty text: as in Go, they count as missing.
+fn drop_empty(node: &mut Node) {
+    if let Value::Map(entries) = &mut node.value {
+        entries.retain(|entry| entry.node.scalar() != Some(""));
+        entries.iter_mut().for_each(|entry| drop_empty(&mut entry.node));
+    }
 }

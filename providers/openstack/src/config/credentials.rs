@@ -186,11 +186,7 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
     }
     if given.has_project() {
         let what = "not used: an application credential brings its own project";
-        let key = if given.project_id.is_some() {
-            "tenant-id"
-        } else {
-            "tenant-name"
-        };
+        let key = given.project_id.as_ref().map_or("tenant-name", |_| "tenant-id");
         problems.warn(("Global", key), what);
     }
     let Some(secret) = &given.application_credential_secret else {
@@ -205,16 +201,18 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
         &given.application_credential_name,
     ) {
         (Some(id), _) => ApplicationCredential::Id(id.clone()),
-        (None, name) => {
-            if given.user_id.is_none() && given.username.is_none() {
-                let what = "a name needs its user; give user-id, or username and user-domain-name";
-                return refuse(problems, "application-credential-name", what);
-            }
-            ApplicationCredential::Name {
-                name: name.clone()?,
-                user: user(given, true, problems)?,
-            }
-        }
+        (None, name) => ApplicationCredential::Name {
+            name: name.clone()?,
+            // As in Go, the ID takes precedence over a name and its domain.
+            user: match (&given.user_id, &given.username) {
+                (Some(id), _) => User::Id(id.clone()),
+                (None, Some(_)) => user(given, true, problems)?,
+                (None, None) => {
+                    let what = "a name needs its user; give user-id, or username and user-domain-name";
+                    return refuse(problems, "application-credential-name", what);
+                }
+            },
+        },
     };
     Some(Identity::ApplicationCredential {
         id,
@@ -224,42 +222,22 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
 
 fn trustee(given: &Given, problems: &mut Problems) -> Option<Identity> {
     if given.has_credential() || given.token.is_some() {
-        let key = if given.token.is_some() {
-            "token"
-        } else {
-            "application-credential-id"
-        };
+        let token = given.token.as_ref();
+        let key = token.map_or("application-credential-id", |_| "token");
         problems.warn(("Global", key), "not used: a trust needs a password instead");
     }
-    match (&given.trustee_id, &given.trustee_password) {
-        (Some(id), Some(password)) => Some(Identity::Password {
-            user: User::Id(id.clone()),
-            password: password.clone(),
-        }),
-        (Some(_), None) => refuse(
-            problems,
-            "trustee-password",
-            "missing, though trustee-id is given",
-        ),
-        (None, Some(_)) => refuse(
-            problems,
-            "trustee-id",
-            "missing, though trustee-password is given",
-        ),
-        (None, None) => {
-            let Some(password) = &given.password else {
-                return refuse(
-                    problems,
-                    "trustee-id",
-                    "a trust needs trustee-id and trustee-password, or user and password",
-                );
-            };
-            Some(Identity::Password {
-                user: user(given, true, problems)?,
-                password: password.clone(),
-            })
-        }
-    }
+    // As in Go, each of the two replaces the user's own value.
+    let Some(password) = given.trustee_password.as_ref().or(given.password.as_ref()) else {
+        let what = "a trust needs trustee-id and trustee-password, or user and password";
+        return refuse(problems, "trustee-password", what);
+    };
+    Some(Identity::Password {
+        user: match &given.trustee_id {
+            Some(id) => User::Id(id.clone()),
+            None => user(given, true, problems)?,
+        },
+        password: password.clone(),
+    })
 }
 
 /// The user. `domain-id` and `domain-name` are the user's domain only where they are not the scope.
@@ -275,11 +253,8 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
         (Some(_), Some(_)) => refuse(problems, "user-id", "both user-id and username; give one of them"),
         (Some(id), None) => {
             if own.is_some() {
-                let key = if given.user_domain_id.is_some() {
-                    domain_keys.0
-                } else {
-                    domain_keys.1
-                };
+                let id = given.user_domain_id.as_ref();
+                let key = id.map_or(domain_keys.1, |_| domain_keys.0);
                 return refuse(
                     problems,
                     key,
@@ -322,13 +297,11 @@ fn scope(given: &Given, problems: &mut Problems) -> Option<Scope> {
         return Some(Scope::ProjectId(id.clone()));
     }
     if let Some(name) = &given.project_name {
-        let keys = ("tenant-domain-id", "tenant-domain-name");
-        let own = domain(
-            keys,
-            &given.project_domain_id,
-            &given.project_domain_name,
-            problems,
-        )?;
+        // As in Go, the ID takes precedence.
+        let own = match &given.project_domain_id {
+            Some(id) => Some(Domain::Id(id.clone())),
+            None => given.project_domain_name.clone().map(Domain::Name),
+        };
         let default = if own.is_none() {
             default_domain(given, problems)?
         } else {

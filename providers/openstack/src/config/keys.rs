@@ -26,7 +26,7 @@ config_section! {
         "tenant-id" => pub(crate) tenant_id: String,
         /// Name of the project. Needs a domain: `tenant-domain-id` or `tenant-domain-name`, or `domain-id` or `domain-name`. Example: `prod`.
         "tenant-name" => pub(crate) tenant_name: String,
-        /// Id of the project's domain. Example: `default`.
+        /// Id of the project's domain. Takes precedence over `tenant-domain-name`. Example: `default`.
         "tenant-domain-id" => pub(crate) tenant_domain_id: String,
         /// Name of the project's domain. Example: `Default`.
         "tenant-domain-name" => pub(crate) tenant_domain_name: String,
@@ -42,7 +42,7 @@ config_section! {
         "trust-id" => pub(crate) trust_id: String,
         /// Id of the user that the trust delegates to. Without it: `user-id` or `username`. Example: `7b1e9d3f5a2c4e8f0b6d`.
         "trustee-id" => pub(crate) trustee_id: String,
-        /// Password of the trustee.
+        /// Password of the trustee. Without it: `password`.
         "trustee-password" => pub(crate) trustee_password: Option<SecretString>,
         /// Id of an application credential. Example: `21dced0fd20347869b93710d2b98aae0`.
         "application-credential-id" => pub(crate) application_credential_id: String,
@@ -94,7 +94,7 @@ config_section! {
     pub(crate) struct Metadata {
         /// Accepted and checked, without effect: neither config drive nor metadata service is read.
         "search-order" => pub(crate) search_order: String = "configDrive,metadataService".to_owned(),
-        /// How long one request to any OpenStack service may take (not only to the metadata service, in spite of the section's name). `0` is no limit.
+        /// How long one request to any OpenStack service may take (not only to the metadata service, in spite of the section's name). `0` is the default.
         "request-timeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(60),
     }
 }

@@ -116,6 +116,8 @@ bs-version = v3            # ignored
     assert_eq!(settings.instances.networking.internal, ["k8s-net", "k8s-net-v6"]);
     assert_eq!(settings.instances.networking.sort_order.len(), 2);
     assert!(!settings.instances.regional);
+    let zero = good(&(global("token = t") + "[Metadata]\nrequest-timeout = 0\n"));
+    assert_eq!(zero.request_timeout, Duration::from_secs(60));
 }
 
 #[test]
@@ -157,6 +159,21 @@ fn every_way_to_authenticate_is_understood() {
             json!({"user": {"id": "e", "password": "ep"}}),
             json!({"OS-TRUST:trust": {"id": "x"}}),
         ),
+        (
+            "trust-id = x\ntrustee-id = e\nuser-id = u\npassword = p",
+            json!({"user": {"id": "e", "password": "p"}}),
+            json!({"OS-TRUST:trust": {"id": "x"}}),
+        ),
+        (
+            "trust-id = x\ntrustee-password = ep\nuser-id = u\npassword = p",
+            json!({"user": {"id": "u", "password": "ep"}}),
+            json!({"OS-TRUST:trust": {"id": "x"}}),
+        ),
+        (
+            "user-id = u\npassword = p\ntenant-name = t\ntenant-domain-id = d\ntenant-domain-name = D",
+            json!({"user": {"id": "u", "password": "p"}}),
+            json!({"project": {"name": "t", "domain": {"id": "d"}}}),
+        ),
     ];
     for (keys, password, scope) in cases {
         let body = good(&global(keys)).connection.credentials.body();
@@ -173,6 +190,13 @@ fn every_way_to_authenticate_is_understood() {
             if name == "ccm" && d == "d"
     ));
     assert_eq!(by_name.scope, Scope::Implied);
+    let by_id = credentials(
+        "application-credential-name = ccm\napplication-credential-secret = s\nuser-id = i\nusername = u\nuser-domain-id = d",
+    );
+    assert!(matches!(
+        &by_id.identity,
+        Identity::ApplicationCredential { id: ApplicationCredential::Name { user: User::Id(id), .. }, .. } if id == "i"
+    ));
     let token = credentials("token = t\ntenant-id = p");
     assert!(matches!(token.identity, Identity::Token(_)));
     assert_eq!(token.scope, Scope::ProjectId("p".into()));
@@ -271,8 +295,11 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
             "3:",
             "token: both a token and",
         ),
-        ("trust-id = x", "1:", "trustee-id: a trust needs"),
-        ("trust-id = x\ntrustee-id = e", "1:", "trustee-password: missing"),
+        (
+            "trust-id = x\ntrustee-id = e",
+            "1:",
+            "trustee-password: a trust needs",
+        ),
     ] {
         let lines = errors(&global(keys));
         assert!(
@@ -348,17 +375,24 @@ clouds:
     interface: internal
   two:
     profile: vendor
-    auth: {user_id: u2, project_id: p2}
+    auth: {user_id: u2, project_id: p2, username: ''}
+    region_name: ''
+    endpoint_type: ''
+    interface: internal
+    cacert: ''
 ";
 
 #[test]
 fn clouds_yaml_fills_what_the_file_does_not_give() {
     let files = Files::new(&[
         ("clouds.yaml", CLOUDS),
-        ("secure.yaml", "clouds:\n  two:\n    auth: {password: pw2}\n"),
+        (
+            "secure.yaml",
+            "clouds:\n  two:\n    auth: {password: pw2, project_id: ''}\n",
+        ),
         (
             "clouds-public.yaml",
-            "public-clouds:\n  vendor:\n    auth: {auth_url: 'http://vendor/v3', user_id: not-this}\n",
+            "public-clouds:\n  vendor:\n    auth: {auth_url: 'http://vendor/v3', user_id: not-this}\n    region_name: VendorRegion\n",
         ),
         (
             "one.conf",
@@ -395,15 +429,20 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
     assert_eq!(one.connection.region.as_deref(), Some("RegionOne"));
     assert!(one.instances.networking.ipv6_disabled);
 
-    let body = load("two.conf", files.environment())
-        .unwrap()
-        .connection
-        .credentials;
-    assert_eq!(body.auth_url.as_str(), "http://vendor/v3");
+    let two = load("two.conf", files.environment()).unwrap().connection;
+    assert_eq!(two.credentials.auth_url.as_str(), "http://vendor/v3");
+    let body = two.credentials.body();
     assert_eq!(
-        body.body()["auth"]["identity"]["password"]["user"],
+        body["auth"]["identity"]["password"]["user"],
         json!({"id": "u2", "password": "pw2"})
     );
+    assert_eq!(body["auth"]["scope"], json!({"project": {"id": "p2"}}));
+    assert_eq!(
+        two.region.as_deref(),
+        Some("VendorRegion"),
+        "an empty value is a missing one"
+    );
+    assert_eq!((two.interface, two.tls.roots), (Interface::Internal, None));
 
     let by_variable = load("any.conf", files.environment().with("OS_CLOUD", "one")).unwrap();
     assert_eq!(
