@@ -31,8 +31,11 @@ fn issue(authority: &Issuer, name: &str, usage: ExtendedKeyUsagePurpose) -> (rcg
 }
 
 /// A proxy that terminates TLS in front of `target`, and requires a client certificate of `clients`, if given.
-async fn proxy(target: SocketAddr, authority: &Issuer, clients: Option<&Issuer>) -> String {
-    let (certificate, key) = issue(authority, "localhost", ExtendedKeyUsagePurpose::ServerAuth);
+async fn proxy(
+    target: SocketAddr,
+    (certificate, key): (rcgen::Certificate, KeyPair),
+    clients: Option<&Issuer>,
+) -> String {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -72,9 +75,19 @@ async fn proxy(target: SocketAddr, authority: &Issuer, clients: Option<&Issuer>)
 
 /// The simulator's config with Keystone behind the proxy. The other services are reached by the URLs of the catalog.
 async fn behind(sim: &OpenStack, authority: &Issuer, clients: Option<&Issuer>) -> String {
+    let shown = issue(authority, "localhost", ExtendedKeyUsagePurpose::ServerAuth);
+    behind_certificate(sim, shown, clients).await
+}
+
+/// As [`behind`], with this certificate.
+async fn behind_certificate(
+    sim: &OpenStack,
+    shown: (rcgen::Certificate, KeyPair),
+    clients: Option<&Issuer>,
+) -> String {
     let url = url::Url::parse(&sim.auth_url()).unwrap();
     let target = SocketAddr::new(url.host_str().unwrap().parse().unwrap(), url.port().unwrap());
-    let proxy = proxy(target, authority, clients).await;
+    let proxy = proxy(target, shown, clients).await;
     let own = url.origin().ascii_serialization();
     sim.cloud_conf().replacen(&own, &proxy, 1)
 }
@@ -118,6 +131,31 @@ async fn only_the_given_authorities_are_trusted() {
             "{keys}: {}",
             error.report()
         );
+    }
+}
+
+#[tokio::test]
+async fn a_servers_own_certificate_is_trusted_unless_it_is_that_of_an_authority() {
+    let sim = OpenStack::start(Config::default()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for is_ca in [IsCa::NoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.is_ca = is_ca;
+        let certificate = params.self_signed(&key).unwrap();
+        let ca = write(directory.path(), "ca.pem", &certificate.pem());
+        let conf = behind_certificate(&sim, (certificate, key), None).await;
+        let built = build(&format!("{conf}ca-file={ca}\n")).await;
+        if is_ca == IsCa::NoCa {
+            built.unwrap();
+        } else {
+            let text = built.unwrap_err().report();
+            assert!(
+                text.contains("needs one that an authority issued, or one without CA:TRUE"),
+                "{text}"
+            );
+        }
+        build(&format!("{conf}tls-insecure=true\n")).await.unwrap();
     }
 }
 

@@ -56,7 +56,7 @@ config_section! {
         "region" => pub(crate) region: String,
         /// Which of a service's endpoints is used: `public`, `internal` or `admin`. Keystone is always reached through `auth-url`. Example: `internal`.
         "os-endpoint-type" => pub(crate) os_endpoint_type: String,
-        /// File with the certificates (PEM) of the only authorities to trust, in place of the system's. Example: `/etc/config/ca.pem`.
+        /// File with the certificates (PEM) of the only authorities to trust, in place of the system's. A server's self-signed certificate is accepted here only without `CA:TRUE`; otherwise give the server one that an authority issued, or set `tls-insecure`. Example: `/etc/config/ca.pem`.
         "ca-file" => pub(crate) ca_file: String,
         /// The certificates (PEM) themselves. Used only without `ca-file`.
         "cafilecontents" => pub(crate) cafilecontents: String,

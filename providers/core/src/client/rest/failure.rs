@@ -80,7 +80,14 @@ fn transport(target: &Target, error: reqwest::Error) -> Error {
             "the request could not be built",
         )
     } else if error.is_connect() {
-        (ErrorKind::Unavailable, Outcome::NotDone, "could not connect")
+        // The name of the error in the library that verifies certificates.
+        let what = if crate::error::report(&error).contains("CaUsedAsEndEntity") {
+            "the server's own certificate is that of an authority (CA:TRUE), which cannot be verified; the server needs one \
+             that an authority issued, or one without CA:TRUE"
+        } else {
+            "could not connect"
+        };
+        (ErrorKind::Unavailable, Outcome::NotDone, what)
     } else if error.is_timeout() {
         (ErrorKind::Timeout, Outcome::Unknown, "no answer in time")
     } else if error.is_redirect() {

@@ -62,7 +62,9 @@ impl Proxies {
 
     fn list(&self) -> Result<Vec<Proxy>> {
         // As in Go, this host is never reached through a proxy.
-        let except = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.except));
+        let own = ["localhost", "127.0.0.0/8", "::1"].into_iter();
+        let except: Vec<&str> = own.chain(self.except.split(',').map(exception)).collect();
+        let except = NoProxy::from_string(&except.join(","));
         let build = |name: &str, proxy: reqwest::Result<Proxy>| {
             // The value may contain a password.
             let wrong = |_| {
@@ -73,16 +75,28 @@ impl Proxies {
             };
             proxy.map(|proxy| proxy.no_proxy(except.clone())).map_err(wrong)
         };
-        let http = self
-            .http
-            .as_deref()
-            .map(|url| build("HTTP_PROXY", Proxy::http(url)));
-        let https = self
-            .https
-            .as_deref()
-            .map(|url| build("HTTPS_PROXY", Proxy::https(url)));
+        // As in Go, a SOCKS proxy resolves the names of hosts.
+        let url = |url: &Option<String>| Some(url.as_ref()?.replacen("socks5://", "socks5h://", 1));
+        let http = url(&self.http).map(|url| build("HTTP_PROXY", Proxy::http(url)));
+        let https = url(&self.https).map(|url| build("HTTPS_PROXY", Proxy::https(url)));
         http.into_iter().chain(https).collect()
     }
+}
+
+/// An item of `NO_PROXY` in the form that reqwest matches. It knows no ports, so an item with a port is for all ports of
+/// its host.
+fn exception(item: &str) -> &str {
+    let item = item.trim();
+    let with_port = item.rsplit_once(':').filter(|(host, port)| {
+        let is_host = host.ends_with(']') || !host.contains(':');
+        is_host && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let host = with_port.map_or(item, |(host, _)| host);
+    let host = host
+        .strip_prefix('*')
+        .filter(|rest| rest.starts_with('.'))
+        .unwrap_or(host);
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// The certificate authorities of a PEM bundle.
@@ -210,12 +224,56 @@ mod tests {
         let get = async |url: String| client.get(url).send().await.unwrap().text().await.unwrap();
         assert_eq!(get("http://cloud.invalid/v3".into()).await, "proxy");
         assert_eq!(get(format!("http://{direct}/v3")).await, "direct");
+        for (except, url, expected) in [
+            ("keystone.invalid:5000", "http://keystone.invalid:5000/v3", None),
+            ("[2001:db8::1]:5000", "http://[2001:db8::1]:5000/v3", None),
+            ("2001:db8::/32", "http://[2001:db8::1]:5000/v3", None),
+            ("*.cloud.invalid", "http://nova.cloud.invalid/v3", None),
+            (
+                "keystone.invalid:5000",
+                "http://nova.invalid:5000/v3",
+                Some("proxy"),
+            ),
+        ] {
+            let proxies = Proxies {
+                except: format!("10.0.0.0/8, {except}"),
+                ..proxies.clone()
+            };
+            // A direct connection fails.
+            let client = http_client(&Tls::default(), &proxies, "test").unwrap();
+            let answer = client.get(url).timeout(Duration::from_secs(5)).send().await;
+            let text = match answer {
+                Ok(answer) => Some(answer.text().await.unwrap()),
+                Err(_) => None,
+            };
+            assert_eq!(text.as_deref(), expected, "{except} {url}");
+        }
         let wrong = Proxies {
             http: Some("http://:hunter2@".into()),
             ..Proxies::default()
         };
         let text = http_client(&Tls::default(), &wrong, "test").unwrap_err().report();
         assert!(text.contains("HTTP_PROXY") && !text.contains("hunter2"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_socks_proxy_gets_the_name_of_the_host() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxies = Proxies {
+            https: Some(format!("socks5://{}", listener.local_addr().unwrap())),
+            ..Proxies::default()
+        };
+        let client = http_client(&Tls::default(), &proxies, "test").unwrap();
+        let request = tokio::spawn(client.get("https://cloud.invalid/v3").send());
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut seen = [0; 512];
+        assert!(stream.read(&mut seen).await.unwrap() > 2);
+        assert_eq!(seen[0], 5, "the version of SOCKS");
+        stream.write_all(&[5, 0]).await.unwrap();
+        let length = stream.read(&mut seen).await.unwrap();
+        assert!(seen[..length].windows(13).any(|part| part == b"cloud.invalid"));
+        drop(stream);
+        assert!(request.await.unwrap().is_err());
     }
 
     #[test]
