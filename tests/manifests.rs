@@ -144,6 +144,13 @@ async fn the_api_server_accepts_every_object_and_the_pod() {
         let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
         let exists = json!({"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"});
         assert_eq!(*terms, json!([{ "matchExpressions": [exists] }]));
+        // The values of their taints differ, too.
+        let tolerations = pod["spec"]["tolerations"].as_array().unwrap();
+        for role in ["control-plane", "master", "etcd"] {
+            let key = format!("node-role.kubernetes.io/{role}");
+            let mut found = tolerations.iter().filter(|toleration| toleration["key"] == key);
+            assert_eq!(found.next().unwrap()["operator"], "Exists", "{key}");
+        }
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");
         pod["metadata"]["name"] = json!(format!("{cloud}-pod"));
