@@ -194,6 +194,13 @@ fn the_program_accepts_the_flags_of_each_daemon_set_without_a_warning() {
             .any(|object| object["rules"][0]["resourceNames"] == json!([lease]));
         assert!(may, "no role for the Lease {lease}");
         let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
+        let variables = container["env"].as_array().unwrap();
+        for field in ["name", "namespace", "uid"] {
+            let name = format!("POD_{}", field.to_uppercase());
+            let path = format!("metadata.{field}");
+            let variable = json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+            assert!(variables.contains(&variable), "{variables:?}");
+        }
         for probe in ["livenessProbe", "readinessProbe"] {
             assert_eq!(container[probe]["httpGet"]["port"], 10258);
             assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS");
