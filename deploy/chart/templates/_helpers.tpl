@@ -79,6 +79,8 @@
 {{- if and (not $bind) .Values.fixed.bindsToLoopback .Values.hostNetworking -}}
   {{- $bind = or (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled | empty | ternary "127.0.0.1" "0.0.0.0" -}}
 {{- end -}}
+{{- $given := concat $args $extra -}}
+{{- $cidr := include "ccm.flag" (list $given "cluster-cidr") -}}
 {{- $ours := list
   (list "cloud-provider" .Values.cloud)
   (list "cloud-config" (or .Values.secret.enabled .Values.fixed.needsConfig | empty | not | ternary "$(CLOUD_CONFIG)" ""))
@@ -87,8 +89,8 @@
   (list "v" .Values.logVerbosityLevel)
   (list "secure-port" .Values.securePort)
   (list "bind-address" $bind)
+  (list "configure-cloud-routes" (and .Values.fixed.routesNeedCidr (not $cidr) | empty | ternary "" "false"))
   (list "dry-run" (.Values.dryRun | ternary "true" "")) -}}
-{{- $given := concat $args $extra -}}
 {{- range $ours -}}
   {{- $value := index . 1 -}}
   {{- if kindIs "float64" $value -}}{{- $value = int64 $value -}}{{- end -}}
