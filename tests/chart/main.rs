@@ -33,7 +33,7 @@ fn value_files() -> Vec<(String, PathBuf)> {
         .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path))
         .collect();
     files.sort();
-    assert_eq!(files.len(), 10);
+    assert_eq!(files.len(), 11);
     files
 }
 
