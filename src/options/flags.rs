@@ -164,8 +164,9 @@ flags! {
         KUBE_API_BURST = "kube-api-burst": Number(0), "30";
 
         /// Let controllers act as service accounts of their own, kube-system/node-controller, service-controller and
-        /// route-controller, which every cluster has roles for. They are created if missing; the account of this process needs the
-        /// rights of deploy/service-accounts. Without this flag, all controllers act as the account of this process.
+        /// route-controller, which every cluster has roles for, and on AWS tagging-controller. They are created if missing; the
+        /// account of this process needs the rights of deploy/service-accounts. Without this flag, all controllers act as the
+        /// account of this process.
         USE_SERVICE_ACCOUNT_CREDENTIALS = "use-service-account-credentials": Bool, "false";
 
         /// A word to add in front of the User-Agent of requests to the cloud. May be repeated.
