@@ -203,7 +203,7 @@ impl LifecycleController {
 
     /// Observes a change from the informer.
     fn observe(&mut self, change: Change) {
-        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let name = change.into_key();
         let Some(node) = self.nodes.get(&name) else {
             return self.not_ready.forget(&name);
         };

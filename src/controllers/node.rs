@@ -150,7 +150,7 @@ impl NodeController {
 
     /// Queues a node if there is something to do for it, so that heartbeats of finished nodes cost nothing.
     fn observe(&self, change: Change) {
-        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
+        let name = change.into_key();
         let node = self.nodes.get(&name);
         if let Some(node) = node.as_ref().filter(|node| node.has_taint(UNINITIALIZED_TAINT)) {
             // A failing node waits for its next try, unless the fields that decide about it have changed.

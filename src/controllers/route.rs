@@ -151,15 +151,10 @@ impl RouteController {
 
     /// Runs until shutdown; then finishes the pass that was begun and returns.
     pub(crate) async fn run(mut self) {
-        let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
-        let cidrs = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            ready = self.ready() => ready,
-        };
-        let Some(cidrs) = cidrs else {
+        let shutdown = self.shutdown.clone();
+        let ready = shutdown.run_until_cancelled(self.ready()).await;
+        let Some(cidrs) = ready.flatten() else {
             // The process does not end: other controllers have work to do.
-            drop(changes);
             return shutdown.cancelled().await;
         };
         info!(controller = COMPONENT, cluster_cidr = %cidrs, "Controller started");
@@ -169,6 +164,8 @@ impl RouteController {
             let counter = self.metrics.conditions.get_or_create(&[("result", result)]);
             counter.inc_by(0);
         }
+        // Not earlier: nobody reads changes while the cloud is asked.
+        let mut changes = self.nodes.subscribe();
         let mut seen = Vec::with_capacity(CHANGES);
         loop {
             let due = self.due();
@@ -177,7 +174,7 @@ impl RouteController {
                 () = shutdown.cancelled() => break,
                 1.. = changes.recv_many(&mut seen, CHANGES) => {
                     for change in seen.drain(..) {
-                        self.observe(&change);
+                        self.observe(change);
                     }
                 }
                 () = tokio::time::sleep_until(due) => self.pass(&cidrs).await,
@@ -240,13 +237,13 @@ impl RouteController {
     }
 
     /// Observes a change of a node, if it matters for routes.
-    fn observe(&mut self, change: &Change) {
-        let (Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name)) = change;
-        let node = self.nodes.get(name);
+    fn observe(&mut self, change: Change) {
+        let name = change.into_key();
+        let node = self.nodes.get(&name);
         let now = node.and_then(|node| fingerprint(&node, &self.hasher));
         let before = match now {
-            Some(now) => self.seen.insert(name.clone(), now),
-            None => self.seen.remove(name),
+            Some(now) => self.seen.insert(name, now),
+            None => self.seen.remove(&name),
         };
         if before != now {
             self.window.add(Instant::now());

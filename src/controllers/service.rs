@@ -177,7 +177,6 @@ impl ServiceController {
 
     /// Runs until shutdown; then finishes the running passes and patches, starts nothing, and returns.
     pub(crate) async fn run(self: Arc<Self>) {
-        let (services, nodes) = (self.services.subscribe(), self.nodes.subscribe());
         let mut tag = ownership_tag::follow(self.cluster.clone());
         let ready = async {
             self.services.synced().await;
@@ -202,7 +201,7 @@ impl ServiceController {
         for _ in 0..OBJECT_WRITERS {
             tasks.spawn(Arc::clone(&self).work_on_objects());
         }
-        tasks.spawn(Arc::clone(&self).run_events(services, nodes, tag));
+        tasks.spawn(Arc::clone(&self).run_events(tag));
         // Forwards the panic of a task.
         tasks.join_all().await;
         debug!(

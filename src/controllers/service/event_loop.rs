@@ -5,10 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ccm_core::{client::later, controllers, load_balancer::Request};
 use futures_util::future::{BoxFuture, OptionFuture};
 use rand::Rng;
-use tokio::{
-    sync::mpsc::UnboundedReceiver,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info};
 
 use super::{
@@ -29,12 +26,8 @@ fn next_time(period: Option<Duration>) -> Option<Instant> {
 
 impl ServiceController {
     /// Runs until shutdown. `tag`: of the ownership tag, unless it is known.
-    pub(super) async fn run_events(
-        self: Arc<Self>,
-        mut services: UnboundedReceiver<controllers::Change>,
-        mut nodes: UnboundedReceiver<controllers::Change>,
-        mut tag: Option<KnownTag>,
-    ) {
+    pub(super) async fn run_events(self: Arc<Self>, mut tag: Option<KnownTag>) {
+        let (mut services, mut nodes) = (self.services.subscribe(), self.nodes.subscribe());
         let mut drift = next_time(self.config.drift_period);
         // At most one at a time. Changes and timers are handled meanwhile, and known parts do not wait for it.
         let mut discovery: OptionFuture<BoxFuture<'_, ()>> = None.into();
@@ -83,24 +76,18 @@ impl ServiceController {
     }
 
     fn node_changed(&self, change: controllers::Change) {
-        use controllers::Change::{Applied, Deleted, Vanished};
-        let (Applied(name) | Deleted(name) | Vanished(name)) = change;
+        let name = change.into_key();
         let node = self.nodes.get(&name);
         self.change(Change::Node(name, node));
     }
 
     fn service_changed(&self, change: controllers::Change) {
-        let name: Name = match change {
-            controllers::Change::Applied(name) | controllers::Change::Deleted(name) => name.into(),
-            controllers::Change::Vanished(name) => {
-                self.change(Change::Vanished);
-                name.into()
-            }
-        };
-        let Some(balancers) = self.cloud.load_balancers() else {
-            return;
-        };
-        let now = self.service(&name).map(|object| {
+        if matches!(change, controllers::Change::Vanished(_)) {
+            self.change(Change::Vanished);
+        }
+        let name: Name = change.into_key().into();
+        let now = self.service(&name).zip(self.cloud.load_balancers());
+        let now = now.map(|(object, balancers)| {
             let view = &object.view;
             let (claim, finalizers) = (balancers.claims(view), balancers.finalizers(view));
             (Arc::clone(view), claim, finalizers)

@@ -39,6 +39,15 @@ pub enum Change {
     Vanished(String),
 }
 
+impl Change {
+    /// The key of the object.
+    #[must_use]
+    pub fn into_key(self) -> String {
+        let (Self::Applied(key) | Self::Deleted(key) | Self::Vanished(key)) = self;
+        key
+    }
+}
+
 /// An object as it is stored.
 pub trait Trimmed:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
