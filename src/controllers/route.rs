@@ -51,7 +51,6 @@ use self::{
 use crate::{
     config::RouteConfig,
     controllers::{Framework, node_writer::NodeWriter},
-    logging::Failing,
 };
 
 /// Source of this controller's events.
@@ -104,8 +103,8 @@ pub(crate) struct RouteController {
     writer: NodeWriter,
     /// The condition that was last written of each node, by uid: whether its routes exist, and when.
     written: HashMap<String, (bool, Instant)>,
-    /// Whether a condition could not be written.
-    writing: Failing,
+    /// Passes in a row that could not write a condition.
+    unwritten: u32,
     reports: Reports,
     retries: PendingRetries,
     window: Window,
@@ -133,7 +132,7 @@ impl RouteController {
         Self {
             writer: NodeWriter::new(context.client),
             written: HashMap::new(),
-            writing: Failing::default(),
+            unwritten: 0,
             reports: Reports::new(context.recorder.with_component(COMPONENT)),
             nodes: context.nodes,
             cloud: context.setup.cloud,

@@ -126,13 +126,13 @@ impl RouteController {
 
         let verdicts = verdicts(&items).into_iter();
         let verdicts = verdicts.filter_map(|(node, available)| Some((self.current(&node)?, available)));
-        let unwritten = self.write_conditions(verdicts.collect()).await;
+        self.write_conditions(verdicts.collect()).await;
         // A table that was full and has space now is used at once.
         let retries = !self.retries.is_full() && waiting.values().any(is_quota) && !changes.delete.is_empty();
         if (more || retries) && !self.shutdown.is_cancelled() {
             return Some(Duration::ZERO);
         }
-        unwritten.then_some(BACKOFF.first)
+        (self.unwritten > 0).then(|| BACKOFF.delay(self.unwritten))
     }
 
     /// Records the outcome of each change.
@@ -186,8 +186,8 @@ impl RouteController {
         self.write_conditions(new.into_values().collect()).await;
     }
 
-    /// Writes the conditions that differ from whether all routes of a node exist. Returns whether one could not be written.
-    async fn write_conditions(&mut self, verdicts: Vec<(Arc<NodeObject>, bool)>) -> bool {
+    /// Writes the conditions that differ from whether all routes of a node exist.
+    async fn write_conditions(&mut self, verdicts: Vec<(Arc<NodeObject>, bool)>) {
         self.written.retain(|_, (_, at)| at.elapsed() < STORE_LAG);
         let due = verdicts
             .into_iter()
@@ -207,7 +207,7 @@ impl RouteController {
             .buffer_unordered(WRITERS)
             .collect()
             .await;
-        let mut any_failed = false;
+        let before = std::mem::take(&mut self.unwritten);
         for (node, available, result) in results {
             let result = match result {
                 Ok(Written::Done) => {
@@ -217,9 +217,10 @@ impl RouteController {
                 }
                 Ok(Written::Missing | Written::Changed) => "gone",
                 Err(error) => {
-                    any_failed = true;
+                    let is_new = before == 0 && self.unwritten == 0;
+                    self.unwritten = before.saturating_add(1);
                     warn_if_new!(
-                        self.writing.begins(()),
+                        is_new,
                         controller = COMPONENT,
                         node = node.view.name,
                         error = report(&error),
@@ -230,10 +231,6 @@ impl RouteController {
             };
             increment(&self.metrics.conditions, "result", result);
         }
-        if !any_failed {
-            self.writing.ends();
-        }
-        any_failed
     }
 }
 
@@ -265,3 +262,7 @@ fn log_changes(changes: &Changes, applied: &Applied, elapsed: Duration) {
         );
     }
 }
+
+#[cfg(test)]
+#[path = "pass_tests.rs"]
+mod tests;
