@@ -1,9 +1,14 @@
 //! The check that the credentials in use are those of the cluster's cloud.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
+
+use tracing::debug;
 
 use super::model::ScopeCheck;
 use crate::{
@@ -60,7 +65,7 @@ impl CredentialsCheck {
             .filter(is_owned)
             .partition(|node| node.ready);
         let mut missing = Vec::new();
-        let (mut refused, mut failed) = (None, None);
+        let (mut refused, mut failed) = (BTreeSet::new(), None);
         for mut nodes in [ready, others] {
             let first = failures.wrapping_mul(BATCH) % nodes.len().max(1);
             nodes.rotate_left(first);
@@ -82,7 +87,9 @@ impl CredentialsCheck {
                         }
                         // This node cannot be looked up, whatever the credentials are.
                         Ok(InstanceState::Unmanaged) => {}
-                        Err(error) if error.kind() == ErrorKind::InvalidSpec => refused = Some(error),
+                        Err(error) if error.kind() == ErrorKind::InvalidSpec => {
+                            refused.insert(error.report_without_request());
+                        }
                         Err(error) => {
                             answered = true;
                             failed = Some(error);
@@ -102,10 +109,15 @@ impl CredentialsCheck {
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok(ScopeCheck::Unverified(match (missing.as_slice(), refused) {
-            ([], Some(error)) => format!("no node could be looked up: {}", error.report()),
-            ([], None) => format!("no node has a provider ID of {}", cloud.name()),
-            (names, _) => format!("nodes {} do not exist in {}", names.join(", "), cloud.scope()),
-        }))
+        let scope = cloud.scope();
+        debug!(?missing, scope, "No node proves that the credentials are right");
+        // The nodes differ from check to check. The text stays the same, so that it is reported once.
+        Ok(ScopeCheck::Unverified(
+            match (missing.is_empty(), refused.first()) {
+                (true, Some(error)) => format!("no node could be looked up: {error}"),
+                (true, None) => format!("no node has a provider ID of {}", cloud.name()),
+                (false, _) => format!("no node that was looked up exists in {scope}"),
+            },
+        ))
     }
 }
