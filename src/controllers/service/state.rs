@@ -734,9 +734,11 @@ impl State {
         (member, at): (&MemberReport, Instant),
         outputs: &mut Vec<Output>,
     ) {
-        let id = &member.service;
-        let nodes = &task.snapshot.cluster.nodes;
-        let Some(entry) = self.entry(id) else { return };
+        let (id, parts, nodes) = (&member.service, &self.parts, &task.snapshot.cluster.nodes);
+        let entry = self.services.get_mut(&name(id));
+        let Some(entry) = entry.filter(|entry| entry.view.id == *id) else {
+            return;
+        };
         let was_served = entry.is_served();
         // The process before this one reported the same.
         let known = entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
@@ -780,7 +782,15 @@ impl State {
         let blocked = entry.reported.blocked();
         (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
         outputs.push(Output::Object(name(id)));
-        if entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
+        // A repair does not change the view: the Service counts as served while its parts are at work.
+        let is_parked = |other| {
+            parts
+                .get(other)
+                .is_some_and(|part| part.status == PartStatus::Parked)
+        };
+        let waits = entry.parts().any(|other| other != part && is_parked(other));
+        let is_ensured = is_done && !waits && entry.reported.failure_kind().is_none();
+        if is_ensured && entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
             let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
             outputs.push(Output::Event(event));
         }

@@ -774,6 +774,34 @@ fn work_is_announced_to_those_for_whom_it_is() {
 }
 
 #[test]
+fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    let parked = PartState::Parked {
+        until: fixture.now,
+        since: fixture.now,
+        why: "it is at work".to_owned(),
+    };
+    let failed = PartState::Failed(Error::new(ErrorKind::Unavailable, "down"));
+    for (state, expected) in [(parked, &[][..]), (failed, &["SyncLoadBalancerFailed"])] {
+        fixture.state.changed(Change::Drift, fixture.now);
+        fixture.discover();
+        let task = fixture.take("lb/a").unwrap();
+        fixture
+            .state
+            .part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
+        // The last known state serves the Service.
+        let unfinished = PartReport {
+            state,
+            ..done("lb/a", &["a"])
+        };
+        assert_eq!(reasons(&fixture.conclude(&task, &unfinished).0), expected);
+        assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
+        assert_eq!(reasons(&fixture.run("lb/a", &["a"])), ["EnsuredLoadBalancer"]);
+    }
+}
+
+#[test]
 fn an_empty_set_of_nodes_is_reported_once() {
     let mut fixture = Fixture::new();
     fixture.change(&view("a", |_| {}));
