@@ -170,9 +170,15 @@ impl ServiceController {
         })
     }
 
-    /// A Service that has, had or wants a load balancer. The store may keep others, which other controllers need.
+    /// A Service that has, had or wants a load balancer. The store may keep others, which other controllers need. One that was
+    /// ours and now has the class of another controller stays ours, of type ClusterIP, until its load balancer is deleted.
     fn service(&self, name: &str) -> Option<Arc<ServiceObject>> {
-        self.services.get(name).filter(|object| object.is_concerned())
+        let mut object = self.services.get(name).filter(|object| object.is_concerned())?;
+        let cleanup = self.cloud.load_balancers()?.cleanup_view(&object.view);
+        if let Some(view) = cleanup.filter(|view| self.state.lock().is_ours(&view.id)) {
+            Arc::make_mut(&mut object).view = Arc::new(view);
+        }
+        Some(object)
     }
 
     /// Runs until shutdown; then finishes the running passes and patches, starts nothing, and returns.

@@ -97,6 +97,26 @@ pub trait LoadBalancers: Send + Sync {
     fn status(&self) -> Vec<PartStatus>;
 }
 
+impl dyn LoadBalancers + '_ {
+    /// The view with which to clean up a Service that was ours and now has the class of another controller: as it was between
+    /// the two, of type ClusterIP, since the class can only be set together with the type. `None` if it has no finalizer of ours,
+    /// or is not ours for another reason. The status is that of the other controller and not in the view.
+    #[must_use]
+    pub fn cleanup_view(&self, service: &ServiceView) -> Option<ServiceView> {
+        if service.class.is_none() || self.claims(service) == Claim::Ours {
+            return None;
+        }
+        let before = ServiceView {
+            service_type: ServiceType::ClusterIp,
+            class: None,
+            ingress: Vec::new(),
+            ..service.clone()
+        };
+        let is_left = self.claims(&before) == Claim::Ours && self.finalizers(&before).needs_cleanup(&before);
+        is_left.then_some(before)
+    }
+}
+
 /// The controller that is responsible for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
@@ -105,7 +125,8 @@ pub enum Claim {
     /// Another component of the same cloud is. The Service is left unchanged. If it has our finalizer from before, the
     /// finalizer is removed and the status cleared when it is deleted or is no longer of type LoadBalancer.
     Elsewhere,
-    /// A controller unknown to this provider is. The Service is left unchanged, its finalizer included.
+    /// A controller unknown to this provider is. The Service is left unchanged, its finalizer included, unless it was ours
+    /// before: then its load balancer is deleted first.
     NotOurs,
 }
 

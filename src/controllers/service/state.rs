@@ -365,6 +365,11 @@ impl State {
         self.services.values().all(|entry| entry.included)
     }
 
+    /// Whether the Service was ours when it last changed.
+    pub(super) fn is_ours(&mut self, id: &ServiceId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.is_ours())
+    }
+
     fn entry(&mut self, id: &ServiceId) -> Option<&mut ServiceEntry> {
         let entry = self.services.get_mut(&name(id))?;
         (&entry.view.id == id).then_some(entry)

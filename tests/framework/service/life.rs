@@ -21,6 +21,7 @@ async fn the_life_of_a_service() {
     a_type_change_deletes_the_load_balancer(&stage).await;
     a_recreated_service_gets_another_load_balancer(&stage).await;
     services_of_other_controllers_stay_unchanged(&stage).await;
+    a_service_that_gets_the_class_of_another_controller_leaves_nothing(&stage).await;
     a_provider_has_finalizers_of_its_own(&stage).await;
     a_service_without_parts_is_deleted(&stage).await;
 }
@@ -232,6 +233,50 @@ async fn services_of_other_controllers_stay_unchanged(stage: &Stage) {
         assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
         stage.merge(name, json!({"metadata": {"finalizers": null}})).await;
     }
+}
+
+/// Only a change of the type allows a change of the class, and both take less time than the deletion in the cloud.
+async fn a_service_that_gets_the_class_of_another_controller_leaves_nothing(stage: &Stage) {
+    for (name, class, has_begun) in [
+        ("handed", "example.com/other", true),
+        ("handed-at-once", "example.com/other", false),
+        ("handed-elsewhere", CLASS_ELSEWHERE, true),
+    ] {
+        stage.served(name).await;
+        stage.cloud.pause();
+        stage.merge(name, json!({"spec": {"type": "ClusterIP"}})).await;
+        if has_begun {
+            stage.event(name, "DeletingLoadBalancer").await;
+        }
+        let other = json!({"spec": {"type": "LoadBalancer", "loadBalancerClass": class}});
+        stage.merge(name, other).await;
+        let theirs = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.99"}]}}});
+        stage
+            .services
+            .patch_status(name, &Default::default(), &kube::api::Patch::Merge(theirs))
+            .await
+            .unwrap();
+        stage.cloud.resume();
+        let service = stage
+            .service(name, "has no finalizer", |service| !has_finalizer(service))
+            .await;
+        assert_eq!(addresses(&service), ["192.0.2.99"]);
+        assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
+        stage.event(name, "DeletedLoadBalancer").await;
+        stage.marker("marker").await;
+        // The other controller's finalizer has the same name.
+        stage
+            .merge(name, json!({"metadata": {"finalizers": [FINALIZER]}}))
+            .await;
+        stage.delete(name).await;
+        if class != CLASS_ELSEWHERE {
+            stage.marker("marker").await;
+            assert!(has_finalizer(&stage.services.get(name).await.unwrap()));
+            stage.merge(name, json!({"metadata": {"finalizers": null}})).await;
+        }
+        stage.deleted(name).await;
+    }
+    assert!(stage.cloud.hosts().is_empty());
 }
 
 fn finalizers(service: &Service) -> Vec<&str> {
