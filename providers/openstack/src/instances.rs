@@ -16,12 +16,9 @@ pub(crate) mod ports;
 pub(crate) mod provider_id;
 pub(crate) mod records;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use ccm_core::{
@@ -31,7 +28,7 @@ use ccm_core::{
 };
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 use tracing::debug;
 
 pub(crate) use self::addresses::{Networking, parse_sort_order};
@@ -149,8 +146,10 @@ impl InstanceSource for Servers {
         priority: Priority,
     ) -> Result<Page<Server, String>> {
         let name = format!("^{}", escape(prefix));
-        let failed = *self.page_failed.lock();
-        let shorter = failed.is_some_and(|at| at.elapsed() < SHORTER_FOR);
+        let shorter = self
+            .page_failed
+            .lock()
+            .is_some_and(|at| at.elapsed() < SHORTER_FOR);
         let mut query = vec![("limit", if shorter { SHORTER_PAGE } else { PAGE })];
         if !prefix.is_empty() {
             query.push(("name", &name));

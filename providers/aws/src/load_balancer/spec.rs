@@ -404,18 +404,14 @@ fn health_check(
     // Upstream does not send the timeout, so a Service may have one that AWS would refuse.
     let interval = check.get("health_check_interval").and_then(Value::as_i64);
     let longest = interval.unwrap_or_default().min(120);
-    match reader.strict_number(a::CHECK_TIMEOUT, i64::MIN..=i64::MAX) {
-        Some(timeout) if (2..=longest).contains(&timeout) => {
-            check.insert("health_check_timeout", timeout.into());
-        }
-        Some(timeout) => {
-            let problem = format!(
-                "{timeout} is not between 2 and {longest} (the interval, at most 120); the default is used"
-            );
-            reader.warn(a::CHECK_TIMEOUT, problem);
-        }
-        None => {}
+    let timeout = reader.strict_number(a::CHECK_TIMEOUT, i64::MIN..=i64::MAX);
+    let is_sent = |timeout: &i64| (2..=longest).contains(timeout);
+    if let Some(timeout) = timeout.filter(|timeout| !is_sent(timeout)) {
+        let problem = format!("{timeout} is not between 2 and {longest} (the interval, at most 120)");
+        reader.warn(a::CHECK_TIMEOUT, problem + "; the default is used");
     }
+    let timeout = timeout.filter(is_sent);
+    check.extend(timeout.map(|timeout| ("health_check_timeout", timeout.into())));
     check.insert("health_check_protocol", protocol.into());
     check.insert("health_check_port", port.into());
     if protocol != "TCP" {

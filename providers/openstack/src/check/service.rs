@@ -60,7 +60,7 @@ fn refused_on_creation(
     let own = |key| service.annotation(key).is_some();
     let error = |key, problem: &str| TABLE.invalid(&InvalidField::annotation(key, problem));
     if own(annotations::LB_METHOD) && !METHODS.contains(&&*spec.method) {
-        let problem = warnings::unknown_method(&spec.method, can);
+        let problem = warnings::unknown_method(&spec.method, can.methods);
         all.push(error(annotations::LB_METHOD, &problem));
     }
     if own(annotations::TLS_CONTAINER_REF)

@@ -8,10 +8,7 @@ use std::{
 
 use ccm_core::{
     Environment,
-    config::{
-        ConfigFiles, KeyCase, Position,
-        yaml::{self, Node, Value},
-    },
+    config::{ConfigFiles, KeyCase, Position, yaml},
 };
 use serde::Deserialize;
 
@@ -203,8 +200,8 @@ fn read(path: &Path, files: &mut ConfigFiles) -> Result<Option<File>, Wrong> {
 }
 
 /// Removes the keys with an empty text: as in Go, they count as missing.
-fn drop_empty(node: &mut Node) {
-    if let Value::Map(entries) = &mut node.value {
+fn drop_empty(node: &mut yaml::Node) {
+    if let yaml::Value::Map(entries) = &mut node.value {
         entries.retain(|entry| entry.node.scalar() != Some(""));
         entries.iter_mut().for_each(|entry| drop_empty(&mut entry.node));
     }

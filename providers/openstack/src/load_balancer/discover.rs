@@ -45,14 +45,10 @@ pub(super) async fn inputs(
         None => None,
     };
     let provider = balancer.as_ref().map(|balancer| &balancer.provider);
-    let provider = provider.filter(|provider| !provider.is_empty());
     let provider = provider.unwrap_or(&settings.conf.lb_provider);
     let version = reads.version().await;
     // Deletions and members need no feature; other needs are checked below.
-    let can = match &version {
-        Ok(version) => Capabilities::of(*version, provider),
-        Err(_) => Capabilities::unknown(provider),
-    };
+    let can = Capabilities::of(version.clone().unwrap_or_default(), provider);
     let mut inputs = Inputs {
         port_owners: port_owners(reads, key, members, read).await?,
         can,

@@ -25,7 +25,7 @@ impl Document {
 /// The load balancing methods of Octavia's API.
 pub(crate) const METHODS: [&str; 4] = ["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP", "SOURCE_IP_PORT"];
 
-/// A version of Octavia's API: 2 and this minor number.
+/// A version of Octavia's API: 2 and this minor number. The default is that of an Octavia that hides its version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32);
 
@@ -98,16 +98,6 @@ impl Capabilities {
             ovn,
             methods,
         }
-    }
-
-    /// The features of a provider under an Octavia that hides its version: only those of version 2.0.
-    pub(crate) fn unknown(provider: &str) -> Self {
-        Self::of(Version(0), provider)
-    }
-
-    /// Whether the provider has this load balancing method.
-    pub(crate) fn has_method(&self, method: &str) -> bool {
-        self.methods.contains(&method)
     }
 
     /// Whether the feature is supported.

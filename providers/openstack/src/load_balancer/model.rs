@@ -172,7 +172,7 @@ impl PartModel for Model {
             if inputs.balancer.is_none() && !METHODS.contains(&&*spec.method) {
                 let text = format!(
                     "lb-method: {}",
-                    warnings::unknown_method(&spec.method, inputs.can)
+                    warnings::unknown_method(&spec.method, inputs.can.methods)
                 );
                 review.refuse(&service.id, text);
                 continue;

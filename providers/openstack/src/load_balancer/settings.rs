@@ -7,7 +7,10 @@ use ccm_core::{
     config::{GoDuration, Problems, config_section},
 };
 
-use super::{features::Capabilities, warnings::unknown_method};
+use super::{
+    features::{Capabilities, Version},
+    warnings::unknown_method,
+};
 
 /// Octavia providers that are known to work with this.
 const PROVIDERS: [&str; 5] = ["amphora", "octavia", "ovn", "f5", "amphorav2"];
@@ -159,9 +162,12 @@ impl LoadBalancing {
                 format!("{provider:?} is not one of the known providers: {known}"),
             );
         }
-        let can = Capabilities::unknown(provider);
-        if !can.has_method(&section.lb_method) {
-            complain("lb-method", false, unknown_method(&section.lb_method, can));
+        let (can, method) = (
+            Capabilities::of(Version::default(), provider),
+            &*section.lb_method,
+        );
+        if !can.methods.contains(&method) {
+            complain("lb-method", false, unknown_method(method, can.methods));
         }
         let store = section.container_store.as_str();
         if !matches!(store, "barbican" | "external") {

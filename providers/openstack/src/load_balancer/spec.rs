@@ -240,23 +240,25 @@ impl BalancerSpec {
 }
 
 fn monitor_times(conf: &LoadBalancer, read: &mut AnnotationReader<'_>) -> HealthMonitorTimes {
-    let mut seconds = |key, default: GoDuration| {
-        let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);
-        read.number(key, default, allowed::SECONDS)
-    };
-    let (delay, timeout) = (
-        seconds(annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay),
-        seconds(annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
-    );
-    let mut retries = |key, default| read.number(key, i64::from(default), allowed::RETRIES);
-    HealthMonitorTimes {
-        delay,
-        timeout,
-        max_retries: retries(annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
-        max_retries_down: retries(
+    let seconds = |duration: GoDuration| i64::try_from(duration.to_std().as_secs()).unwrap_or(i64::MAX);
+    let [delay, timeout] = [
+        (annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay),
+        (annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
+    ]
+    .map(|(key, default)| read.number(key, seconds(default), allowed::SECONDS));
+    let [max_retries, max_retries_down] = [
+        (annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
+        (
             annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN,
             conf.monitor_max_retries_down,
         ),
+    ]
+    .map(|(key, default)| read.number(key, default.into(), allowed::RETRIES));
+    HealthMonitorTimes {
+        delay,
+        timeout,
+        max_retries,
+        max_retries_down,
     }
 }
 

@@ -3,14 +3,7 @@
 use ccm_core::load_balancer::{ClusterView, IgnoredValue, IpFamily, ServiceEvent, ServiceView};
 
 use super::settings::LoadBalancing;
-use super::{
-    annotations,
-    desired::Inputs,
-    features::{Capabilities, Feature},
-    names,
-    spec::BalancerSpec,
-    tags,
-};
+use super::{annotations, desired::Inputs, features::Feature, names, spec::BalancerSpec, tags};
 
 /// Returns all warnings.
 pub(crate) fn warnings(
@@ -41,8 +34,8 @@ pub(crate) fn warnings(
         );
     }
     let can = inputs.can;
-    if !can.has_method(&spec.method) {
-        let text = unknown_method(&spec.method, can);
+    if !can.methods.contains(&&*spec.method) {
+        let text = unknown_method(&spec.method, can.methods);
         let text = format!("{text}; existing pools keep theirs, and new ones get the first of these");
         say("LoadBalancerLbMethodUnknown", text);
     }
@@ -120,7 +113,7 @@ pub(crate) fn warnings(
 }
 
 /// The problem of a method that the provider does not have.
-pub(crate) fn unknown_method(method: &str, can: Capabilities) -> String {
-    let methods = can.methods.join(", ");
+pub(crate) fn unknown_method(method: &str, methods: &[&str]) -> String {
+    let methods = methods.join(", ");
     format!("Octavia's provider has no method {method:?}; write one of {methods}")
 }

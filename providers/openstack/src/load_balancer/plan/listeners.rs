@@ -263,16 +263,13 @@ fn new_listener(
     if let Some(ranges) = &port.ranges {
         listener = listener.with("allowed_cidrs", ranges.texts());
     }
-    let default = desired
-        .can
-        .methods
-        .first()
-        .filter(|_| !desired.can.has_method(&port.method));
+    let (methods, method) = (desired.can.methods, &*port.method);
+    let default = methods.first().filter(|_| !methods.contains(&method));
     let mut pool = below(Kind::Pool, port.listener_key, "")
         .with("protocol", port.pool_protocol)
         .with("name", names::pool(port.index, tag))
         .with("tags", active.tags.pool.iter().cloned().collect::<Vec<_>>())
-        .with("lb_algorithm", *default.unwrap_or(&&*port.method))
+        .with("lb_algorithm", *default.unwrap_or(&method))
         .with(
             "session_persistence",
             port.sticky.then(|| json!({"type": BY_ADDRESS})),
@@ -357,7 +354,7 @@ fn keep_pool(
     want: &mut Object<Kind>,
 ) {
     set_tags(want, retagged(site, active, have, |tags| &tags.pool));
-    if !site.desired.can.has_method(&port.method) {
+    if !site.desired.can.methods.contains(&&*port.method) {
         want.attributes.remove("lb_algorithm");
     }
     let persistence = have.attributes.get("session_persistence");
