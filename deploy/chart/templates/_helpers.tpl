@@ -22,7 +22,8 @@
     {{- fail (printf "cloudConfig: the config file of %s is YAML without sections; write it as text to cloudConfigContents" .Values.cloud) -}}
   {{- end -}}
   {{- if not (hasKey .Values.secret "enabled") -}}
-    {{- $_ := set .Values.secret "enabled" (or .Values.cloudConfig .Values.cloudConfigContents (not .Values.secret.create) | empty | not) -}}
+    {{- $own := and (not .Values.secret.create) (not (include "ccm.flag" (list .Values.args "cloud-config"))) -}}
+    {{- $_ := set .Values.secret "enabled" (or .Values.cloudConfig .Values.cloudConfigContents $own | empty | not) -}}
   {{- end -}}
   {{- if .Values.dryRun -}}
     {{- range list "nameOverride" "clusterRoleName" "serviceAccountName" "roleBindingName" -}}
