@@ -220,7 +220,10 @@ impl InstanceSource for Source {
     ) -> Result<Page<Instance, String>> {
         let mut filter = vec![("instance-state-name", STATES.map(str::to_owned).to_vec())];
         filter.push(match self.site.cluster.key() {
-            Some(key) => ("tag-key", vec![key, LEGACY.to_owned()]),
+            Some(key) => {
+                let legacy = self.site.cluster.legacy.then(|| LEGACY.to_owned());
+                ("tag-key", std::iter::once(key).chain(legacy).collect())
+            }
             None => ("vpc-id", vec![self.site.vpc.clone()]),
         });
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
@@ -370,7 +373,7 @@ where
         };
         let is_of_id = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
         denials += usize::from(!is_of_id);
-        let is_whole = ids.len() == 1 || denials > DENIALS || !kinds.contains(&error.kind());
+        let is_whole = ids.len() == 1 || (!is_of_id && denials > DENIALS) || !kinds.contains(&error.kind());
         let named = named_ids(error.message());
         let is_refused = |id: &String| is_whole || (is_of_id && named.contains(&id.as_str()));
         let (refused, mut rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
