@@ -132,7 +132,7 @@ impl RouteController {
         if (more || retries) && !self.shutdown.is_cancelled() {
             return Some(Duration::ZERO);
         }
-        (self.unwritten > 0).then(|| BACKOFF.delay(self.unwritten))
+        (self.unwritten > 0).then(|| BACKOFF.delay(self.unwritten).min(self.period()))
     }
 
     /// Records the outcome of each change.
