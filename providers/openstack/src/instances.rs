@@ -47,7 +47,7 @@ const PAGE: &str = "1000";
 /// The page size for [`SHORTER_FOR`] after a page failed: Nova, or a proxy in front of it, may need too long for a longer
 /// one.
 const SHORTER_PAGE: &str = "125";
-const SHORTER_FOR: Duration = Duration::from_secs(3600);
+const SHORTER_FOR: Duration = Duration::from_secs(600);
 
 /// The settings of nodes.
 #[derive(Clone, Debug)]

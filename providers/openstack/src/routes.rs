@@ -172,7 +172,7 @@ impl RouterRoutes {
         let api = self.api();
         let lacking = match self.pairs.lacking(&api, &to_read, priority).await {
             Ok(lacking) => lacking,
-            Err(error) if is_passing(&error) => return Err(error),
+            Err(error) if is_passing(&error) && error.kind() != ErrorKind::Unexpected => return Err(error),
             Err(error) => {
                 // The routes themselves are observed; an error of its pair is in the result of each route.
                 debug!(error = %error.report(), "Could not read the address pairs of the nodes' ports");

@@ -48,15 +48,19 @@ impl SourceRanges {
             if text.trim().is_empty() {
                 return Ok(Self::all(service.ip_families.first().copied()));
             }
+            let invalid = |item: &str| InvalidField {
+                field: Field::Annotation(Self::ANNOTATION.to_owned()),
+                message: format!(
+                    "annotation {}: {item:?} is not a CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",
+                    Self::ANNOTATION
+                ),
+            };
             for item in items {
-                let range = item.parse::<IpNet>().map_err(|_| InvalidField {
-                    field: Field::Annotation(Self::ANNOTATION.to_owned()),
-                    message: format!(
-                        "annotation {}: {item:?} is not a CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",
-                        Self::ANNOTATION
-                    ),
-                });
-                ranges.insert(range?.trunc());
+                ranges.insert(item.parse::<IpNet>().map_err(|_| invalid(item))?.trunc());
+            }
+            // Separators alone would allow no clients, which clouds read as all clients.
+            if ranges.is_empty() {
+                return Err(invalid(text));
             }
         }
         Ok(Self { ranges, given: true })

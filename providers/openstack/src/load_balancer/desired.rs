@@ -134,13 +134,15 @@ pub(crate) fn named(service: &ServiceView) -> Vec<String> {
         .collect()
 }
 
-/// Whether the Service names another load balancer than that of the part.
-fn names_another(service: &ServiceView, key: &Key) -> bool {
-    let named = service.annotation(annotations::LOAD_BALANCER_ID);
-    named.is_some_and(|named| matches!(key, Key::Balancer(id) if id != named))
-}
-
 impl Owner {
+    /// Whether the Service names another load balancer than that of the part, and not by the name of its own one.
+    fn names_another(&self, service: &ServiceView, key: &Key) -> bool {
+        let named = service
+            .annotation(annotations::LOAD_BALANCER_ID)
+            .unwrap_or_default();
+        !named.is_empty() && !self.owns(named) && matches!(key, Key::Balancer(id) if id != named)
+    }
+
     fn of(service: &ServiceView, cluster: &ClusterView) -> Self {
         Self {
             service: service.id.clone(),
@@ -326,9 +328,9 @@ fn balancer(
             .zip(inputs.each.get(&service.id));
         match (&member.membership, read) {
             (Membership::Leaving, _) => desired.leaving.push(LeavingService {
-                owner,
                 keep_floating_ip: spec::keeps_floating_ip(service),
-                has_moved: service.wants_load_balancer() || names_another(service, key),
+                has_moved: service.wants_load_balancer() || owner.names_another(service, key),
+                owner,
             }),
             (Membership::Active, Some((spec, found))) => {
                 desired

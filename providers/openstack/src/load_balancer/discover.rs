@@ -1,6 +1,6 @@
 //! Discovers the inputs of desired states.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ccm_core::{
     Error, ErrorKind, Result,
@@ -10,7 +10,7 @@ use ccm_core::{
 
 use super::settings::LoadBalancing;
 use super::{
-    annotations,
+    annotations::LOAD_BALANCER_ID,
     desired::{Inputs, PortOwners, ServiceInputs, server_of},
     features::Capabilities,
     kinds::ListenerKey,
@@ -32,18 +32,17 @@ pub(super) async fn inputs(
     cluster: &ClusterView,
     read: ReadOptions,
 ) -> Result<GatheredInputs<Inputs>> {
+    let named = |member: &PartMember| member.service.annotation(LOAD_BALANCER_ID).map(str::to_owned);
     let id = match key {
-        Key::Balancer(id) => Some(&**id),
-        Key::Group(_) => {
-            let mut ids = members.iter().map(|member| &member.service);
-            ids.find_map(|service| service.annotation(annotations::LOAD_BALANCER_ID))
-        }
+        Key::Balancer(id) => Some(id.clone()),
+        Key::Group(_) => members.iter().find_map(named),
         Key::New(_) | Key::NodePorts => None,
     };
-    let balancer = match id {
-        Some(id) => reads.load_balancers(None, read).await?.by_id(id).cloned(),
-        None => None,
-    };
+    let mut balancer = None;
+    if let Some(id) = id {
+        let listing = reads.load_balancers(None, read).await?;
+        balancer = listing.by_id(&id).or_else(|| listing.by_key(&id).next()).cloned();
+    }
     let provider = balancer.as_ref().map(|balancer| &balancer.provider);
     let provider = provider.unwrap_or(&settings.conf.lb_provider);
     let version = reads.version().await;
@@ -52,9 +51,8 @@ pub(super) async fn inputs(
     let mut inputs = Inputs {
         port_owners: port_owners(reads, key, members, read).await?,
         can,
-        each: BTreeMap::new(),
-        groups: BTreeMap::new(),
         balancer,
+        ..Inputs::default()
     };
     let mut refused = Vec::new();
     for member in members {

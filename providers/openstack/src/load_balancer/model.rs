@@ -157,9 +157,11 @@ impl PartModel for Model {
             let owned = owned.filter(|listener_key| inputs.port_owners.get(listener_key) == Some(&tag));
             taken.extend(owned.map(|listener_key| (listener_key, member.service.id.clone())));
         }
+        // Node ports need no feature, and their provider is not known.
+        let can = (*key != Key::NodePorts).then_some(inputs.can);
         for member in active {
             let service = &member.service;
-            let spec = match BalancerSpec::read(service, &self.settings, Some(inputs.can)) {
+            let spec = match BalancerSpec::read(service, &self.settings, can) {
                 Ok(spec) => spec,
                 Err(error) => {
                     review.refused.push((service.id.clone(), error));

@@ -411,6 +411,7 @@ mod tests {
         let ranges = "10.0.0.0/8 192.168.0.0/16\n172.16.0.0/12,\n";
         let (spec, invalid) = read(&[(SourceRanges::ANNOTATION, ranges)]);
         assert_eq!((spec.ranges.texts().len(), invalid), (3, Vec::new()));
+        assert_eq!(read(&[(SourceRanges::ANNOTATION, ", ,")]).1.len(), 1);
     }
 
     #[test]

@@ -368,13 +368,13 @@ async fn the_provider_ovn_only_passes_packets_on() {
 
 #[tokio::test]
 async fn a_load_balancer_keeps_the_features_of_its_own_provider() {
-    let mut stage = cloud("", |_| {}).await;
+    let managed = "manage-security-groups = true";
+    let mut stage = cloud(managed, |_| {}).await;
     let mut desired = web(&[80], &[("proxy-protocol", "true")]);
     desired.source_ranges = Some(vec!["10.0.0.0/8".into()]);
     served(&mut stage, desired).await;
-    stage
-        .restart_with("lb-provider = ovn\nlb-method = SOURCE_IP_PORT")
-        .await;
+    let ovn = format!("lb-provider = ovn\nlb-method = SOURCE_IP_PORT\n{managed}");
+    stage.restart_with(&ovn).await;
     stage.service("web").ports = service("web", &[80, 443]).ports;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
