@@ -180,7 +180,7 @@ items:
     name: refused
     namespace: shop
     annotations:
-      loadbalancer.openstack.org/health-monitor-max-retries: \"11\"
+      loadbalancer.openstack.org/timeout-tcp-inspect: \"-2\"
       loadbalancer.openstack.org/class: gold
       loadbalancer.openstack.org/lb-method: FASTEST
       loadbalancer.openstack.org/proxy-protocol: \"true\"
