@@ -227,7 +227,11 @@ impl Controller {
             .filter_map(|service| service.annotation(annotations::ID));
         let ids: BTreeSet<_> = ids.collect();
         self.balancers.retain(|id, _| ids.contains(&**id));
-        if ids.len() > self.balancers.len() {
+        let settings = &self.cloud.settings;
+        let is_refused =
+            |service: &&ServiceView| !desired::read(service, settings, None, None).invalid.is_empty();
+        // A refused Service needs the present ports of its load balancer.
+        if ids.len() > self.balancers.len() || services.iter().any(is_refused) {
             let read = ReadOptions {
                 freshness: Freshness::AtMost(RESYNC),
                 priority: Priority::User,
@@ -297,20 +301,34 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
                 );
             }),
             ServiceType::LoadBalancer if service.class.is_none() => {
-                let Some(health_port) = health_port(service, settings, balancers) else {
+                let Some((health_port, frozen)) = health_port(service, settings, balancers) else {
                     continue;
                 };
                 let sources = match service.annotation_text(annotations::ID) {
                     Some(id) => json!({ "load_balancer_uids": [id] }),
                     None => json!({ "addresses": ANYWHERE }),
                 };
-                add(Protocol::Tcp, health_port, sources);
+                let frozen = frozen.map(Document::fields);
+                let checked = frozen.and_then(|fields| fields["health_check"]["port"].as_u64());
+                for port in checked.into_iter().chain([health_port]) {
+                    add(Protocol::Tcp, port, sources.clone());
+                }
                 let (ranges, _) = SourceRanges::of_spec(service);
                 let clients = match ranges.is_empty() {
                     true => json!({ "addresses": ANYWHERE }),
                     false => json!({ "addresses": ranges }),
                 };
                 ports.for_each(|port| add(port.protocol, port.port.into(), clients.clone()));
+                let kept = frozen.and_then(|fields| fields["forwarding_rules"].as_array());
+                for rule in kept.into_iter().flatten() {
+                    let is_udp = rule["entry_protocol"] == "udp";
+                    let protocol = if is_udp { Protocol::Udp } else { Protocol::Tcp };
+                    add(
+                        protocol,
+                        rule["entry_port"].as_u64().unwrap_or_default(),
+                        clients.clone(),
+                    );
+                }
             }
             _ => {}
         }
@@ -338,8 +356,13 @@ fn is_managed(service: &ServiceView) -> bool {
 }
 
 /// The port of health checks of a load balancer whose traffic reaches the public addresses of nodes; `None` for others. A
-/// Service with invalid annotations counts only if it has an address: then its load balancer is left unchanged.
-fn health_port(service: &ServiceView, settings: &Settings, balancers: &Balancers) -> Option<u64> {
+/// Service with invalid annotations counts only if it has an address: then its load balancer is left unchanged, and is in the
+/// answer, since it keeps its ports.
+fn health_port<'a>(
+    service: &ServiceView,
+    settings: &Settings,
+    balancers: &'a Balancers,
+) -> Option<(u64, Option<&'a Balancer>)> {
     let existing = service
         .annotation(annotations::ID)
         .and_then(|id| balancers.get(id));
@@ -349,7 +372,9 @@ fn health_port(service: &ServiceView, settings: &Settings, balancers: &Balancers
     if !counts {
         debug!(service = %service.id, "The firewall skips an invalid Service without a load balancer");
     }
-    (counts && spec.kind == LbType::RegionalNetwork && !spec.internal).then_some(spec.health_port)
+    let frozen = existing.filter(|_| !reading.invalid.is_empty());
+    let is_open = counts && spec.kind == LbType::RegionalNetwork && !spec.internal;
+    is_open.then(|| (spec.health_port, frozen.map(|found| &**found)))
 }
 
 /// Whether name, tags and rules are equal in any order.
@@ -593,7 +618,25 @@ mod tests {
             ["tcp 30080 0.0.0.0/0 ::/0"]
         );
         bad.ingress = vec![Default::default()];
-        assert_eq!(inbound(&[bad]).len(), 2);
+        assert_eq!(inbound(&[bad.clone()]).len(), 2);
+        // Its load balancer keeps its ports, whatever the Service requests now.
+        let known = annotated(
+            annotated(bad, annotations::OVERRIDE_HEALTH_CHECK, "true"),
+            ID,
+            "lb-1",
+        );
+        let balancer = json!({
+            "id": "lb-1", "type": "REGIONAL_NETWORK", "network": "EXTERNAL", "health_check": {"port": 10256},
+            "forwarding_rules": [{"entry_protocol": "udp", "entry_port": 53}],
+        });
+        let balancer = Arc::new(serde_json::from_value(balancer).unwrap());
+        let balancers = Balancers::from([("lb-1".to_owned(), balancer)]);
+        let desired = desired_firewall(&[&known], &settings(), &balancers);
+        let ports = rules(&desired, "inbound_rules").into_iter();
+        let ports: Vec<_> = ports
+            .map(|(protocol, port, _)| format!("{protocol} {port}"))
+            .collect();
+        assert_eq!(ports, ["tcp 10256", "tcp 30081", "tcp 81", "udp 53"]);
     }
 
     #[test]
