@@ -1,5 +1,8 @@
 //! The controllers of the framework. Each is a loop over shared stores, split into pure decisions and thin effects.
 
+#[cfg(test)]
+#[path = "controllers/fixture_tests.rs"]
+mod fixture;
 pub(crate) mod lifecycle;
 pub(crate) mod node;
 pub(crate) mod node_action;

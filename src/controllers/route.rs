@@ -151,8 +151,7 @@ impl RouteController {
     /// Runs until shutdown; then finishes the pass that was begun and returns.
     pub(crate) async fn run(mut self) {
         let shutdown = self.shutdown.clone();
-        let ready = shutdown.run_until_cancelled(self.ready()).await;
-        let Some(cidrs) = ready.flatten() else {
+        let Some(cidrs) = shutdown.run_until_cancelled(self.ready()).await.flatten() else {
             // The process does not end: other controllers have work to do.
             return shutdown.cancelled().await;
         };
