@@ -55,7 +55,7 @@ use ccm_core::{
         Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerSetup, Informer, Needs,
         NodeObject, NotStarted, ServiceObject, WorkQueue,
     },
-    load_balancer::{OwnershipTag, PartKey},
+    load_balancer::{Claim, OwnershipTag, PartKey, ProviderFinalizers},
 };
 use kube::Client;
 use parking_lot::Mutex;
@@ -172,13 +172,16 @@ impl ServiceController {
 
     /// A Service that has, had or wants a load balancer. The store may keep others, which other controllers need. One that was
     /// ours and now has the class of another controller stays ours, of type ClusterIP, until its load balancer is deleted.
-    fn service(&self, name: &str) -> Option<Arc<ServiceObject>> {
+    /// With the provider's answers about it, which must be as new as the object.
+    fn service(&self, name: &str) -> Option<(Arc<ServiceObject>, Claim, ProviderFinalizers)> {
         let mut object = self.services.get(name).filter(|object| object.is_concerned())?;
-        let cleanup = self.cloud.load_balancers()?.cleanup_view(&object.view);
+        let balancers = self.cloud.load_balancers()?;
+        let cleanup = balancers.cleanup_view(&object.view);
         if let Some(view) = cleanup.filter(|view| self.state.lock().is_ours(&view.id)) {
             Arc::make_mut(&mut object).view = Arc::new(view);
         }
-        Some(object)
+        let (claim, finalizers) = (balancers.claims(&object.view), balancers.finalizers(&object.view));
+        Some((object, claim, finalizers))
     }
 
     /// Runs until shutdown; then finishes the running passes and patches, starts nothing, and returns.

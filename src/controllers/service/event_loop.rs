@@ -86,12 +86,8 @@ impl ServiceController {
             self.change(Change::Vanished);
         }
         let name: Name = change.into_key().into();
-        let now = self.service(&name).zip(self.cloud.load_balancers());
-        let now = now.map(|(object, balancers)| {
-            let view = &object.view;
-            let (claim, finalizers) = (balancers.claims(view), balancers.finalizers(view));
-            (Arc::clone(view), claim, finalizers)
-        });
+        let now = self.service(&name);
+        let now = now.map(|(object, claim, finalizers)| (Arc::clone(&object.view), claim, finalizers));
         self.change(Change::Service(name, now));
     }
 

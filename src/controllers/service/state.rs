@@ -445,8 +445,14 @@ impl State {
         })
     }
 
-    /// Takes a Service object: its differences from the desired content.
-    pub(super) fn take_object(&self, name: &Name, object: &ServiceObject, at: Instant) -> ObjectTask {
+    /// Takes a Service object: its differences from the desired content. Of a later form than the last change that came in,
+    /// it may be another controller's now.
+    pub(super) fn take_object(
+        &self,
+        name: &Name,
+        (object, claim, finalizers): &(Arc<ServiceObject>, Claim, ProviderFinalizers),
+        at: Instant,
+    ) -> ObjectTask {
         let entry = self.services.get(name);
         let Some(entry) = entry.filter(|entry| entry.view.id == object.view.id) else {
             return ObjectTask::Nothing;
@@ -455,7 +461,7 @@ impl State {
         let served = entry.served.as_ref();
         let current = served.filter(|served| served.view.asks_the_same(&object.view));
         let effects = current.map(|served| &served.effects);
-        let change = ServiceAction::due(&object.view, entry.claim, entry.finalizers, effects);
+        let change = ServiceAction::due(&object.view, *claim, *finalizers, effects);
         if change.is_empty() {
             return ObjectTask::Nothing;
         }
@@ -484,7 +490,7 @@ impl State {
         ObjectTask::Write(ObjectWrite {
             change,
             repeats,
-            had_load_balancer: entry.is_ours() && existed,
+            had_load_balancer: *claim == Claim::Ours && existed,
         })
     }
 }

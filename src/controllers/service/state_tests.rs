@@ -576,20 +576,42 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
 
 // === Service objects ===
 
+fn object(
+    view: Arc<ServiceView>,
+    version: u32,
+    claim: Claim,
+) -> (Arc<ServiceObject>, Claim, ProviderFinalizers) {
+    let object = json!({
+        "metadata": {"uid": *view.id.uid, "resourceVersion": version.to_string()},
+        "spec": {"type": "LoadBalancer"},
+    });
+    let mut object: ServiceObject = serde_json::from_value(object).unwrap();
+    object.view = view;
+    (Arc::new(object), claim, ProviderFinalizers::default())
+}
+
+#[test]
+fn a_service_that_is_another_controllers_by_now_gets_no_finalizer() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    let bare = view("a", |view| view.finalizers.clear());
+    for (claim, writes) in [
+        (Claim::Ours, true),
+        (Claim::NotOurs, false),
+        (Claim::Elsewhere, false),
+    ] {
+        // The change of the claim is not handled yet.
+        let object = object(Arc::clone(&bare), 1, claim);
+        let task = fixture.state.take_object(&"ns/a".into(), &object, fixture.now);
+        assert_eq!(matches!(task, ObjectTask::Write(_)), writes, "{claim:?}");
+    }
+}
+
 #[test]
 fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
     let mut fixture = Fixture::new();
     fixture.served("a");
-    let object = |version: u32| {
-        let object = json!({
-            "metadata": {"namespace": "ns", "name": "a", "uid": "uid-a", "resourceVersion": version.to_string(),
-                         "finalizers": [ServiceView::FINALIZER]},
-            "spec": {"type": "LoadBalancer"},
-        });
-        let mut object: ServiceObject = serde_json::from_value(object).unwrap();
-        object.view = view("a", |_| {});
-        object
-    };
+    let object = |version: u32| object(view("a", |_| {}), version, Claim::Ours);
     let mut waits = Vec::new();
     for version in 0..100 {
         // Each time the status is empty again.
@@ -602,7 +624,9 @@ fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
             }
         };
         waits.push(fixture.now - began);
-        fixture.state.object_ended(&object, write, Ok(false), fixture.now);
+        fixture
+            .state
+            .object_ended(&object.0, write, Ok(false), fixture.now);
     }
     let [least, longest] = [47, 60].map(Duration::from_secs);
     assert!(

@@ -137,15 +137,14 @@ impl ServiceController {
     }
 
     async fn sync_object(&self, name: &Name) {
-        let object = self.service(name);
-        let task = match &object {
-            Some(object) => self.state.lock().take_object(name, object, Instant::now()),
-            None => ObjectTask::Nothing,
+        let Some(now) = self.service(name) else {
+            return self.objects.done(name);
         };
-        let is_done = match (task, &object) {
-            (ObjectTask::Later(due), _) => return self.objects.done_until(name, due),
-            (ObjectTask::Write(write), Some(object)) => self.write(name, object, write).await,
-            _ => true,
+        let task = self.state.lock().take_object(name, &now, Instant::now());
+        let is_done = match task {
+            ObjectTask::Later(due) => return self.objects.done_until(name, due),
+            ObjectTask::Write(write) => self.write(name, &now.0, write).await,
+            ObjectTask::Nothing => true,
         };
         if is_done {
             self.events.works(name);
