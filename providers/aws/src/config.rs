@@ -199,7 +199,7 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
         ca_bundle,
         environment: env.clone(),
     };
-    if let Some((variable, url, _)) = connection.proxy() {
+    if let Some((variable, url)) = connection.proxy() {
         // The URL may have a password.
         let what = format!("{variable}: not a URL; write http://<host>:<port>");
         problems.require(is_url(&url), "Global", what);

@@ -41,6 +41,17 @@ impl Environment {
         names.iter().find_map(|name| Some((*name, self.var(name)?)))
     }
 
+    /// The hosts that are reached without a proxy, by `NO_PROXY` or `no_proxy`, in the form of reqwest and hyper-util. As in Go,
+    /// this host is one of them.
+    #[must_use]
+    pub fn no_proxy(&self) -> String {
+        let named = self.first(&["NO_PROXY", "no_proxy"]);
+        let named = named.into_iter().flat_map(|(_, items)| items.split(','));
+        let all = ["localhost", "127.0.0.0/8", "::1"].into_iter();
+        let all: Vec<&str> = all.chain(named.map(without_proxy)).collect();
+        all.join(",")
+    }
+
     /// The directory in which the process was started, if it is known.
     #[must_use]
     pub fn working_directory(&self) -> Option<&Path> {
@@ -62,6 +73,22 @@ impl Environment {
             ..self
         }
     }
+}
+
+/// An item of `NO_PROXY` in the form that reqwest and hyper-util match. They know no ports, so an item with a port is for all
+/// ports of its host.
+fn without_proxy(item: &str) -> &str {
+    let item = item.trim();
+    let with_port = item.rsplit_once(':').filter(|(host, port)| {
+        let is_host = host.ends_with(']') || !host.contains(':');
+        is_host && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let host = with_port.map_or(item, |(host, _)| host);
+    let host = host
+        .strip_prefix('*')
+        .filter(|rest| rest.starts_with('.'))
+        .unwrap_or(host);
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Without values: some are secrets.

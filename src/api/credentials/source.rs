@@ -220,11 +220,7 @@ pub(super) fn environment_proxy(environment: &Environment, server: &Uri) -> Resu
         Some("http") => environment.first(&["HTTP_PROXY", "http_proxy"]),
         _ => environment.first(&["HTTPS_PROXY", "https_proxy"]),
     };
-    let direct = environment
-        .first(&["NO_PROXY", "no_proxy"])
-        .map_or("", |(_, hosts)| hosts);
-    // As in Go, no proxy is used for the machine itself, and *.example.org is the same as .example.org.
-    let direct = format!("localhost,127.0.0.0/8,::1,{}", direct.replace("*.", "."));
+    let direct = environment.no_proxy();
     let matcher = Matcher::builder().all("http://proxy").no(direct).build();
     let named = named.filter(|_| matcher.intercept(server).is_some());
     named.map(|(name, url)| proxy_url(name, url)).transpose()

@@ -258,6 +258,11 @@ fn variables_name_the_proxy_for_the_server() {
             vec![("HTTPS_PROXY", "socks5://proxy"), ("no_proxy", "10.0.0.0/8")],
             None,
         ),
+        (
+            server,
+            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "api.example.org:6443")],
+            None,
+        ),
         ("https://127.0.0.1:6443", vec![("HTTPS_PROXY", secret)], None),
         ("https://[::1]:6443", vec![("HTTPS_PROXY", secret)], None),
     ] {

@@ -167,14 +167,13 @@ impl Connection {
         of_file.or_else(|| self.environment.var(METADATA_ENDPOINT))
     }
 
-    /// The variable with the proxy for HTTPS, the proxy's URL, and the hosts that are reached without it.
-    pub(crate) fn proxy(&self) -> Option<(&'static str, String, &str)> {
-        let env = &self.environment;
-        let (variable, url) = env.first(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?;
+    /// The variable with the proxy for HTTPS, and the proxy's URL.
+    pub(crate) fn proxy(&self) -> Option<(&'static str, String)> {
+        let names = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+        let (variable, url) = self.environment.first(&names)?;
         // As in Go, a proxy without a scheme is one of HTTP.
         let scheme = if url.contains("://") { "" } else { "http://" };
-        let (_, bypass) = env.first(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
-        Some((variable, format!("{scheme}{url}"), bypass))
+        Some((variable, format!("{scheme}{url}")))
     }
 
     /// The HTTP client.
@@ -188,9 +187,9 @@ impl Connection {
         };
         let proxy = match self.proxy() {
             None => ProxyConfig::disabled(),
-            Some((_, url, bypass)) => ProxyConfig::https(url)
+            Some((_, url)) => ProxyConfig::https(url)
                 .map_err(|_| invalid("HTTPS_PROXY", &"not a URL"))?
-                .no_proxy(bypass),
+                .no_proxy(self.environment.no_proxy()),
         };
         let trust = match &self.ca_bundle {
             None => TrustStore::default(),

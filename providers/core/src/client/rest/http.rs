@@ -56,15 +56,12 @@ impl Proxies {
         Self {
             http: first(&["HTTP_PROXY", "http_proxy"]),
             https: first(&["HTTPS_PROXY", "https_proxy"]),
-            except: first(&["NO_PROXY", "no_proxy"]).unwrap_or_default(),
+            except: environment.no_proxy(),
         }
     }
 
     fn list(&self) -> Result<Vec<Proxy>> {
-        // As in Go, this host is never reached through a proxy.
-        let own = ["localhost", "127.0.0.0/8", "::1"].into_iter();
-        let except: Vec<&str> = own.chain(self.except.split(',').map(exception)).collect();
-        let except = NoProxy::from_string(&except.join(","));
+        let except = NoProxy::from_string(&self.except);
         let build = |name: &str, proxy: reqwest::Result<Proxy>| {
             // The value may contain a password.
             let wrong = |_| {
@@ -81,22 +78,6 @@ impl Proxies {
         let https = url(&self.https).map(|url| build("HTTPS_PROXY", Proxy::https(url)));
         http.into_iter().chain(https).collect()
     }
-}
-
-/// An item of `NO_PROXY` in the form that reqwest matches. It knows no ports, so an item with a port is for all ports of
-/// its host.
-fn exception(item: &str) -> &str {
-    let item = item.trim();
-    let with_port = item.rsplit_once(':').filter(|(host, port)| {
-        let is_host = host.ends_with(']') || !host.contains(':');
-        is_host && port.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    let host = with_port.map_or(item, |(host, _)| host);
-    let host = host
-        .strip_prefix('*')
-        .filter(|rest| rest.starts_with('.'))
-        .unwrap_or(host);
-    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// The certificate authorities of a PEM bundle.
@@ -215,12 +196,8 @@ mod tests {
     #[tokio::test]
     async fn a_proxy_is_used_for_all_but_this_host_and_exceptions() {
         let (proxy, direct) = (server("proxy").await, server("direct").await);
-        let proxies = Proxies {
-            http: Some(proxy),
-            https: None,
-            except: "127.9.0.0/16".into(),
-        };
-        let client = http_client(&Tls::default(), &proxies, "test").unwrap();
+        let environment = Environment::default().with("HTTP_PROXY", proxy);
+        let client = http_client(&Tls::default(), &Proxies::of(&environment), "test").unwrap();
         let get = async |url: String| client.get(url).send().await.unwrap().text().await.unwrap();
         assert_eq!(get("http://cloud.invalid/v3".into()).await, "proxy");
         assert_eq!(get(format!("http://{direct}/v3")).await, "direct");
@@ -235,10 +212,8 @@ mod tests {
                 Some("proxy"),
             ),
         ] {
-            let proxies = Proxies {
-                except: format!("10.0.0.0/8, {except}"),
-                ..proxies.clone()
-            };
+            let except_all = format!("10.0.0.0/8, {except}");
+            let proxies = Proxies::of(&environment.clone().with("NO_PROXY", except_all));
             // A direct connection fails.
             let client = http_client(&Tls::default(), &proxies, "test").unwrap();
             let answer = client.get(url).timeout(Duration::from_secs(5)).send().await;
