@@ -176,8 +176,8 @@ impl ServiceController {
     fn service(&self, name: &str) -> Option<(Arc<ServiceObject>, Claim, ProviderFinalizers)> {
         let mut object = self.services.get(name).filter(|object| object.is_concerned())?;
         let balancers = self.cloud.load_balancers()?;
-        let cleanup = balancers.cleanup_view(&object.view);
-        if let Some(view) = cleanup.filter(|view| self.state.lock().is_ours(&view.id)) {
+        let ours = self.state.lock().ours(&object.view.id);
+        if let Some(view) = ours.and_then(|last| balancers.cleanup_view(&object.view, &last)) {
             Arc::make_mut(&mut object).view = Arc::new(view);
         }
         let (claim, finalizers) = (balancers.claims(&object.view), balancers.finalizers(&object.view));

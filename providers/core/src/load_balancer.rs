@@ -98,22 +98,24 @@ pub trait LoadBalancers: Send + Sync {
 }
 
 impl dyn LoadBalancers + '_ {
-    /// The view with which to clean up a Service that was ours and now has the class of another controller: as it was between
-    /// the two, of type ClusterIP, since the class can only be set together with the type. `None` if it has no finalizer of ours,
-    /// or is not ours for another reason. The status is that of the other controller and not in the view.
+    /// The view with which to clean up a Service that was ours, with this `last` view, and now has the class of another
+    /// controller: as it was between the two, of type ClusterIP, since the class can only be set together with the type. Ports and
+    /// annotations are those of before, when it was ours, and the status is not that of the other controller. `None` if the class
+    /// is not another controller's, or if it has no finalizer of ours.
     #[must_use]
-    pub fn cleanup_view(&self, service: &ServiceView) -> Option<ServiceView> {
+    pub fn cleanup_view(&self, service: &ServiceView, last: &ServiceView) -> Option<ServiceView> {
         if service.class.is_none() || self.claims(service) == Claim::Ours {
             return None;
         }
-        let before = ServiceView {
+        let view = ServiceView {
             service_type: ServiceType::ClusterIp,
             class: None,
             ingress: Vec::new(),
-            ..service.clone()
+            finalizers: service.finalizers.clone(),
+            deleting: service.deleting,
+            ..last.clone()
         };
-        let is_left = self.claims(&before) == Claim::Ours && self.finalizers(&before).needs_cleanup(&before);
-        is_left.then_some(before)
+        self.finalizers(&view).needs_cleanup(&view).then_some(view)
     }
 }
 

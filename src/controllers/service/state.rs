@@ -365,9 +365,10 @@ impl State {
         self.services.values().all(|entry| entry.included)
     }
 
-    /// Whether the Service was ours when it last changed.
-    pub(super) fn is_ours(&mut self, id: &ServiceId) -> bool {
-        self.entry(id).is_some_and(|entry| entry.is_ours())
+    /// The Service as it was when it last changed, if it was ours.
+    pub(super) fn ours(&mut self, id: &ServiceId) -> Option<Arc<ServiceView>> {
+        let entry = self.entry(id).filter(|entry| entry.is_ours());
+        entry.map(|entry| Arc::clone(&entry.view))
     }
 
     fn entry(&mut self, id: &ServiceId) -> Option<&mut ServiceEntry> {
@@ -448,13 +449,11 @@ impl State {
     /// Takes a Service object: its differences from the desired content. Of a later form than the last change that came in,
     /// it may be another controller's now.
     pub(super) fn take_object(
-        &self,
-        name: &Name,
+        &mut self,
         (object, claim, finalizers): &(Arc<ServiceObject>, Claim, ProviderFinalizers),
         at: Instant,
     ) -> ObjectTask {
-        let entry = self.services.get(name);
-        let Some(entry) = entry.filter(|entry| entry.view.id == object.view.id) else {
+        let Some(entry) = self.entry(&object.view.id) else {
             return ObjectTask::Nothing;
         };
         // The effects are those of the Service as it was served.
@@ -463,6 +462,7 @@ impl State {
         let effects = current.map(|served| &served.effects);
         let change = ServiceAction::due(&object.view, *claim, *finalizers, effects);
         if change.is_empty() {
+            entry.reported.not_written = None;
             return ObjectTask::Nothing;
         }
         let mut repeats = 0;
@@ -794,12 +794,10 @@ impl State {
         (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
         outputs.push(Output::Object(name(id)));
         // A repair does not change the view: the Service counts as served while its parts are at work.
-        let is_parked = |other| {
-            parts
-                .get(other)
-                .is_some_and(|part| part.status == PartStatus::Parked)
-        };
-        let waits = entry.parts().any(|other| other != part && is_parked(other));
+        let is_at_work =
+            |part: &PartEntry| part.running || part.waits_for_quota || part.status == PartStatus::Parked;
+        let others = entry.parts().filter(|other| *other != part);
+        let waits = others.filter_map(|other| parts.get(other)).any(is_at_work);
         let is_ensured = is_done && !waits && entry.reported.failure_kind().is_none();
         if is_ensured && entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
             let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");

@@ -602,7 +602,7 @@ fn a_service_that_is_another_controllers_by_now_gets_no_finalizer() {
     ] {
         // The change of the claim is not handled yet.
         let object = object(Arc::clone(&bare), 1, claim);
-        let task = fixture.state.take_object(&"ns/a".into(), &object, fixture.now);
+        let task = fixture.state.take_object(&object, fixture.now);
         assert_eq!(matches!(task, ObjectTask::Write(_)), writes, "{claim:?}");
     }
 }
@@ -617,7 +617,7 @@ fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
         // Each time the status is empty again.
         let (object, began) = (object(version), fixture.now);
         let write = loop {
-            match fixture.state.take_object(&"ns/a".into(), &object, fixture.now) {
+            match fixture.state.take_object(&object, fixture.now) {
                 ObjectTask::Later(due) => fixture.now = due,
                 ObjectTask::Write(write) => break write,
                 ObjectTask::Nothing => panic!("nothing to write"),
@@ -639,9 +639,7 @@ fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
     );
     // After a quiet time it is written at once.
     fixture.tick(120);
-    let task = fixture
-        .state
-        .take_object(&"ns/a".into(), &object(100), fixture.now);
+    let task = fixture.state.take_object(&object(100), fixture.now);
     assert!(matches!(task, ObjectTask::Write(ObjectWrite { repeats: 0, .. })));
 }
 
@@ -823,6 +821,16 @@ fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
         assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
         assert_eq!(reasons(&fixture.run("lb/a", &["a"])), ["EnsuredLoadBalancer"]);
     }
+    // The pass that repairs it has not ended.
+    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.discover();
+    let task = fixture.take("lb/a").unwrap();
+    fixture
+        .state
+        .part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
+    assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
+    let (outputs, _) = fixture.conclude(&task, &done("lb/a", &["a"]));
+    assert_eq!(reasons(&outputs), ["EnsuredLoadBalancer"]);
 }
 
 #[test]

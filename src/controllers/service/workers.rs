@@ -140,7 +140,7 @@ impl ServiceController {
         let Some(now) = self.service(name) else {
             return self.objects.done(name);
         };
-        let task = self.state.lock().take_object(name, &now, Instant::now());
+        let task = self.state.lock().take_object(&now, Instant::now());
         let is_done = match task {
             ObjectTask::Later(due) => return self.objects.done_until(name, due),
             ObjectTask::Write(write) => self.write(name, &now.0, write).await,

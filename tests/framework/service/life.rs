@@ -1,7 +1,7 @@
 //! A Service from its creation to its deletion.
 
 use ccm_core::testkit::balancers::{
-    CLASS_ELSEWHERE, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE,
+    CLASS_ELSEWHERE, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE, PLACE_ELSEWHERE,
 };
 use ccm_testbed::nodes;
 use k8s_openapi::api::core::v1::Service;
@@ -248,7 +248,9 @@ async fn a_service_that_gets_the_class_of_another_controller_leaves_nothing(stag
         if has_begun {
             stage.event(name, "DeletingLoadBalancer").await;
         }
-        let other = json!({"spec": {"type": "LoadBalancer", "loadBalancerClass": class}});
+        // The annotation is meant for the other controller.
+        let other = json!({"metadata": {"annotations": {PLACE: PLACE_ELSEWHERE}},
+                           "spec": {"type": "LoadBalancer", "loadBalancerClass": class}});
         stage.merge(name, other).await;
         let theirs = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.99"}]}}});
         stage

@@ -39,6 +39,8 @@ pub const WOOD: &str = "fake/wood";
 pub const ID: &str = "fake/load-balancer-id";
 /// Whether the balancer is inside or outside: each has its own finalizer.
 pub const PLACE: &str = "fake/place";
+/// The [`PLACE`] of a Service that is another component's for this cloud.
+pub const PLACE_ELSEWHERE: &str = "elsewhere";
 /// The finalizer of a Service whose [`PLACE`] is `inside`.
 pub const FINALIZER_INSIDE: &str = "fake.example.com/inside";
 /// The finalizer of a Service whose [`PLACE`] is `outside`.

@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE, WOOD,
+    Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE,
+    PLACE_ELSEWHERE, WOOD,
 };
 use crate::{
     Error, ErrorKind,
@@ -212,8 +213,9 @@ impl PartModel for Model {
 
     fn claims(&self, service: &ServiceView) -> Claim {
         match service.class.as_deref() {
-            None | Some(CLASS) => Claim::Ours,
             Some(CLASS_ELSEWHERE) => Claim::Elsewhere,
+            None if service.annotation(PLACE) == Some(PLACE_ELSEWHERE) => Claim::Elsewhere,
+            None | Some(CLASS) => Claim::Ours,
             Some(_) => Claim::NotOurs,
         }
     }
