@@ -111,7 +111,8 @@ const COLLECTIONS: [(&str, &str); 8] = [
 ];
 
 /// The operations on the members of a pool.
-const MEMBERS: &str = "loadbalancer_member_list loadbalancer_member_create - - loadbalancer_member_delete";
+const MEMBERS: &str = "loadbalancer_member_list loadbalancer_member_create - loadbalancer_member_update \
+                       loadbalancer_member_delete";
 
 /// The operation of a request to Octavia.
 pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
@@ -301,6 +302,10 @@ fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault>
         "loadbalancer_member_create" => {
             let member = members::create(edit, id)?;
             edit.shown(StatusCode::CREATED, Kind::Member, &member)
+        }
+        "loadbalancer_member_update" => {
+            members::update(edit, id, below)?;
+            edit.shown(StatusCode::OK, Kind::Member, below)
         }
         "loadbalancer_member_delete" => members::delete(edit, id, below).map(no_content),
         "loadbalancer_members_update" => members::update_all(edit, id).map(accepted),

@@ -127,6 +127,8 @@ operations! {
         MembersUpdate = "loadbalancer_members_update", LOAD_BALANCER, Write;
         /// Creates a member.
         MemberCreate = "loadbalancer_member_create", LOAD_BALANCER, Write;
+        /// Updates a member.
+        MemberUpdate = "loadbalancer_member_update", LOAD_BALANCER, Write;
         /// Deletes a member.
         MemberDelete = "loadbalancer_member_delete", LOAD_BALANCER, Write;
         /// A page of health monitors.

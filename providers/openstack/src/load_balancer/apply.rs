@@ -225,11 +225,9 @@ impl<C: Clients> Calls<C> {
             objects
                 .all
                 .push(Kind::Listener.below(key, name, &listener.id, &**listener));
-            let at = pools.iter().position(|(pool, _)| {
-                let listeners = pool.listeners.iter();
-                listeners.map(|one| &one.id).any(|id| *id == listener.id)
-                    || (!listener.default_pool_id.is_empty() && pool.id == listener.default_pool_id)
-            });
+            // Octavia also shows a listener in pools to which an L7 policy of users redirects. Without a pool, it is empty.
+            let default = &listener.default_pool_id;
+            let at = pools.iter().position(|(pool, _)| pool.id == *default);
             let Some((pool, members)) = at.map(|at| pools.swap_remove(at)) else {
                 continue;
             };

@@ -379,26 +379,28 @@ fn active(
         ("vip_address", spec.internal || v6, &service.load_balancer_ip),
     ];
     let create_only = [
-        ("vip_subnet_id", true, annotations::SUBNET_ID),
-        ("vip_network_id", true, annotations::NETWORK_ID),
-        ("vip_port_id", true, annotations::PORT_ID),
-        ("flavor_id", flavors, annotations::FLAVOR_ID),
-        ("availability_zone", zones, annotations::AVAILABILITY_ZONE),
+        ("vip_subnet_id", annotations::SUBNET_ID),
+        ("vip_network_id", annotations::NETWORK_ID),
+        ("vip_port_id", annotations::PORT_ID),
+        ("flavor_id", annotations::FLAVOR_ID),
+        ("availability_zone", annotations::AVAILABILITY_ZONE),
     ];
-    let given =
-        create_only.map(|(field, has, key)| (field, has, service.annotation(key).unwrap_or_default()));
-    let set = |fields: &[(&'static str, bool, &str)]| {
-        let fields = fields.iter().filter(|(_, has, value)| *has && !value.is_empty());
-        fields
-            .map(|(field, _, value)| (*field, (*value).to_owned()))
-            .collect()
+    let fields = fields
+        .into_iter()
+        .filter(|(_, has, value)| *has && !value.is_empty());
+    let fields: Vec<_> = fields
+        .map(|(field, _, value)| (field, value.to_owned()))
+        .collect();
+    let is_given = |(field, _): &&(&str, String)| {
+        let key = create_only.iter().find(|(name, _)| name == field);
+        key.is_some_and(|(_, key)| service.annotation(key).is_some_and(|value| !value.is_empty()))
     };
     ActiveService {
         internal: spec.internal,
         keep_floating_ip: spec.keep_floating_ip,
         had_load_balancer,
-        fields: set(&fields),
-        given: set(&given),
+        given: fields.iter().filter(is_given).cloned().collect(),
+        fields,
         tags: if can.has(Feature::Tags) {
             spec.tags.clone()
         } else {

@@ -71,7 +71,6 @@ records! {
         lb_algorithm: String,
         session_persistence: Option<Persistence>,
         healthmonitor_id: String,
-        listeners: Vec<Ref>,
         #[serde(skip_serializing)]
         members: Box<[Ref<MemberId>]>,
         tags: Vec<String>,
@@ -282,7 +281,6 @@ mod tests {
             "healthmonitor_id",
             "members",
             "tags",
-            "listeners",
             "loadbalancers",
         ]);
         tolerant::<Member>(&[

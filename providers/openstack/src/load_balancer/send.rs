@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::{
     kinds::{self, FAILOVER, Kind, MEMBERS, OWNER, SINGLE_MEMBERS, SUBNETS},
-    member::{Host, Member, by_identity},
+    member::{Member, by_identity},
+    member_id::MemberId,
     names,
     observe::{Observed, is_broken},
     reads::Reads,
@@ -229,6 +230,17 @@ impl BalancerCalls<'_> {
         Ok(now.is_some_and(|now| planned == now.iter().map(String::as_str).collect()))
     }
 
+    /// The ID of a member, which is read if the member was created since the last listing.
+    async fn member_id(&self, pool: &str, member: &Member) -> Result<MemberId> {
+        if !member.id.is_empty() {
+            return Ok(member.id.clone());
+        }
+        let (reads, priority) = (self.sender.reads, self.sender.priority);
+        let now = reads.members_uncached(pool, priority).await?;
+        let found = now.iter().find(|now| now.identity() == member.identity());
+        Ok(found.ok_or_else(stale)?.id.clone())
+    }
+
     /// The whole list of members, with fields that users set on the existing ones.
     async fn merged(&self, pool: &str, members: &[Member]) -> Result<Vec<Member>> {
         let now = self
@@ -343,31 +355,27 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
         if set == MEMBERS {
             writes.add_members(balancer, &pool.id, members).await?;
         }
+        let known = by_identity(pool.set(SINGLE_MEMBERS));
         for member in members.iter().filter(|_| set == SINGLE_MEMBERS) {
-            let Host { name, address, .. } = &*member.host;
-            let host = Host {
-                name: names::serial_member(name, address, member.protocol_port),
-                ..Host::clone(&member.host)
-            };
-            let member = Member {
-                host: Arc::new(host),
-                ..member.clone()
-            };
+            if let Some(have) = known.get(&member.identity()) {
+                let member_id = self.member_id(&pool.id, have).await?;
+                let pool = (balancer, &*pool.id);
+                writes
+                    .update_member(pool, &member_id, member.monitor_port)
+                    .await?;
+                continue;
+            }
+            let mut member = member.clone();
+            let host = Arc::make_mut(&mut member.host);
+            host.name = names::serial_member(&host.name, &host.address, member.protocol_port);
             writes.create_member(balancer, &pool.id, &member).await?;
         }
         Ok(objects::Reply::default())
     }
 
     async fn remove(&self, pool: &Object<Kind>, _: &'static str, members: &[Member]) -> Result<()> {
-        let (reads, priority) = (self.sender.reads, self.sender.priority);
         for member in members {
-            let mut id = member.id.clone();
-            if id.is_empty() {
-                let now = reads.members_uncached(&pool.id, priority).await?;
-                let found = now.iter().find(|now| now.identity() == member.identity());
-                id = found.ok_or_else(stale)?.id.clone();
-            }
-            let balancer = self.balancer()?;
+            let (id, balancer) = (self.member_id(&pool.id, member).await?, self.balancer()?);
             self.sender.writes.delete_member(balancer, &pool.id, &id).await?;
         }
         Ok(())

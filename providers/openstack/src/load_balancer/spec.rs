@@ -205,7 +205,7 @@ impl BalancerSpec {
         ]
         .map(|(field, key, default)| {
             // A value that is not sent is not refused.
-            let is_sent = can.is_none_or(|can| can.has(Feature::Timeouts));
+            let is_sent = can.is_some_and(|can| can.has(Feature::Timeouts));
             let given = is_sent.then(|| read.number(key, default, allowed::TIMEOUT));
             (field, given.unwrap_or(default))
         });
@@ -355,7 +355,7 @@ mod tests {
     use ccm_core::load_balancer::ServicePort;
 
     use super::*;
-    use crate::load_balancer::settings::LoadBalancer;
+    use crate::load_balancer::{features::Version, settings::LoadBalancer};
 
     fn settings() -> LoadBalancing {
         let class = LoadBalancerClass {
@@ -380,7 +380,8 @@ mod tests {
             ports: vec![ServicePort::default()],
             ..ServiceView::default()
         };
-        BalancerSpec::examine(&service, &settings(), None)
+        let can = Capabilities::of(Version(27), "amphora");
+        BalancerSpec::examine(&service, &settings(), Some(can))
     }
 
     #[test]

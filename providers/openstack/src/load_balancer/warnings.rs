@@ -25,13 +25,10 @@ pub(crate) fn warnings(
         && former != &*cluster.name
         && names::is_tag_of(&balancer.name, &service.id)
     {
-        say(
-            "LoadBalancerRename",
-            format!(
-                "load balancer {} has the cluster name {former}; it is renamed, since the cluster is named {} now",
-                balancer.name, cluster.name
-            ),
-        );
+        let (name, now) = (&balancer.name, &cluster.name);
+        let text = "it is renamed, since the cluster is named";
+        let text = format!("load balancer {name} has the cluster name {former}; {text} {now} now");
+        say("LoadBalancerRename", text);
     }
     let can = inputs.can;
     if !can.methods.contains(&&*spec.method) {
@@ -41,64 +38,49 @@ pub(crate) fn warnings(
     }
     let grouped = can.ovn && settings.conf.manage_security_groups;
     if spec.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
-        say(
-            "LoadBalancerSourceRangesIgnored",
-            "source ranges are ignored: this Octavia or its provider cannot restrict clients".to_owned(),
-        );
+        let text = "source ranges are ignored: this Octavia or its provider cannot restrict clients";
+        say("LoadBalancerSourceRangesIgnored", text.to_owned());
     }
     if !spec.zone.is_empty() && !can.has(Feature::AvailabilityZones) {
-        say(
-            "LoadBalancerAvailabilityZonesIgnored",
-            format!(
-                "availability zone {} is ignored: this Octavia or its provider does not support zones",
-                spec.zone
-            ),
-        );
+        let text = "is ignored: this Octavia or its provider does not support zones";
+        let text = format!("availability zone {} {text}", spec.zone);
+        say("LoadBalancerAvailabilityZonesIgnored", text);
     }
     let requests: Vec<_> = tags::requests(service).collect();
     if !requests.is_empty() && !can.has(Feature::Tags) {
-        let text = format!(
-            "{}: ignored, this Octavia has no tags (API version 2.5)",
-            requests.join(", ")
+        let text = "ignored, this Octavia has no tags (API version 2.5)";
+        say(
+            "LoadBalancerTagsIgnored",
+            format!("{}: {text}", requests.join(", ")),
         );
-        say("LoadBalancerTagsIgnored", text);
     }
     if service.is_local() && spec.monitor.is_none() {
-        say(
-            "LoadBalancerHealthMonitorMissing",
-            format!(
-                "externalTrafficPolicy is Local, but members have no health monitor: connections through nodes without a \
-                 ready endpoint fail; set annotation {} to true, or create-monitor=true in [LoadBalancer]",
-                annotations::ENABLE_HEALTH_MONITOR
-            ),
+        let text = format!(
+            "externalTrafficPolicy is Local, but members have no health monitor: connections through nodes without a \
+             ready endpoint fail; set annotation {} to true, or create-monitor=true in [LoadBalancer]",
+            annotations::ENABLE_HEALTH_MONITOR
         );
+        say("LoadBalancerHealthMonitorMissing", text);
     }
     if service.requires_dual_stack {
-        say(
-            "LoadBalancerSingleStack",
-            "the Service requires two IP families; its load balancer has an address of the first one only"
-                .to_owned(),
-        );
+        let text =
+            "the Service requires two IP families; its load balancer has an address of the first one only";
+        say("LoadBalancerSingleStack", text.to_owned());
     }
     if spec.internal {
         return warnings;
     }
     if spec.family == Some(IpFamily::V6) {
-        say(
-            "LoadBalancerFloatingIPSkipped",
-            "an IPv6 load balancer has no floating IP; its own address is used".to_owned(),
-        );
+        let text = "an IPv6 load balancer has no floating IP; its own address is used";
+        say("LoadBalancerFloatingIPSkipped", text.to_owned());
     } else if inputs
         .each
         .get(&service.id)
         .is_some_and(|found| found.floating_network.is_none())
     {
-        say(
-            "LoadBalancerExternalNetworkSearchFailed",
-            "no external network was found, so the load balancer gets no new floating IP; name \
-                 one with floating-network-id"
-                .to_owned(),
-        );
+        let text = "no external network was found, so the load balancer gets no new floating IP; name one with \
+                    floating-network-id";
+        say("LoadBalancerExternalNetworkSearchFailed", text.to_owned());
         let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
         let vip = inputs
             .balancer

@@ -17,6 +17,7 @@ use ccm_core::{
 };
 use http::Method;
 use serde::Serialize;
+use serde_json::json;
 use tokio::time::Instant;
 
 use self::{
@@ -206,6 +207,21 @@ impl<'a> Writes<'a> {
         let created: Result<responses::Member> = self.api.write_one(write, member, self.priority).await;
         // The pool is read once more, to learn the ID.
         self.members_changed((balancer, pool), false, created.map(Member::from))
+    }
+
+    /// Sets the port of one member's health check, or with `None` that of the member.
+    pub(crate) async fn update_member(
+        &self,
+        pool: (&str, &str),
+        id: &MemberId,
+        port: Option<u16>,
+    ) -> Result<()> {
+        let text = id.to_string();
+        let path = ["lbaas", "pools", pool.1, "members", text.as_str()];
+        let write = call(Op::MemberUpdate, Service::LoadBalancer, Method::PUT, &path);
+        let body = json!({"member": {"monitor_port": port}});
+        let result = self.api.execute(&write.json(&body)?, self.priority).await;
+        self.members_changed(pool, false, result)
     }
 
     /// Deletes one member. A missing one is no error.

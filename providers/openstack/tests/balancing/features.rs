@@ -410,6 +410,20 @@ async fn one_call_for_each_thing_where_the_provider_needs_it() {
     );
     assert_eq!(all(&balancer.members, "monitor_port"), [&json!(32000); 4]);
     quiet(&mut stage).await;
+    for (policy, port, expected) in [
+        (Policy::Cluster, 0, json!(null)),
+        (Policy::Local, 32001, json!(32001)),
+    ] {
+        let service = stage.service("web");
+        (service.external_policy, service.health_check_node_port) = (policy, port);
+        stage.settle().await;
+        let balancer = stage.balancers().remove(0);
+        assert_eq!(all(&balancer.members, "monitor_port"), [&expected; 4]);
+        let counts = stage.sim.call_counts();
+        assert_eq!(counts["loadbalancer_member_update"], 4);
+        assert_eq!(counts.get("loadbalancer_member_create"), None);
+        quiet(&mut stage).await;
+    }
     stage.nodes.remove(0);
     stage.join();
     stage.settle().await;

@@ -142,6 +142,21 @@ fn member_of(edit: &Edit<'_>, pool: &str, id: &str) -> Result<Arc<Object>, Fault
     }
 }
 
+/// `PUT /v2.0/lbaas/pools/{id}/members/{id}`.
+pub(super) fn update(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
+    let fields = edit.fields("member_", "member", types::member(Use::Update))?;
+    let member = member_of(edit, pool, id)?;
+    let (pool, _) = pool_of(edit, &member.parent)?;
+    edit.check_pool(&pool)?;
+    let mut attrs = take(&fields, attributes(Kind::Member));
+    complete_change(&mut attrs);
+    edit.lock_pool(&pool);
+    edit.put(id, attrs);
+    let (now, state) = (edit.now(), &mut edit.region.balancing);
+    state.set_status(id, Provisioning::PendingUpdate, now);
+    Ok(())
+}
+
 /// `DELETE /v2.0/lbaas/pools/{id}/members/{id}`.
 pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
     let member = member_of(edit, pool, id)?;

@@ -368,9 +368,11 @@ fn keep_pool(
         let known = by_identity(have.set(set));
         let members = members.iter().map(|want| {
             let same = known.get(&want.identity()).copied();
-            same.filter(|have| site.desired.serial || have.is_as(want))
-                .unwrap_or(want)
-                .clone()
+            let is_kept = |have: &&Member| match site.desired.serial {
+                true => have.monitor_port == want.monitor_port,
+                false => have.is_as(want),
+            };
+            same.filter(is_kept).unwrap_or(want).clone()
         });
         want.sets.insert(set, members.collect());
     }

@@ -47,12 +47,7 @@ macro_rules! below {
 }
 
 below! {
-    Listener in listeners by [Op::ListenerCreate, Op::ListenerUpdate, Op::ListenerDelete], {
-        fn deleted(reads: &Reads, (balancer, ..): (&str, &str, &str), _: bool) {
-            // The pool in its listing still refers to the listener.
-            reads.pools.invalidate(balancer);
-        }
-    }
+    Listener in listeners by [Op::ListenerCreate, Op::ListenerUpdate, Op::ListenerDelete], {}
     Pool in pools by [Op::PoolCreate, Op::PoolUpdate, Op::PoolDelete], {
         fn created(reads: &Reads, balancer: &str, _: Option<&Self>) {
             reads.listeners.invalidate(balancer);

@@ -91,7 +91,7 @@ async fn our_own_creations_are_cached_without_a_read() {
     assert!(!found.vip_address.is_empty());
     let children = world.children(&created.id, lately()).await;
     assert_eq!(children.listeners.len(), 1);
-    assert_eq!(children.pools[0].listeners[0].id, children.listeners[0].id);
+    assert_eq!(children.listeners[0].default_pool_id, children.pools[0].id);
     assert_eq!(children.monitors[0].pools[0].id, children.pools[0].id);
     assert_eq!(world.addresses(&children).await, ["10.0.0.101"]);
     assert_eq!(
