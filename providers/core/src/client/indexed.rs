@@ -274,14 +274,17 @@ impl<T: Indexed> IndexedCache<T> {
         Some(Arc::new(listing))
     }
 
-    fn corrected(&self, listing: Arc<Listing<T>>) -> Arc<Listing<T>> {
+    fn corrected(&self, mut listing: Arc<Listing<T>>) -> Arc<Listing<T>> {
         let mut corrections = self.corrections.lock();
-        if corrections.is_empty() {
-            return listing;
-        }
-        // `listing` may be older than one that another caller read meanwhile.
         if let Some((newest, began)) = self.listings.peek(&(), ANY_AGE) {
             corrections.drop_older(began.max(newest.began));
+            // Another caller read a newer one meanwhile, which has what the dropped corrections said.
+            if newest.began > listing.began {
+                listing = newest;
+            }
+        }
+        if corrections.is_empty() {
+            return listing;
         }
         if let Some([base, merged]) = &corrections.merged
             && Arc::ptr_eq(base, &listing)
@@ -420,6 +423,29 @@ mod tests {
         assert_eq!(subject.read("y", 60, &cloud).await, (vec![], 1));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(subject.read("x", 60, &cloud).await, (vec![("a", 1), ("b", 1)], 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_that_takes_long_has_what_a_later_one_shows() {
+        let subject = Subject::new();
+        let seconds = |count| tokio::time::sleep(Duration::from_secs(count));
+        let list = async |objects: &[Object], took| {
+            let objects = objects.to_vec();
+            let load = move || async move {
+                seconds(took).await;
+                Ok(objects)
+            };
+            let freshness = Freshness::After(Instant::now());
+            let listing = subject.cache.get(Some("x"), freshness, Priority::User, load);
+            listing.await.unwrap().by_key("x").count()
+        };
+        let later = async {
+            seconds(1).await;
+            subject.cache.insert(B);
+            seconds(1).await;
+            list(&[A, B], 2).await
+        };
+        assert_eq!(tokio::join!(list(&[A], 9), later), (2, 2));
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,9 +11,13 @@ use super::{
     record::Waiting,
 };
 use crate::{
-    Error, ErrorKind, Outcome as WriteOutcome, Result,
+    Error, ErrorKind, Outcome as WriteOutcome, Result, Retry,
     load_balancer::{Effect, PartState, StepDescription, StepReport},
 };
+
+/// The least wait before a create that had no reply is sent again. Octavia shows a load balancer only when Neutron has made its
+/// port, and allows several with one name.
+const UNANSWERED: Duration = Duration::from_secs(30);
 
 /// The state in which a pass begins.
 pub(super) enum PassStart<O> {
@@ -55,6 +59,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             }
             // If this future is dropped while the step is in progress, the next pass reads the part.
             self.record.needs_read = true;
+            if let Some(error) = self.unanswered(description) {
+                return Err(error.with_retry(Retry::After(UNANSWERED)));
+            }
             let sent = Instant::now();
             let span = info_span!("step", step = description.label);
             let outcome = engine
@@ -218,6 +225,20 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 Err(error)
             }
         }
+    }
+
+    /// The error of the same create in this pass, if it had no reply: the cloud may still be at work on it, and the object is
+    /// not visible before it ends.
+    fn unanswered(&self, create: &StepDescription) -> Option<Error> {
+        let is_same = |sent: &StepDescription| {
+            create.effect == Effect::Create
+                && (sent.label, &sent.sentence) == (create.label, &create.sentence)
+        };
+        let same = self.steps.iter().filter(|step| is_same(&step.description));
+        let mut errors = same.filter_map(|step| step.result.as_ref().err());
+        errors
+            .find(|error| error.outcome() == WriteOutcome::Unknown)
+            .cloned()
     }
 
     fn failed(&mut self, step: &Step<M::Change>, sent: Instant, error: Error) -> Result<Applied> {

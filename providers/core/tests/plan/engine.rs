@@ -7,7 +7,7 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind,
+    Error, ErrorKind, Outcome, Retry,
     load_balancer::{
         Effects, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView,
         StepDescription, Watcher,
@@ -255,6 +255,23 @@ async fn a_service_with_a_blocked_difference_has_no_early_facts() {
     assert_eq!(report.blocked[0].service, Some(id(0)), "{report:?}");
     assert!(report.next.is_empty(), "{report:?}");
     assert!(stage.run("firewall").await.steps.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_without_a_reply_is_not_sent_again_at_once() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    // The cloud is still at work on it, and no read shows it.
+    let lost = Error::new(ErrorKind::Timeout, "no reply").with_outcome(Outcome::Unknown);
+    stage.answer("create balancer", Answer::Fail(lost));
+    let report = stage.run("balancer/new:balancer_n_s0").await;
+    let wait = Retry::After(Duration::from_secs(30));
+    assert!(
+        matches!(&report.state, PartState::Failed(error) if error.retry() == wait),
+        "{report:?}"
+    );
+    assert_eq!(report.steps.len(), 1, "{report:?}");
+    let next = stage.run("balancer/new:balancer_n_s0").await;
+    assert!(matches!(next.state, PartState::Done), "{next:?}");
 }
 
 #[tokio::test(start_paused = true)]

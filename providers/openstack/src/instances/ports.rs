@@ -18,8 +18,8 @@ use super::{
 };
 use crate::client::Api;
 
-/// The most IDs of one request: a URL with 150 stays below 8 KiB, the lowest limit of servers in front of Neutron.
-const IDS: usize = 150;
+/// The most IDs of one request: a URL with 140 stays below the 8,190 bytes that Apache accepts.
+const IDS: usize = 140;
 /// How long the name of a network is cached.
 const NAMES_MAX_AGE: Duration = Duration::from_secs(300);
 /// The most cached names. When there are more, all are dropped.
