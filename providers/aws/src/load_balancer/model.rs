@@ -69,9 +69,15 @@ impl Model {
         let flavor = self.flavor(service, inputs);
         let mut spec = Spec::read(service, &self.settings, flavor);
         let subnets = inputs.subnets.get(&service.id).cloned().unwrap_or_default();
-        let exists = inputs.directory.flavor(&service.id).is_some();
-        if spec::prefers_dual_stack(service) && (exists || !subnets.iter().all(Subnet::has_v6)) {
+        let existing = inputs.directory.balancers.get(&names::balancer(&service.id));
+        let has_v6 = existing.map_or_else(
+            || subnets.iter().all(Subnet::has_v6),
+            |balancer| balancer.text("ip_address_type") == "dualstack",
+        );
+        if spec::prefers_dual_stack(service) && !has_v6 {
             spec.balancer.remove("ip_address_type");
+            // Upstream's security group has no rules for IPv6.
+            spec.ranges.retain(|range| range != "::/0");
         }
         let builder = Builder {
             model: self,

@@ -169,10 +169,14 @@ async fn attributes_are_set_and_unset_again() {
 async fn a_managed_security_group_follows_ports_and_ranges() {
     let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
     stage.add("web", &[80, 443], &[]);
+    // No subnet has IPv6.
+    stage.service("web").ip_families = [IpFamily::V4, IpFamily::V6].into();
     stage.settle_well().await;
     let groups = stage.objects("security_groups").await;
     let mut names = groups.iter().map(|group| group["name"].as_str().unwrap());
     let name = names.find(|name| name.starts_with("k8s-")).unwrap();
+    let all = ["icmp 3-4", "tcp 443-443", "tcp 80-80"].map(|rule| format!("{rule} from 0.0.0.0/0 ()"));
+    assert_eq!(stage.rules(name).await, all);
     stage.service("web").source_ranges = Some(vec!["10.1.2.0/24".into()]);
     stage.service("web").ports.pop();
     stage.settle_well().await;
