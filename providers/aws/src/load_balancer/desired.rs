@@ -300,6 +300,7 @@ impl DesiredBalancer {
             let groups = groups.filter(|group| attached.contains(&&*group.key));
             desired.extend(groups.map(|group| self.unchanged(group)));
         }
+        keep_target_groups(&mut desired, &observed.objects);
         for object in &mut desired {
             let Some(current) = observed.objects.get(object.kind, &object.key) else {
                 continue;
@@ -351,6 +352,33 @@ impl DesiredBalancer {
     }
 }
 
+/// Keeps the target groups that listeners use, unless upstream would replace them. Those of old releases have other names.
+fn keep_target_groups(desired: &mut [Object], observed: &Objects) {
+    const COMPARED: [&str; 4] = [
+        "port",
+        "protocol",
+        "health_check_protocol",
+        "health_check_interval",
+    ];
+    // Each listener is directly after its target group.
+    let is_pair = |a: &Object, b: &Object| (a.kind, b.kind) == (Kind::TargetGroup, Kind::Listener);
+    for pair in desired.chunk_by_mut(is_pair) {
+        let [group, listener] = pair else { continue };
+        let used = observed.get(Kind::Listener, &listener.key);
+        let used = used.and_then(|used| observed.get(Kind::TargetGroup, used.text("target_group")));
+        let is_same = |used: &&Object| {
+            let mut names = COMPARED.iter();
+            names.all(|name| used.attributes.get(name) == group.attributes.get(name))
+        };
+        if let Some(used) = used.filter(|used| used.foreign.is_none()).filter(is_same) {
+            group.key.clone_from(&used.key);
+            listener
+                .attributes
+                .insert("target_group", used.key.as_str().into());
+        }
+    }
+}
+
 /// Whether upstream changes an attribute of an object that exists.
 fn is_of_upstream(kind: Kind, attribute: &str) -> bool {
     match (kind, attribute) {
@@ -391,4 +419,43 @@ pub(super) fn diff(objects: Vec<Object>, observed: &Observed, adopt: bool) -> Pl
         why.is_none()
     });
     plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The desired objects beside a load balancer that exists, adapted to the observed ones.
+    fn adapted(desired: &DesiredBalancer, observed: &[Object]) -> Vec<Object> {
+        let objects = observed.iter().cloned().collect();
+        let denied = BTreeMap::new();
+        let all = desired.objects.clone().unwrap_or_default();
+        desired.adapted(all, &Observed { objects, denied }).0
+    }
+
+    #[test]
+    fn a_target_group_with_another_name_stays_unless_upstream_would_replace_it() {
+        let group = |name: &str, interval: u16| {
+            let group = Object::new(Kind::TargetGroup, name).with("port", 30080);
+            let group = group.with("protocol", "TCP").with("health_check_protocol", "TCP");
+            group.with("health_check_interval", interval)
+        };
+        let listener = |name: &str| Object::new(Kind::Listener, "80").with("target_group", name);
+        let foreign = Object {
+            foreign: Some("of another cluster".to_owned()),
+            ..group("old", 30)
+        };
+        for (old, kept) in [
+            (group("old", 30), "old"),
+            (group("old", 10), "new"),
+            (foreign, "new"),
+        ] {
+            let desired = DesiredBalancer {
+                objects: Some(vec![group("new", 30), listener("new")]),
+                ..DesiredBalancer::default()
+            };
+            let observed = [Object::new(Kind::Balancer, "a"), old, listener("old")];
+            assert_eq!(adapted(&desired, &observed), [group(kept, 30), listener(kept)]);
+        }
+    }
 }
