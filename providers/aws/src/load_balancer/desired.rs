@@ -326,6 +326,15 @@ impl DesiredBalancer {
                 subnets.extend(new.map(|subnet| &*subnet.id));
                 object.attributes.insert("subnets", subnets.into());
             }
+            if object.kind == Kind::ClassicListener {
+                // Upstream ignores the case of ASCII letters.
+                for name in ["protocol", "instance_protocol", "certificate"] {
+                    let current = current.text(name);
+                    if !current.is_empty() && object.text(name).eq_ignore_ascii_case(current) {
+                        object.attributes.insert(name, current.into());
+                    }
+                }
+            }
             // Sets are compared, although lists are sent.
             for name in ["security_groups", "subnets"] {
                 let is_same = texts::<BTreeSet<_>>(object, name) == texts(current, name);
@@ -456,6 +465,18 @@ mod tests {
             };
             let observed = [Object::new(Kind::Balancer, "a"), old, listener("old")];
             assert_eq!(adapted(&desired, &observed), [group(kept, 30), listener(kept)]);
+        }
+    }
+    #[test]
+    fn the_case_of_a_classic_certificate_is_that_of_the_listener() {
+        let listener = |arn: &str| Object::new(Kind::ClassicListener, "443").with("certificate", arn);
+        for (desired, kept) in [("arn:AB", "arn:ab"), ("arn:b", "arn:b")] {
+            let desired = DesiredBalancer {
+                objects: Some(vec![listener(desired)]),
+                ..DesiredBalancer::default()
+            };
+            let observed = [Object::new(Kind::Classic, "a"), listener("arn:ab")];
+            assert_eq!(adapted(&desired, &observed), [listener(kept)]);
         }
     }
 }
