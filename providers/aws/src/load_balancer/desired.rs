@@ -320,7 +320,9 @@ impl DesiredBalancer {
                 let mut addresses = ADDRESSES.iter();
                 let has_addresses = addresses.any(|(name, _)| object.attributes.contains_key(name));
                 let zones = current.texts("zones");
+                let needs_v6 = current.text("ip_address_type") == "dualstack";
                 let new = self.subnets.iter().filter(|_| !has_addresses);
+                let new = new.filter(|subnet| !needs_v6 || subnet.has_v6());
                 let new = new.filter(|subnet| !zones.contains(&&*subnet.zone));
                 let mut subnets = current.texts("subnets");
                 subnets.extend(new.map(|subnet| &*subnet.id));
@@ -477,6 +479,25 @@ mod tests {
             };
             let observed = [Object::new(Kind::Classic, "a"), listener("arn:ab")];
             assert_eq!(adapted(&desired, &observed), [listener(kept)]);
+        }
+    }
+    #[test]
+    fn subnets_in_new_zones_have_the_address_families_of_the_load_balancer() {
+        let subnet = |zone: &str, cidr: &str| Subnet {
+            id: format!("subnet-{zone}"),
+            zone: zone.to_owned(),
+            cidrs: vec![cidr.to_owned()],
+            ..Subnet::default()
+        };
+        for (family, expected) in [("dualstack", "subnet-c"), ("ipv4", "subnet-b subnet-c")] {
+            let balancer = Object::new(Kind::Balancer, "a").with("ip_address_type", family);
+            let desired = DesiredBalancer {
+                objects: Some(vec![balancer.clone()]),
+                subnets: vec![subnet("b", "10.0.0.0/24"), subnet("c", "2001:db8::/64")],
+                ..DesiredBalancer::default()
+            };
+            let objects = adapted(&desired, &[balancer]);
+            assert_eq!(objects[0].texts("subnets").join(" "), expected);
         }
     }
 }
