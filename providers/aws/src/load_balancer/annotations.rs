@@ -2,7 +2,8 @@
 //!
 //! Names and meanings are those of the Go cloud controller; `-attributes`, `-scheme`, `-nlb-target-type`, `-ip-address-type`,
 //! `-alpn-policy`, `-healthcheck-success-codes` and lists in `-ssl-cert` are those of the AWS Load Balancer Controller. A
-//! value that the Go program refuses is refused.
+//! value that the Go program refuses is refused. Unknown values of annotations that it does not know are ignored, except for
+//! the scheme, which decides who reaches the load balancer.
 
 use ccm_core::load_balancer::annotations;
 
@@ -15,7 +16,7 @@ annotations! {
     INTERNAL = "service.beta.kubernetes.io/aws-load-balancer-internal", "bool, default false";
     /// The scheme; takes precedence over `internal`.
     SCHEME = "service.beta.kubernetes.io/aws-load-balancer-scheme", "internal or internet-facing";
-    /// The type of targets. Only nodes can be targets.
+    /// The type of targets. Only nodes can be targets; other values are ignored.
     TARGET_TYPE = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type", "instance";
     /// Address family of the load balancer. Only when it is created. Without the annotation, a Service that does not require
     /// two families gets `ipv4` if a subnet has no IPv6 network.

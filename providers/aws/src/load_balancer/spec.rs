@@ -123,8 +123,12 @@ impl Spec {
         // With a UDP port there are only IPv4 load balancers.
         let has_udp = service.ports.iter().any(|port| port.protocol == Protocol::Udp);
         let dual_stack = flavor != Flavor::Classic
-            && match reader.strict_choice(a::IP_ADDRESS_TYPE, &["ipv4", "dualstack"]) {
-                Some(family) => family == "dualstack",
+            && match reader.get(a::IP_ADDRESS_TYPE) {
+                Some(_) => reader.parsed(a::IP_ADDRESS_TYPE, false, "ipv4", |text| match text {
+                    "ipv4" => Some(false),
+                    "dualstack" => Some(true),
+                    _ => None,
+                }),
                 None => has(IpFamily::V6) && !(has(IpFamily::V4) && has_udp),
             };
         let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
@@ -176,7 +180,8 @@ impl Spec {
     ) {
         let unsupported = "a network load balancer does not support it";
         reader.strict(a::EXTRA_SECURITY_GROUPS, |_| Err::<(), _>(unsupported));
-        reader.strict_choice(a::TARGET_TYPE, &["instance"]);
+        let is_instance = |text: &str| (text == "instance").then_some(());
+        reader.parsed(a::TARGET_TYPE, (), "instance", is_instance);
         if !settings.managed_security_groups && !self.security_groups.is_empty() {
             let problem = "it has no effect without NLBSecurityGroupMode=Managed in cloud.conf";
             reader.warn(a::SECURITY_GROUPS, problem.to_owned());
@@ -187,7 +192,10 @@ impl Spec {
             let problem = "a dual-stack load balancer does not support UDP ports";
             reader.refuse_spec("ipFamilies", problem);
         }
-        let alpn_policy = reader.strict_choice(a::ALPN_POLICY, &ALPN_POLICIES);
+        let alpn_policy = reader.parsed(a::ALPN_POLICY, None, "None", |text| {
+            let found = ALPN_POLICIES.iter().find(|policy| **policy == text);
+            found.map(|policy| Some(*policy))
+        });
         self.listener.insert("alpn_policy", alpn_policy.into());
         let ssl_policy = reader.given(a::SSL_POLICY);
         let ssl_policy = ssl_policy.map(|policy| ("ssl_policy", policy.into()));
@@ -335,10 +343,10 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
     for (key, value) in reader.map(a::ATTRIBUTES).into_iter().flatten() {
         match attribute(Kind::Balancer, BALANCER_ATTRIBUTE, key) {
             Some(known) if !value.is_empty() => drop(attributes.insert(known, value.into())),
-            Some(_) => reader.refuse(a::ATTRIBUTES, format_args!("{key} has no value")),
+            Some(_) => reader.warn(a::ATTRIBUTES, format!("{key} has no value")),
             None => {
                 let problem = format!("a network load balancer has no attribute {key:?}");
-                reader.refuse(a::ATTRIBUTES, problem);
+                reader.warn(a::ATTRIBUTES, problem);
             }
         }
     }
@@ -637,6 +645,15 @@ mod tests {
         for flavor in [Flavor::Network, Flavor::Classic] {
             assert_eq!(Spec::read(&service(&empty), &SETTINGS, flavor).invalid, []);
         }
+        let unknown = [
+            (a::TARGET_TYPE, "ip"),
+            (a::IP_ADDRESS_TYPE, "ipv6"),
+            (a::ALPN_POLICY, "h3"),
+            (a::ATTRIBUTES, "idle=1"),
+        ];
+        let spec = Spec::read(&service(&unknown), &SETTINGS, Flavor::Network);
+        assert_eq!((spec.invalid.len(), spec.ignored.len()), (0, unknown.len()));
+        assert!(!spec.dual_stack && spec.listener["alpn_policy"].is_null());
         let spec = Spec::read(&service(&empty), &SETTINGS, Flavor::Classic);
         assert_eq!(spec.balancer["health_check"], "SSL:30443");
     }
@@ -645,14 +662,10 @@ mod tests {
     fn all_invalid_values_are_reported_at_once() {
         let wrong = [
             (a::SCHEME, "public"),
-            (a::TARGET_TYPE, "ip"),
-            (a::IP_ADDRESS_TYPE, "ipv6"),
             (a::SUBNETS, " ,"),
             (a::EXTRA_SECURITY_GROUPS, "sg-1"),
-            (a::ALPN_POLICY, "h3"),
             (a::CROSS_ZONE, "perhaps"),
             (a::ACCESS_LOG, "yes"),
-            (a::ATTRIBUTES, "idle=1"),
             (a::TARGET_GROUP_ATTRIBUTES, "stickiness.enabled=true"),
             (a::CHECK_PROTOCOL, "quic"),
             (a::CHECK_PORT, "http"),

@@ -342,14 +342,21 @@ async fn validate_reports_wrong_annotations_of_services() {
         checker.claims(&service(&[("type", "external")])),
         Claim::Elsewhere
     );
-    let wrong = service(&[("type", "nlb"), ("alpn-policy", "HTTP3"), ("shceme", "internal")]);
+    let wrong = service(&[
+        ("type", "nlb"),
+        ("healthcheck-port", "http"),
+        ("shceme", "internal"),
+    ]);
     assert_eq!(checker.claims(&wrong), Claim::Ours);
     let findings = checker.service(&wrong).unwrap();
     let found: Vec<_> = findings
         .iter()
         .map(|finding| (finding.severity, finding.field.to_string()))
         .collect();
-    let fields = [(Severity::Error, "alpn-policy"), (Severity::Warning, "shceme")];
+    let fields = [
+        (Severity::Error, "healthcheck-port"),
+        (Severity::Warning, "shceme"),
+    ];
     let fields = fields.map(|(severity, name)| (severity, named(name)));
     assert_eq!(found, fields, "{findings:?}");
 }
