@@ -39,7 +39,7 @@ impl DesiredRules {
         for member in members {
             let service = &member.service;
             let name = names::balancer(&service.id);
-            let named = named_source(model, member);
+            let named = named_sources(model, member, inputs);
             if !member.leaves() {
                 staying_sources.extend(named.clone());
             }
@@ -53,7 +53,7 @@ impl DesiredRules {
                     let own = inputs.directory.own_source(&name);
                     // The load balancer itself may already be deleted.
                     let is_classic = Flavor::of(service, &model.settings) == Flavor::Classic;
-                    let named = named.filter(|_| is_classic);
+                    let named = named.into_iter().filter(|_| is_classic);
                     desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
                     continue;
@@ -123,18 +123,25 @@ impl DesiredRules {
     }
 }
 
-/// The security group that a Service names, from which its classic load balancer would reach the nodes.
-fn named_source(model: &Model, member: &PartMember) -> Option<String> {
+/// The security groups that a Service names instead of an own one. From the first one, its classic load balancer would reach
+/// the nodes. As in upstream, groups with the cluster's tag are first.
+fn named_sources(model: &Model, member: &PartMember, inputs: &Inputs) -> Vec<String> {
     let spec = Spec::read(&member.service, &model.settings, Flavor::Classic);
-    spec.security_groups.first().cloned()
+    let mut named = spec.security_groups;
+    if !named.is_empty() {
+        named.extend(spec.extra_groups);
+    }
+    let is_tagged = |id: &String| inputs.directory.groups.values().any(|group| group.id == *id);
+    named.sort_by_key(|id| !is_tagged(id));
+    named
 }
 
 /// The rules that let a member's load balancer and its clients reach a node.
 fn rules(model: &Model, member: &PartMember, facts: &Facts, inputs: &Inputs) -> Vec<Rule> {
     if facts.is_classic {
         // The requested groups, not the observed ones: a rule from a named group would not be removed later.
-        let named = named_source(model, member);
-        let sources = named.into_iter().chain(facts.own_source.clone());
+        let named = named_sources(model, member, inputs);
+        let sources = named.into_iter().take(1).chain(facts.own_source.clone());
         let rule = |source: String| Rule::new("-1", (-1, -1), &source, "");
         return sources.map(rule).collect();
     }

@@ -154,3 +154,29 @@ async fn a_shared_security_group_is_not_changed() {
     assert_eq!(stage.rules("extra").await, NOTHING);
     delete(&mut stage).await;
 }
+
+#[tokio::test]
+async fn nodes_are_reached_from_the_first_named_group_with_the_clusters_tag() {
+    let mut stage = Stage::new("", 1).await;
+    let extra = stage.aws.id("SG_EXTRA").to_owned();
+    let tags = json!([{"Key": "kubernetes.io/cluster/test", "Value": "shared"}]);
+    let tags = json!([{"ResourceType": "security-group", "Tags": tags}]);
+    let vpc = stage.aws.id("VPC");
+    let body = json!({"GroupName": "tagged", "Description": "x", "VpcId": vpc, "TagSpecifications": tags});
+    let created = stage.call("ec2", "create_security_group", body).await;
+    let tagged = created["GroupId"].as_str().unwrap();
+    stage.add("web", &[80], &[("security-groups", &format!("{extra},{tagged}"))]);
+    stage.settle_well().await;
+    let rules = stage.rules("nodes").await;
+    assert!(rules.len() == 1 && rules[0].contains(tagged), "{rules:?}");
+    // A rule of an earlier release leaves with the Service, too.
+    let from = json!([{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": extra}]}]);
+    let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": from});
+    stage.call("ec2", "authorize_security_group_ingress", body).await;
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    assert_eq!(stage.rules("nodes").await.len(), 2);
+    stage.service("web").deleting = true;
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await, NOTHING);
+}
