@@ -18,11 +18,14 @@ use super::{
     ec2::{permissions, sdk_tags},
     elb::{self, PROXY_POLICY, listener_id},
 };
-use crate::load_balancer::{
-    classic::SSL_POLICY_PREFIX,
-    kinds::{
-        CERTIFICATES, Entry, INSTANCES, Kind, Object, Objects, PROXY_PORTS, RULES, Rule, TAGS, TARGETS,
-        group_id, texts,
+use crate::{
+    cluster::{LEGACY, has_any_cluster},
+    load_balancer::{
+        classic::SSL_POLICY_PREFIX,
+        kinds::{
+            CERTIFICATES, Entry, INSTANCES, Kind, OWNER_TAG, Object, Objects, PROXY_PORTS, RULES, Rule, TAGS,
+            TARGETS, group_id, tag_map, texts,
+        },
     },
 };
 
@@ -71,8 +74,13 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 let tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
                 let tags = tags.set_tags(sdk_tags(pairs(object.set(TAGS)))).build();
                 let reply = send!(client, SecurityGroupCreate, .group_name(key).vpc_id(self.vpc)
-                    .description(object.text("description")).tag_specifications(tags.clone()))?;
-                reply.group_id.map(|id| object!(object.kind, key, id, {}))
+                    .description(object.text("description")).tag_specifications(tags.clone()));
+                match reply {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                        Some(self.tag_again(object, error).await?)
+                    }
+                    reply => reply?.group_id.map(|id| object!(object.kind, key, id, {})),
+                }
             }
             Kind::TargetGroup => {
                 let reply = target_group!(client, TargetGroupCreate, object, .name(key).vpc_id(self.vpc)
@@ -252,6 +260,25 @@ impl ObjectCalls<Kind> for Sender<'_> {
 }
 
 impl Sender<'_> {
+    /// Gives an existing security group the tags of a new one with its name. Somebody removed the cluster's tag.
+    ///
+    /// # Errors
+    /// `refusal`: a tag says that the security group is another cluster's.
+    async fn tag_again(&self, new: &Object, refusal: Error) -> Result<Object> {
+        let name = ("group-name", vec![new.key.clone()]);
+        let filter = [("vpc-id", vec![self.vpc.to_owned()]), name];
+        let found = self.client.security_groups(&filter).await?;
+        let is_ours = |group: &Object| {
+            let (mut tags, new) = (tag_map(group), tag_map(new));
+            tags.retain(|key, value| new.get(key) != Some(value));
+            !has_any_cluster(&tags) && ![OWNER_TAG, LEGACY].iter().any(|key| tags.contains_key(*key))
+        };
+        let mut found = found.into_iter().find(is_ours).ok_or(refusal)?;
+        done!(self.client, TagsCreate, .resources(&found.id).set_tags(sdk_tags(pairs(new.set(TAGS)))))?;
+        found.sets.remove(TAGS);
+        Ok(found)
+    }
+
     /// Adds rules. If a rule exists with another description, only its description is updated.
     async fn add_rules(&self, group: &Object, entries: &[Entry]) -> Result<()> {
         let known: Vec<_> = rules(group.set(RULES)).into_iter().map(Rule::tuple).collect();

@@ -180,3 +180,30 @@ async fn nodes_are_reached_from_the_first_named_group_with_the_clusters_tag() {
     stage.settle_well().await;
     assert_eq!(stage.rules("nodes").await, NOTHING);
 }
+
+#[tokio::test]
+async fn a_security_group_without_its_tags_gets_them_again() {
+    let mut stage = Stage::new("", 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    let groups = stage.objects("security_groups").await;
+    let rules = stage.rules("k8s-elb-auidweb").await;
+    let filter = json!({"Filters": [{"Name": "group-name", "Values": ["k8s-elb-auidweb"]}]});
+    let found = stage.call("ec2", "describe_security_groups", filter).await;
+    let id = &found["SecurityGroups"][0]["GroupId"];
+    let lose = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/test"}]});
+    stage.call("ec2", "delete_tags", lose).await;
+    let other =
+        json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/other", "Value": "owned"}]});
+    stage.call("ec2", "create_tags", other.clone()).await;
+    stage.restart().await;
+    stage.settle().await;
+    stage.assert_problem("InvalidGroup.Duplicate");
+    stage.call("ec2", "delete_tags", other).await;
+    stage.restart().await;
+    let writes = stage.settle_well().await;
+    assert!(writes.contains(&"CreateTags".to_owned()), "{writes:?}");
+    assert_eq!(stage.rules("k8s-elb-auidweb").await, rules);
+    assert_eq!(stage.objects("security_groups").await, groups);
+    delete(&mut stage).await;
+}
