@@ -370,11 +370,10 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         match known.find(|known| (known.service, &known.region) == (service, &endpoint.region)) {
             None => endpoints.push(endpoint),
             Some(known) => {
-                // The Go program ignores entries with other names.
                 let name = service.name();
-                let what =
-                    format!("a second entry for {name}: one with this name takes precedence; remove one");
+                let what = format!("a second entry for {name}: one with this name is used; remove one");
                 problems.warn(at("Service"), what);
+                // The Go program ignores entries with other names.
                 if text == name {
                     *known = endpoint;
                 }

@@ -300,7 +300,7 @@ impl Source {
             let mut found: HashMap<_, _> = found.map(|one| (one.id.clone(), one)).collect();
             Ok(ids.iter().map(|id| found.remove(id)).collect())
         };
-        let answers = without_refused(ids, read).await.into_iter();
+        let answers = isolate_refused(&OF_IDS, ids, read).await.into_iter();
         let answers = answers.map(|(id, answer)| (id, accept(answer, ErrorKind::NotFound, None)));
         answers.collect()
     }
@@ -336,16 +336,8 @@ fn has_address(instance: &Instance, address: &String) -> bool {
     interfaces.any(|interface| interface.addresses.contains(address))
 }
 
-/// Sends a request for ids that AWS refuses as a whole because some of them are missing or invalid, as [`isolate_refused`] does.
-pub(crate) async fn without_refused<T, Fut>(
-    ids: Vec<String>,
-    send: impl Fn(Vec<String>) -> Fut,
-) -> HashMap<String, Result<T>>
-where
-    Fut: Future<Output = Result<Vec<T>>>,
-{
-    isolate_refused(&[ErrorKind::NotFound, ErrorKind::InvalidSpec], ids, send).await
-}
+/// The kinds of errors about ids that are missing or invalid.
+pub(crate) const OF_IDS: [ErrorKind; 2] = [ErrorKind::NotFound, ErrorKind::InvalidSpec];
 
 /// Sends a request for ids that AWS refuses as a whole, with an error of these kinds, because of some of them. `send` returns
 /// a value for each id, in their order. The ids that an error about missing or invalid ones names get this error, and the
@@ -371,7 +363,7 @@ where
             }
             Err(error) => error,
         };
-        let is_of_id = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidSpec);
+        let is_of_id = OF_IDS.contains(&error.kind());
         denials += usize::from(!is_of_id);
         let is_whole = ids.len() == 1 || (!is_of_id && denials > DENIALS) || !kinds.contains(&error.kind());
         let named = named_ids(error.message());
@@ -428,7 +420,7 @@ mod tests {
             assert!(calls.get() <= most, "{} calls", calls.get());
             // Of other requests, a denial is one of all ids.
             calls.set(0);
-            without_refused(all().collect(), send).await;
+            isolate_refused(&OF_IDS, all().collect(), send).await;
             assert_eq!(calls.get(), 1);
         }
     }

@@ -278,15 +278,19 @@ impl Routes for TableRoutes {
         for key in tables.iter().flat_map(|table| &table.routes).filter_map(key) {
             *found.entry(key).or_default() += 1;
         }
-        let desired_key =
-            |route: &DesiredRoute, blackhole| (route.destination, route.next_hop.clone(), blackhole);
+        let desired_key = |to: &DesiredRoute, blackhole| (to.destination, to.next_hop.clone(), blackhole);
         let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
         let is_unknown = |id: &String| !self.unchecked.lock().get(id).is_some_and(is_off);
-        let is_found = |route: &DesiredRoute, blackhole| found.contains_key(&desired_key(route, blackhole));
+        let is_found = |route: &&DesiredRoute| {
+            let mut keys = [false, true]
+                .iter()
+                .map(|blackhole| desired_key(route, *blackhole));
+            keys.any(|key| found.contains_key(&key))
+        };
         let hops = desired
             .iter()
-            .filter(|route| is_found(route, false) || is_found(route, true));
-        let hops = hops.map(|route| route.next_hop.to_string());
+            .filter(is_found)
+            .map(|route| route.next_hop.to_string());
         let unknown: HashSet<String> = hops.filter(is_unknown).collect();
         let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
             // The routes themselves are known. Finishing them reports the error.

@@ -30,8 +30,8 @@ use crate::{
     client::Client,
     client::ec2::{Instance, TAGGED_RESOURCES},
     cluster::Tags,
-    instances::isolate_refused,
     instances::provider_id::{self, is_well_formed},
+    instances::{OF_IDS, isolate_refused},
 };
 
 /// The label with the checksum of the tags.
@@ -78,10 +78,7 @@ pub(crate) fn check(context: &BuildContext) -> Result<()> {
     let enabled = flags.given("controllers").unwrap_or_default();
     let mut names = enabled.iter().flat_map(|list| list.split(','));
     let is_enabled = names.any(|name| DEF.is_called(name.trim()));
-    if is_enabled {
-        Settings::of(flags)?;
-    }
-    Ok(())
+    is_enabled.then(|| Settings::of(flags)).transpose().map(drop)
 }
 
 /// The values of the flags.
@@ -298,12 +295,8 @@ impl Tagger {
             written.map(|()| vec![(); ids.len()])
         };
         // An instance may have too many tags, or tags that the policy does not allow to change.
-        let kinds = [
-            ErrorKind::NotFound,
-            ErrorKind::InvalidSpec,
-            ErrorKind::QuotaExceeded,
-            ErrorKind::PermissionDenied,
-        ];
+        let of_tags = [ErrorKind::QuotaExceeded, ErrorKind::PermissionDenied];
+        let kinds = [OF_IDS, of_tags].concat();
         isolate_refused(&kinds, ids, send).await
     }
 

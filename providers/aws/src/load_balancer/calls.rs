@@ -27,7 +27,7 @@ use super::{
     part::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
     settings::{Flavor, LoadBalancing},
     spec::{self, Spec},
-    subnets,
+    subnets::{self, Chosen},
 };
 use crate::{
     Nodes,
@@ -48,7 +48,7 @@ const IN_USE: Duration = Duration::from_secs(2);
 
 /// Actions that upstream does not use: they are not in its documented policy.
 const OPTIONAL: &str =
-    "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates RemoveTags";
+    "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates";
 
 /// The state between calls, a cache of the account.
 #[derive(Debug, Default)]
@@ -166,24 +166,17 @@ impl Calls {
         let first = || (Arc::clone(service), false);
         let (first, changed) = first_observed.entry(service.id.clone()).or_insert_with(first);
         // No label of a Service changes its load balancer.
-        let labels = &first.labels;
-        let unlabeled = || ServiceView {
-            labels: labels.clone(),
-            ..ServiceView::clone(service)
-        };
-        *changed = *changed || !(first.asks_the_same(service) || first.asks_the_same(&unlabeled()));
+        if first.labels != service.labels {
+            Arc::make_mut(first).labels.clone_from(&service.labels);
+        }
+        *changed = *changed || !first.asks_the_same(service);
         *changed
     }
 
     /// The subnets of a Service's load balancer, or why none qualifies.
-    async fn subnets(
-        &self,
-        service: &ServiceView,
-        directory: &Directory,
-        priority: Priority,
-    ) -> Result<subnets::Chosen> {
+    async fn subnets(&self, service: &ServiceView, of: &Directory, priority: Priority) -> Result<Chosen> {
         let spec = Spec::read(service, &self.settings, Flavor::Network);
-        let balancer = directory.balancers.get(&names::balancer(&service.id));
+        let balancer = of.balancers.get(&names::balancer(&service.id));
         // The scheme of an existing load balancer does not change.
         let internal = balancer.map_or(spec.internal, |balancer| balancer.text("scheme") == "internal");
         let choose = |network: &Network| match spec.subnets.as_slice() {

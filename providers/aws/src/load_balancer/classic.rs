@@ -34,6 +34,9 @@ impl Spec {
             self.security_groups.extend(settings.elb_security_group.clone());
         }
         self.extra_groups = reader.texts(a::EXTRA_SECURITY_GROUPS);
+        let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
+        let proxy = proxy.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
+        self.proxy_protocol = proxy.is_some();
         self.ports = self.classic_ports(service, reader);
         let policy = reader.given(a::SSL_POLICY);
         let policy = policy.map(|policy| ("policy", format!("{SSL_POLICY_PREFIX}{policy}").into()));

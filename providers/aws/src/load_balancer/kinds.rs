@@ -210,13 +210,14 @@ pub(crate) fn group_id(objects: &Objects, name: &str) -> String {
     objects.id(Kind::Group, name).unwrap_or(name).to_owned()
 }
 
-const fn tags(add: &'static str, remove: &'static str) -> Set<Kind> {
+/// Tags, which are never removed.
+const fn tags(add: &'static str) -> Set<Kind> {
     Set {
         batch: 50,
         created_with_object: true,
         order: SetOrder::Around,
         is_removable: |_| false,
-        ..Set::new(TAGS, add, remove)
+        ..Set::new(TAGS, add, "")
     }
 }
 
@@ -232,7 +233,7 @@ const RULE_SET: Set<Kind> = set(RULES, AUTHORIZE, 50);
 
 static GROUP: Schema<Kind> = Schema {
     attributes: &[Attribute::new("description", Policy::CreateOnly)],
-    sets: &[tags("CreateTags", "DeleteTags"), RULE_SET],
+    sets: &[tags("CreateTags"), RULE_SET],
     ..Schema::new("security group", "CreateSecurityGroup", "DeleteSecurityGroup")
 };
 
@@ -276,7 +277,7 @@ static TARGET_GROUP: Schema<Kind> = Schema {
         target_group_attribute("proxy_protocol_v2.enabled", "false"),
     ],
     sets: &[
-        tags("AddTags", "RemoveTags"),
+        tags("AddTags"),
         Set {
             batch: 200,
             order: SetOrder::RemoveFirst,
@@ -311,7 +312,7 @@ static BALANCER: Schema<Kind> = Schema {
         balancer_attribute("secondary_ips.auto_assigned.per_subnet", "0"),
         balancer_attribute("zonal_shift.config.enabled", "false"),
     ],
-    sets: &[tags("AddTags", "RemoveTags")],
+    sets: &[tags("AddTags")],
     ..Schema::new("load balancer", "CreateLoadBalancer", "DeleteLoadBalancer")
 };
 
@@ -330,7 +331,7 @@ static LISTENER: Schema<Kind> = Schema {
         Attribute::new("alpn_policy", LISTENER_CHANGE).or(Scalar::Text("None")),
         Attribute::new("target_group", LISTENER_CHANGE),
     ],
-    sets: &[tags("AddTags", "RemoveTags"), set(CERTIFICATES, CERTIFY, 20)],
+    sets: &[tags("AddTags"), set(CERTIFICATES, CERTIFY, 20)],
     ..Schema::new("listener", "CreateListener", "DeleteListener")
 };
 
@@ -363,7 +364,7 @@ static CLASSIC: Schema<Kind> = Schema {
         later("idle_timeout", CLASSIC_ATTRIBUTE, Scalar::Number(60)),
     ],
     sets: &[
-        tags("ClassicAddTags", "ClassicRemoveTags"),
+        tags("ClassicAddTags"),
         set(INSTANCES, CLASSIC_REGISTER, 100),
         Set {
             order: SetOrder::Last,

@@ -27,7 +27,7 @@ use crate::{
     client::ec2::{RouteTable, Subnet},
     client::{Api, Client, elb::TAGGED},
     cluster::{LEGACY, SERVICE_NAME},
-    instances::without_refused,
+    instances::{OF_IDS, isolate_refused},
     site::Site,
 };
 
@@ -126,8 +126,8 @@ async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<V
     };
     let ids: BTreeSet<_> = requested.iter().map(|(id, _)| id.clone()).collect();
     let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_arn);
-    let mut found = without_refused(arns, read).await;
-    found.extend(without_refused(names, read).await);
+    let mut found = isolate_refused(&OF_IDS, arns, read).await;
+    found.extend(isolate_refused(&OF_IDS, names, read).await);
     let tags = requested.iter().map(|(id, _)| found.get(id).cloned());
     tags.map(|tags| tags.unwrap_or_else(|| Ok(Vec::new()))).collect()
 }

@@ -229,11 +229,10 @@ impl PartModel for Model {
                     _ => continue,
                 };
                 let text = format!("instance {instance} {text}");
-                warnings.entry(reason).or_insert(text);
+                let warning = ServiceEvent::warning(id, reason, text);
+                warnings.entry(reason).or_insert(warning);
             }
-            let warnings = warnings.into_iter();
-            let events = warnings.map(|(reason, text)| ServiceEvent::warning(id, reason, text));
-            result.events.extend(events);
+            result.events.extend(warnings.into_values());
         }
         result
     }

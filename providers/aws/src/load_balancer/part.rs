@@ -103,8 +103,9 @@ impl NodeGroup {
             (None, []) => return Err("it has no security group".to_owned()),
             (None, several) => {
                 let several = several.join(", ");
-                let text = format!("none of its security groups {several} has the tag {tag}; tag one");
-                return Err(text);
+                return Err(format!(
+                    "none of its security groups {several} has the tag {tag}; tag one"
+                ));
             }
         };
         Ok(Self { id, others })

@@ -136,21 +136,11 @@ impl Spec {
             SourceRanges::all(None)
         });
         let tags = reader.map(a::TAGS).into_iter().flatten();
-        let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
-        let proxy_protocol = proxy.is_some_and(|reader| match flavor {
-            Flavor::Classic => reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some(),
-            // Upstream ignores it.
-            _ => reader.parsed(a::PROXY_PROTOCOL, false, "off", |text| {
-                (text == "*").then_some(true)
-            }),
-        });
         // Upstream does not trim them, and a listener must not change its protocol when this program takes over.
         let mut ssl_ports = reader.get(a::SSL_PORTS).unwrap_or_default().split(',');
         if let Some(port) = ssl_ports.find(|port| port.trim() != *port) {
-            reader.warn(
-                a::SSL_PORTS,
-                format!("{port:?} matches no port, because of its space"),
-            );
+            let problem = format!("{port:?} matches no port, because of its space");
+            reader.warn(a::SSL_PORTS, problem);
         }
         let certificates = reader.texts(a::CERTIFICATES);
         Self {
@@ -167,7 +157,6 @@ impl Spec {
             dual_stack,
             listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
             certificates,
-            proxy_protocol,
             ..Self::default()
         }
     }
@@ -210,10 +199,15 @@ impl Spec {
                 self.balancer.insert(attribute, values.into());
             }
         }
+        let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
+        self.proxy_protocol = proxy.is_some_and(|reader| {
+            let is_on = |text: &str| (text == "*").then_some(true);
+            reader.parsed(a::PROXY_PROTOCOL, false, "off", is_on)
+        });
         let mut group = health_check(service, settings, reader);
-        let proxy_protocol = self.proxy_protocol.to_string().into();
         group.insert("preserve_client_ip.enabled", Value::Null);
-        group.insert("proxy_protocol_v2.enabled", proxy_protocol);
+        let version_2 = self.proxy_protocol.to_string();
+        group.insert("proxy_protocol_v2.enabled", version_2.into());
         let annotated = target_group_attributes(is_udp, reader);
         self.named = annotated.keys().copied().collect();
         group.extend(annotated);
@@ -370,21 +364,16 @@ pub(super) fn check_numbers(
     reader: &mut AnnotationReader<'_>,
     [healthy, unhealthy, interval]: [i64; 3],
 ) -> Attributes {
-    let mut read = |key, allowed, default| reader.strict_number(key, allowed).unwrap_or(default);
-    Attributes::from([
-        (
-            "healthy_threshold",
-            read(a::CHECK_HEALTHY, 2..=10, healthy).into(),
-        ),
-        (
-            "unhealthy_threshold",
-            read(a::CHECK_UNHEALTHY, 2..=10, unhealthy).into(),
-        ),
-        (
-            "health_check_interval",
-            read(a::CHECK_INTERVAL, 5..=300, interval).into(),
-        ),
-    ])
+    let numbers = [
+        ("healthy_threshold", a::CHECK_HEALTHY, 2..=10, healthy),
+        ("unhealthy_threshold", a::CHECK_UNHEALTHY, 2..=10, unhealthy),
+        ("health_check_interval", a::CHECK_INTERVAL, 5..=300, interval),
+    ];
+    let numbers = numbers.into_iter().map(|(name, key, allowed, default)| {
+        let number = reader.strict_number(key, allowed).unwrap_or(default);
+        (name, number.into())
+    });
+    numbers.collect()
 }
 
 fn health_check(
@@ -412,14 +401,13 @@ fn health_check(
     // Upstream does not send the timeout, so a Service may have one that AWS would refuse.
     let interval = check.get("health_check_interval").and_then(Value::as_i64);
     let longest = interval.unwrap_or_default().min(120);
-    let timeout = reader.strict_number(a::CHECK_TIMEOUT, i64::MIN..=i64::MAX);
-    let is_sent = |timeout: &i64| (2..=longest).contains(timeout);
-    if let Some(timeout) = timeout.filter(|timeout| !is_sent(timeout)) {
-        let problem = format!("{timeout} is not between 2 and {longest} (the interval, at most 120)");
-        reader.warn(a::CHECK_TIMEOUT, problem + "; the default is used");
+    match reader.strict_number(a::CHECK_TIMEOUT, i64::MIN..=i64::MAX) {
+        Some(timeout) if !(2..=longest).contains(&timeout) => {
+            let problem = format!("{timeout} is not between 2 and {longest} (the interval, at most 120)");
+            reader.warn(a::CHECK_TIMEOUT, problem + "; the default is used");
+        }
+        timeout => check.extend(timeout.map(|timeout| ("health_check_timeout", timeout.into()))),
     }
-    let timeout = timeout.filter(is_sent);
-    check.extend(timeout.map(|timeout| ("health_check_timeout", timeout.into())));
     check.insert("health_check_protocol", protocol.into());
     check.insert("health_check_port", port.into());
     if protocol != "TCP" {

@@ -317,14 +317,13 @@ async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_
 
 #[tokio::test]
 async fn actions_that_upstream_does_not_use_may_be_denied() {
-    const ADDITIONAL: [&str; 7] = [
+    const ADDITIONAL: [&str; 6] = [
         "DescribeTags",
         "SetSubnets",
         "DescribeTargetGroupAttributes",
         "ModifyTargetGroupAttributes",
         "DescribeListenerCertificates",
         "UpdateSecurityGroupRuleDescriptionsIngress",
-        "RemoveTags",
     ];
     let mut stage = Stage::new(NLB, 2).await;
     let denied = |request: &ccm_testbed::proxy::Request| ADDITIONAL.contains(&request.name.as_str());
