@@ -74,10 +74,12 @@ impl Model {
             || subnets.iter().all(Subnet::has_v6),
             |balancer| balancer.text("ip_address_type") == "dualstack",
         );
-        if spec::prefers_dual_stack(service) && !has_v6 {
-            spec.balancer.remove("ip_address_type");
+        if spec.dual_stack && !has_v6 {
             // Upstream's security group has no rules for IPv6.
             spec.ranges.retain(|range| range != "::/0");
+            if spec::prefers_dual_stack(service) {
+                spec.balancer.remove("ip_address_type");
+            }
         }
         let builder = Builder {
             model: self,

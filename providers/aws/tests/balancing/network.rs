@@ -177,6 +177,9 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
     let name = names.find(|name| name.starts_with("k8s-")).unwrap();
     let all = ["icmp 3-4", "tcp 443-443", "tcp 80-80"].map(|rule| format!("{rule} from 0.0.0.0/0 ()"));
     assert_eq!(stage.rules(name).await, all);
+    stage.annotate("web", "ip-address-type", Some("dualstack"));
+    assert_eq!(stage.settle().await, NOTHING);
+    stage.annotate("web", "ip-address-type", None);
     stage.service("web").source_ranges = Some(vec!["10.1.2.0/24".into()]);
     stage.service("web").ports.pop();
     stage.settle_well().await;
