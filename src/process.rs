@@ -165,8 +165,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         warn!(warning, "A flag needs attention");
     }
 
-    let shutdown = CancellationToken::new();
-    stop_on_signals(shutdown.clone()).context("cannot listen for signals")?;
+    let signals = CancellationToken::new();
+    stop_on_signals(signals.clone()).context("cannot listen for signals")?;
+    let shutdown = signals.child_token();
 
     let names: Vec<_> = providers::registered().map_err(|message| anyhow!(message))?;
     let names: Vec<_> = names.iter().map(|provider| provider.name).collect();
@@ -258,6 +259,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         work,
         elections: elected.elections,
         server,
+        signals,
         shutdown,
         shutdown_check,
         drain,
@@ -297,6 +299,9 @@ struct Process {
     work: JoinHandle<anyhow::Result<()>>,
     elections: Elections,
     server: JoinHandle<anyhow::Result<()>>,
+    /// Cancelled by a signal.
+    signals: CancellationToken,
+    /// Cancelled by a signal, or because a controller has failed.
     shutdown: CancellationToken,
     shutdown_check: CheckHandle,
     drain: Duration,
@@ -325,7 +330,7 @@ impl Process {
                         Ok(ended) => ended_well("the controllers", ended),
                         Err(_) => {
                             warn!(drain = ?self.drain, "Cutting off work that is still in progress");
-                            Ok(())
+                            ended_by(&self.signals)
                         }
                     }
                 }
@@ -335,10 +340,7 @@ impl Process {
                 Err(error)
             }
             ended = &mut self.work => {
-                ended_well("the controllers", ended).and_then(|()| match self.shutdown.is_cancelled() {
-                    true => Ok(()),
-                    false => Err(anyhow!("the controllers ended unexpectedly")),
-                })
+                ended_well("the controllers", ended).and_then(|()| ended_by(&self.shutdown))
             }
             ended = &mut self.server => ended_well("the HTTPS server", ended)
                 .and_then(|()| Err(anyhow!("the HTTPS server ended unexpectedly"))),
@@ -366,6 +368,14 @@ fn ended_well(part: &'static str, ended: Result<anyhow::Result<()>, JoinError>) 
         // The panic itself was logged where it happened.
         Err(error) => Err(anyhow!(error).context(format!("{part} panicked"))),
     }
+}
+
+/// The end of the controllers: expected if the token was cancelled.
+fn ended_by(token: &CancellationToken) -> anyhow::Result<()> {
+    token
+        .is_cancelled()
+        .then_some(())
+        .context("the controllers ended unexpectedly")
 }
 
 /// The first signal requests an orderly end, the second one ends the process at once.

@@ -32,6 +32,7 @@ use hyper_util::{
     server::conn::auto,
 };
 use rustls::pki_types::CertificateDer;
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     time::{sleep, timeout},
@@ -200,6 +201,8 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }?;
+        // Some hosts have another default. Sockets of IPv4 have no such option.
+        let _ = SockRef::from(&socket).set_only_v6(false);
         // Otherwise a restart waits until the kernel has forgotten the last connections.
         socket.set_reuseaddr(true)?;
         socket.set_reuseport(share_port)?;

@@ -193,9 +193,7 @@ impl Watch {
                 }));
             }
             Err(error) => {
-                if asks_again {
-                    self.due = Some(Instant::now() + self.interval);
-                }
+                self.due = Some(Instant::now() + self.interval);
                 warn_if_new!(
                     self.failing.begins(error.clone()),
                     error,

@@ -794,10 +794,10 @@ impl State {
         (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
         outputs.push(Output::Object(name(id)));
         // A repair does not change the view: the Service counts as served while its parts are at work.
-        let is_at_work =
+        let is_busy =
             |part: &PartEntry| part.running || part.waits_for_quota || part.status == PartStatus::Parked;
         let others = entry.parts().filter(|other| *other != part);
-        let waits = others.filter_map(|other| parts.get(other)).any(is_at_work);
+        let waits = others.filter_map(|other| parts.get(other)).any(is_busy);
         let is_ensured = is_done && !waits && entry.reported.failure_kind().is_none();
         if is_ensured && entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
             let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
