@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
     ErrorKind,
-    load_balancer::{ClusterTag, IpMode, OwnershipTag, PartState},
+    load_balancer::{ClusterTag, IpMode, OwnershipTag, PartState, Policy},
 };
 use ccm_sim::{Action, Fault, digitalocean::Config};
 use serde_json::{Value, json};
@@ -628,6 +628,37 @@ async fn a_refused_service_still_follows_the_nodes_and_can_be_deleted() {
     stage.web().deleting = true;
     stage.settle().await.unwrap();
     assert!(stage.services.is_empty() && stage.balancers().is_empty());
+}
+
+#[tokio::test]
+async fn health_checks_of_a_refused_service_never_get_the_proxy_protocol() {
+    // A `PUT` without the field lets checks follow the load balancer.
+    for (changed, port, path, sent) in [
+        (json!(null), 10256, "/healthz", json!(false)),
+        (json!(null), 30999, "/healthz", json!(false)),
+        (json!(true), 10256, "/healthz", json!(true)),
+        (json!(null), 30080, "/healthz", json!(null)),
+        (json!(null), 10256, "/up", json!(null)),
+    ] {
+        let mut stage = Stage::served(&[("type", "REGIONAL"), ("enable-proxy-protocol", "true")]).await;
+        let mut check = stage.balancer()["health_check"].clone();
+        check.as_object_mut().unwrap().remove("proxy_protocol");
+        if !changed.is_null() {
+            check["proxy_protocol"] = changed;
+        }
+        (check["port"], check["path"]) = (json!(port), json!(path));
+        stage.edit(json!({"health_check": check}));
+        let web = stage.web();
+        (web.external_policy, web.health_check_node_port) = (Policy::Local, 30999);
+        annotate(web, &key("size-unit"), Some("many"));
+        stage.join("node-2");
+        stage.restart().await;
+        stage.settle_with_complaints().await;
+        assert_eq!(stage.writes(), ["loadBalancers_update"]);
+        let check = &stage.balancer()["health_check"];
+        assert_eq!((&check["port"], &check["path"]), (&json!(port), &json!(path)));
+        assert_eq!(check["proxy_protocol"], sent, "{check}");
+    }
 }
 
 #[tokio::test]

@@ -205,8 +205,8 @@ impl<'a> Reader<'a> {
             fields,
             create,
             write_only: WriteOnly {
-                algorithm: algorithm.unwrap_or("round_robin"),
-                plain_checks,
+                algorithm: algorithm.or(Some("round_robin")),
+                plain_checks: Some(plain_checks),
             },
             health_port,
         }
@@ -477,6 +477,16 @@ impl<'a> Reader<'a> {
         }
         json!({"allow": allow, "deny": deny})
     }
+}
+
+/// Whether the load balancer has a health check that we set without an override, at one of these node ports
+/// or at kube-proxy, and the API omits that this check never uses the PROXY protocol.
+pub(crate) fn omits_plain_check(balancer: &Balancer, node_ports: &[u16]) -> bool {
+    let check = &balancer.fields()["health_check"];
+    let mut ports = node_ports.iter().chain([&KUBE_PROXY_HEALTH]);
+    check["path"] == HEALTH_PATH
+        && ports.any(|port| check["port"] == *port)
+        && check["proxy_protocol"].is_null()
 }
 
 fn rule(entry: &str, port: u16, target: &str, target_port: u16) -> Value {

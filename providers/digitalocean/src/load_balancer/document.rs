@@ -102,17 +102,17 @@ pub(crate) fn immutable<'a>(balancer: &'a Balancer, field: &str) -> Option<&'a s
     }
 }
 
-/// Settings that are written with every change and not compared.
+/// Settings that are written with every change and not compared. `None` keeps the observed value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteOnly {
     /// The API ignores it.
-    pub(crate) algorithm: &'static str,
+    pub(crate) algorithm: Option<&'static str>,
     /// Health checks without the PROXY protocol. Otherwise they follow the load balancer. The API may omit it.
-    pub(crate) plain_checks: bool,
+    pub(crate) plain_checks: Option<bool>,
 }
 
 /// Converts a document to a body that the API accepts.
-pub(crate) fn sendable(mut document: Value, write_only: Option<&WriteOnly>) -> Value {
+pub(crate) fn sendable(mut document: Value, write_only: &WriteOnly) -> Value {
     let Some(fields) = document.as_object_mut() else {
         return document;
     };
@@ -132,15 +132,13 @@ pub(crate) fn sendable(mut document: Value, write_only: Option<&WriteOnly>) -> V
         fields.entry("droplet_ids").or_insert_with(|| json!([]));
     }
     fields.retain(|_, value| !value.is_null());
-    if let Some(write_only) = write_only {
-        fields.insert("algorithm".to_owned(), json!(write_only.algorithm));
+    if let Some(algorithm) = write_only.algorithm {
+        fields.insert("algorithm".to_owned(), json!(algorithm));
     }
     if let Some(Value::Object(check)) = fields.get_mut("health_check") {
-        match write_only {
-            Some(write_only) if write_only.plain_checks => {
-                check.insert("proxy_protocol".to_owned(), json!(false));
-            }
-            Some(_) => drop(check.remove("proxy_protocol")),
+        match write_only.plain_checks {
+            Some(true) => drop(check.insert("proxy_protocol".to_owned(), json!(false))),
+            Some(false) => drop(check.remove("proxy_protocol")),
             None => {}
         }
         if check.get("protocol").is_some_and(|protocol| protocol == "tcp") {
@@ -252,11 +250,11 @@ mod tests {
             "health_check": {"protocol": "tcp", "path": "/"},
         });
         let write_only = WriteOnly {
-            algorithm: "round_robin",
-            plain_checks: true,
+            algorithm: Some("round_robin"),
+            plain_checks: Some(true),
         };
         assert_eq!(
-            sendable(document, Some(&write_only)),
+            sendable(document, &write_only),
             json!({
                 "region": "nyc3", "size_unit": 2, "droplet_ids": [], "algorithm": "round_robin",
                 "health_check": {"protocol": "tcp", "proxy_protocol": false},

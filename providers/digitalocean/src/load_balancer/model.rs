@@ -87,8 +87,8 @@ pub(crate) struct Desired {
 enum DesiredState {
     /// No load balancer. `known`: it belonged to a Service, so that it is deleted even without our tag.
     Absent { known: bool },
-    /// The observed load balancer with these fields.
-    Frozen(Value),
+    /// The observed load balancer with these fields. `check_ports`: the health check node ports of its Services.
+    Frozen { fields: Value, check_ports: Vec<u16> },
     /// The load balancer that the Service requests.
     Present(Box<DesiredBalancer>),
 }
@@ -170,7 +170,7 @@ impl Model {
         create["network_stack"] = json!(spec.stack.unwrap_or(backends.stack));
         create["tags"] = json!(self.tags(cluster).own().collect::<Vec<_>>());
         document::extend(create, &spec.fields);
-        spec.create = sendable(spec.create, Some(&spec.write_only));
+        spec.create = sendable(spec.create, &spec.write_only);
         let service = service.id.clone();
         DesiredBalancer { service, spec }
     }
@@ -300,7 +300,13 @@ impl PartModel for Model {
                 Self::backends(kind(balancer)?, is_internal(balancer), cluster, inputs).droplets
             });
             let fields = droplets.map(|droplets| json!({"droplet_ids": droplets}));
-            DesiredState::Frozen(fields.unwrap_or_else(|| json!({})))
+            let check_ports = members
+                .iter()
+                .filter_map(|member| member.service.health_check_port());
+            DesiredState::Frozen {
+                fields: fields.unwrap_or_else(|| json!({})),
+                check_ports: check_ports.collect(),
+            }
         } else {
             let had = |service: &ServiceView| {
                 let is_its = |found| names(service, found) || found.name() == default_name(&service.id);
@@ -375,14 +381,18 @@ impl PartModel for Model {
                 plan.steps.extend(is_ours.then_some(step));
             }
             _ if is_foreign && !takes_over => {}
-            DesiredState::Frozen(_) if is_foreign => {}
-            DesiredState::Frozen(fields) => {
-                let step = update(balancer, fields, &desired.tags, false, None);
+            DesiredState::Frozen { .. } if is_foreign => {}
+            DesiredState::Frozen { fields, check_ports } => {
+                let write_only = WriteOnly {
+                    plain_checks: desired::omits_plain_check(balancer, check_ports).then_some(true),
+                    ..WriteOnly::default()
+                };
+                let step = update(balancer, fields, &desired.tags, false, &write_only);
                 plan.steps.extend(step);
             }
             DesiredState::Present(target) => {
                 let (spec, tags) = (&target.spec, &desired.tags);
-                let step = update(balancer, &spec.fields, tags, takes_over, Some(&spec.write_only));
+                let step = update(balancer, &spec.fields, tags, takes_over, &spec.write_only);
                 let step = step.map(|step| step.for_service(Some(&target.service)));
                 plan.steps.extend(step);
                 plan.blocked = target.blocked(balancer);
@@ -466,7 +476,7 @@ fn update(
     fields: &Value,
     tags: &ClusterTags,
     retags: bool,
-    write_only: Option<&WriteOnly>,
+    write_only: &WriteOnly,
 ) -> Option<Step<Change>> {
     if !retags && RULES.edit(balancer, fields).is_none() {
         return None;

@@ -308,7 +308,9 @@ fn health_checks_follow_the_traffic_policy_unless_overridden() {
         let path = check["path"].as_str().unwrap_or("-").to_owned();
         format!(
             "{} {} {path} {}",
-            check["protocol"], check["port"], reading.spec.write_only.plain_checks
+            check["protocol"],
+            check["port"],
+            reading.spec.write_only.plain_checks == Some(true)
         )
     };
     assert_eq!(check(&web(&[])), "\"http\" 10256 /healthz true");
