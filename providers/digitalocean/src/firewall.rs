@@ -169,6 +169,10 @@ impl Controller {
                 if error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::AlreadyExists {
                     self.read_at = None;
                 }
+                // A load balancer in the rules may be deleted.
+                if error.kind() == ErrorKind::InvalidSpec {
+                    self.balancers.clear();
+                }
                 self.failures += 1;
                 if self.failures == 1 {
                     warn!(
@@ -232,8 +236,12 @@ impl Controller {
             |service: &&ServiceView| !desired::read(service, settings, None, None).invalid.is_empty();
         // A refused Service needs the present ports of its load balancer.
         if ids.len() > self.balancers.len() || services.iter().any(is_refused) {
+            let freshness = match self.failures {
+                0 => Freshness::AtMost(RESYNC),
+                _ => Freshness::now(),
+            };
             let read = ReadOptions {
-                freshness: Freshness::AtMost(RESYNC),
+                freshness,
                 priority: Priority::User,
             };
             let directory = self.cloud.engine.cloud().directory(read).await?;
@@ -304,7 +312,9 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
                 let Some((health_port, frozen)) = health_port(service, settings, balancers) else {
                     continue;
                 };
-                let sources = match service.annotation_text(annotations::ID) {
+                // The API may refuse the whole firewall because of an ID that it does not know.
+                let id = service.annotation(annotations::ID);
+                let sources = match id.filter(|id| balancers.contains_key(*id)) {
                     Some(id) => json!({ "load_balancer_uids": [id] }),
                     None => json!({ "addresses": ANYWHERE }),
                 };
@@ -540,14 +550,28 @@ mod tests {
     }
 
     fn firewall(services: &[ServiceView]) -> Value {
-        let settings = settings();
+        firewall_with(services, &Balancers::new())
+    }
+
+    fn firewall_with(services: &[ServiceView], balancers: &Balancers) -> Value {
         let services: Vec<_> = services.iter().collect();
-        desired_firewall(&services, &settings, &Balancers::new())
+        desired_firewall(&services, &settings(), balancers)
+    }
+
+    /// A load balancer with the ID `lb-1`.
+    fn balancer(kind: &str) -> Balancers {
+        let balancer = json!({"id": "lb-1", "type": kind, "network": "EXTERNAL"});
+        let balancer = Arc::new(serde_json::from_value(balancer).unwrap());
+        Balancers::from([("lb-1".to_owned(), balancer)])
     }
 
     /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
     fn inbound(services: &[ServiceView]) -> Vec<String> {
-        let rules = rules(&firewall(services), "inbound_rules").into_iter();
+        show(&firewall(services))
+    }
+
+    fn show(firewall: &Value) -> Vec<String> {
+        let rules = rules(firewall, "inbound_rules").into_iter();
         rules
             .map(|(protocol, ports, peers)| {
                 let peers: Vec<_> = peers.into_iter().collect();
@@ -586,30 +610,32 @@ mod tests {
             ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]
         );
         let known = annotated(web.clone(), ID, "lb-1");
-        assert_eq!(inbound(std::slice::from_ref(&known))[0], "tcp 10256 lb-1");
         let limited = ServiceView {
             source_ranges: Some(vec!["10.0.0.0/8".into()]),
             ..known.clone()
         };
-        assert_eq!(inbound(&[limited]), ["tcp 10256 lb-1", "tcp 80 10.0.0.0/8"]);
+        for (balancers, checker) in [
+            (balancer("REGIONAL_NETWORK"), "lb-1"),
+            // An ID that is wrong, or that of a load balancer that was deleted.
+            (Balancers::new(), "0.0.0.0/0 ::/0"),
+        ] {
+            let shown = show(&firewall_with(std::slice::from_ref(&limited), &balancers));
+            assert_eq!(
+                shown,
+                [format!("tcp 10256 {checker}"), "tcp 80 10.0.0.0/8".to_owned()]
+            );
+        }
         assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), TYPE, "REGIONAL")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), NETWORK, "INTERNAL")]).is_empty());
         // The load balancer decides, not what an annotation requests in vain.
-        let balancers = |kind| {
-            let balancer = json!({"id": "lb-1", "type": kind, "network": "EXTERNAL"});
-            Balancers::from([(
-                "lb-1".to_owned(),
-                Arc::new(serde_json::from_value(balancer).unwrap()),
-            )])
-        };
         for (asked, has, count) in [
             ("REGIONAL", "REGIONAL_NETWORK", 2),
             ("REGIONAL_NETWORK", "REGIONAL", 0),
         ] {
             let service = annotated(annotated(web.clone(), TYPE, asked), ID, "lb-1");
-            let desired = desired_firewall(&[&service], &settings(), &balancers(has));
-            assert_eq!(rules(&desired, "inbound_rules").len(), count, "{has}");
+            let shown = show(&firewall_with(&[service], &balancer(has)));
+            assert_eq!(shown.len(), count, "{has}");
         }
         // An invalid Service does not block others, and its ports stay open if it has an address.
         let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
@@ -631,12 +657,13 @@ mod tests {
         });
         let balancer = Arc::new(serde_json::from_value(balancer).unwrap());
         let balancers = Balancers::from([("lb-1".to_owned(), balancer)]);
-        let desired = desired_firewall(&[&known], &settings(), &balancers);
-        let ports = rules(&desired, "inbound_rules").into_iter();
-        let ports: Vec<_> = ports
-            .map(|(protocol, port, _)| format!("{protocol} {port}"))
-            .collect();
-        assert_eq!(ports, ["tcp 10256", "tcp 30081", "tcp 81", "udp 53"]);
+        let rules = [
+            "tcp 10256 lb-1",
+            "tcp 30081 lb-1",
+            "tcp 81 0.0.0.0/0 ::/0",
+            "udp 53 0.0.0.0/0 ::/0",
+        ];
+        assert_eq!(show(&firewall_with(&[known], &balancers)), rules);
     }
 
     #[test]
@@ -725,30 +752,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn load_balancers_are_listed_once() {
+    async fn load_balancers_are_listed_once_and_again_after_a_refusal() {
+        use ccm_sim::{Action, Fault};
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
         let rule =
             json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
         let balancer = json!({"name": "auidweb", "type": "REGIONAL_NETWORK", "forwarding_rules": [rule]});
         let id = sim.create("load_balancers", balancer.as_object().cloned().unwrap());
         let web = annotated(service("web", &[80]), annotations::ID, &id);
-        let asked = annotated(web, annotations::TYPE, "REGIONAL");
+        let (asked, other) = (annotated(web, annotations::TYPE, "REGIONAL"), node_port("a"));
         let mut controller = controller(&sim).await;
+        let state = || {
+            let calls = sim.calls().into_iter();
+            let listings = calls.filter(|call| call.op == "loadBalancers_list").count();
+            (listings, show(&sim.documents("firewalls")[0]))
+        };
         for _ in 0..2 {
-            controller.reconcile(&[&asked], None).await.unwrap();
+            controller.step(&[&asked], true).await;
         }
-        assert_eq!(
-            sim.documents("firewalls")[0]["inbound_rules"]
-                .as_array()
-                .unwrap()
-                .len(),
-            2
-        );
-        let calls = sim
-            .calls()
-            .into_iter()
-            .filter(|call| call.op == "loadBalancers_list");
-        assert_eq!(calls.count(), 1);
+        let rules = [format!("tcp 10256 {id}"), "tcp 80 0.0.0.0/0 ::/0".to_owned()];
+        assert_eq!(state(), (1, rules.into()));
+        // The rule of a load balancer that was deleted is refused, and is removed then.
+        sim.remove("load_balancers", &id).unwrap();
+        sim.add_fault(Fault::on("firewalls_update", Action::status(422)).once());
+        for failures in [1, 0] {
+            controller.step(&[&asked, &other], true).await;
+            assert_eq!(controller.failures, failures);
+        }
+        assert_eq!(state(), (2, vec!["tcp 30080 0.0.0.0/0 ::/0".to_owned()]));
     }
 
     #[tokio::test]
