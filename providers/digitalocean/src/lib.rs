@@ -125,7 +125,7 @@ async fn connect(context: BuildContext) -> Result<DigitalOcean> {
         region: region.clone(),
         api,
     };
-    let calls = Calls::new(nodes.clone(), &context.metrics);
+    let calls = Calls::new(nodes.clone(), Arc::clone(&settings), &context.metrics);
     let model = Model {
         settings: Arc::clone(&settings),
         region,

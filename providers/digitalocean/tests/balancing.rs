@@ -631,6 +631,26 @@ async fn a_refused_service_still_follows_the_nodes_and_can_be_deleted() {
 }
 
 #[tokio::test]
+async fn a_missing_certificate_refuses_no_load_balancer_of_type_regional_network() {
+    let absent = ("certificate-id", "11111111-2222-4333-8444-555555555555");
+    for (annotations, default) in [
+        (vec![absent], "REGIONAL_NETWORK"),
+        (
+            vec![("certificate-name", "absent"), ("type", "REGIONAL_NETWORK")],
+            "REGIONAL",
+        ),
+    ] {
+        let mut stage = Stage::new(&[("DEFAULT_LB_TYPE", default)]).await;
+        stage.add("web", &annotations);
+        for size in [1, 2] {
+            annotate(stage.web(), &key("size-unit"), Some(&size.to_string()));
+            stage.settle().await.unwrap();
+            assert_eq!((stage.complaints(), stage.writes().len()), (vec![], size));
+        }
+    }
+}
+
+#[tokio::test]
 async fn health_checks_of_a_refused_service_never_get_the_proxy_protocol() {
     // A `PUT` without the field lets checks follow the load balancer.
     for (changed, port, path, sent) in [

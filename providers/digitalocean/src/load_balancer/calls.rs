@@ -32,7 +32,7 @@ use super::{
 use crate::{
     NAME, Nodes,
     client::{Certificate, Op},
-    config::is_uuid,
+    config::{LbType, Settings, is_uuid},
     instances::droplet_id,
 };
 
@@ -53,6 +53,7 @@ const CERTIFICATES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Calls {
     nodes: Nodes,
+    settings: Arc<Settings>,
     balancers: IndexedCache<Balancer>,
     certificates: Cache<CertificateRef, Option<Certificate>>,
     /// The droplets of nodes without a provider ID, by the list of their names.
@@ -67,11 +68,12 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// The calls with the API of these nodes.
-    pub(crate) fn new(nodes: Nodes, metrics: &ClientMetrics) -> Self {
+    pub(crate) fn new(nodes: Nodes, settings: Arc<Settings>, metrics: &ClientMetrics) -> Self {
         let certificates = CacheConfig::bounded("digitalocean_certificates", CERTIFICATES, CERTIFICATE_AGE);
         let names = CacheConfig::bounded("digitalocean_node_names", 1, NAMES_AGE);
         Self {
             nodes,
+            settings,
             balancers: IndexedCache::new("digitalocean_load_balancers", metrics),
             certificates: Cache::new(certificates, metrics),
             names: Cache::new(names, metrics),
@@ -269,7 +271,10 @@ impl PartCloud<Model> for Calls {
         let current = existing.as_deref().and_then(certificate);
         let (mut certificates, mut refused) = (BTreeMap::new(), Vec::new());
         for PartMember { service, .. } in PartMember::active(members) {
-            let Some(named) = CertificateRef::of(service) else {
+            // The annotation has no effect on the other type, so that a missing certificate does not matter.
+            let kind = desired::balancer_type(service, &self.settings, existing.as_deref());
+            let named = CertificateRef::of(service).filter(|_| kind == LbType::Regional);
+            let Some(named) = named else {
                 continue;
             };
             match self.resolve(&named, current, read).await {

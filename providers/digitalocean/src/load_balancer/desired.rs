@@ -81,6 +81,17 @@ pub(crate) fn name(service: &ServiceView) -> String {
     custom.map_or_else(|| default_name(&service.id), str::to_owned)
 }
 
+/// The type of the load balancer: that of the existing one, else the requested one.
+pub(crate) fn balancer_type(
+    service: &ServiceView,
+    settings: &Settings,
+    existing: Option<&Balancer>,
+) -> LbType {
+    let asked = || LbType::parse(service.annotation_text(a::TYPE)?);
+    let kind = existing.and_then(kind).or_else(asked);
+    kind.unwrap_or(settings.conf.default_type)
+}
+
 /// Whether the load balancer must be left unchanged.
 ///
 /// # Errors
@@ -150,8 +161,7 @@ impl<'a> Reader<'a> {
         let asked = self.choice(a::TYPE, &["REGIONAL", "REGIONAL_NETWORK"]);
         let network = self.choice(a::NETWORK, &["EXTERNAL", "INTERNAL"]);
         let stack = self.choice(a::NETWORK_STACK, &["IPV4", "DUALSTACK"]);
-        let kind = existing.and_then(kind).or_else(|| asked.and_then(LbType::parse));
-        let kind = kind.unwrap_or(settings.conf.default_type);
+        let kind = balancer_type(self.service, settings, existing);
         let internal = existing.map_or(network == Some("INTERNAL"), is_internal);
         if internal && stack == Some("DUALSTACK") {
             let text = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
