@@ -625,6 +625,17 @@ async fn a_refused_service_still_follows_the_nodes_and_can_be_deleted() {
     assert!(complaints.contains("size-unit: \"many\""), "{complaints}");
     assert_eq!(stage.writes(), ["loadBalancers_update"]);
     assert_eq!(stage.balancer()["droplet_ids"].as_array().unwrap().len(), 3);
+    // A tag that others set is replaced by the list of droplets, once.
+    stage.edit(json!({"tag": "web", "droplet_ids": []}));
+    stage.restart().await;
+    for writes in [1, 0] {
+        stage.settle_with_complaints().await;
+        assert_eq!(stage.writes().len(), writes);
+        let balancer = stage.balancer();
+        assert_eq!(balancer["tag"], "");
+        assert_eq!(balancer["droplet_ids"].as_array().unwrap().len(), 3);
+        stage.restart().await;
+    }
     stage.web().deleting = true;
     stage.settle().await.unwrap();
     assert!(stage.services.is_empty() && stage.balancers().is_empty());

@@ -299,7 +299,7 @@ impl PartModel for Model {
             let droplets = existing.and_then(|balancer| {
                 Self::backends(kind(balancer)?, is_internal(balancer), cluster, inputs).droplets
             });
-            let fields = droplets.map(|droplets| json!({"droplet_ids": droplets}));
+            let fields = droplets.map(|droplets| json!({"droplet_ids": droplets, "tag": null}));
             let check_ports = members
                 .iter()
                 .filter_map(|member| member.service.health_check_port());
