@@ -6,7 +6,7 @@ mod cloud;
 use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
-    ErrorKind,
+    ErrorKind, Freshness,
     load_balancer::{ClusterTag, IpMode, OwnershipTag, PartState, Policy},
 };
 use ccm_sim::{Action, Fault, digitalocean::Config};
@@ -593,6 +593,17 @@ async fn a_certificate_is_found_by_its_name_and_a_missing_one_is_reported() {
         stage.balancer()["forwarding_rules"][1]["certificate_id"],
         json!(certificate)
     );
+    // A renewal, which DigitalOcean applies to the load balancer.
+    stage.sim.remove("certificates", &certificate).unwrap();
+    let certificate = stage.create_certificate("web", "lets_encrypt");
+    let mut rules = stage.balancer()["forwarding_rules"].clone();
+    rules[1]["certificate_id"] = json!(certificate);
+    stage.edit(json!({ "forwarding_rules": rules }));
+    stage.sim.clear_calls();
+    stage.read.freshness = Freshness::now();
+    stage.settle().await.unwrap();
+    assert_eq!((stage.complaints(), stage.writes()), (vec![], vec![]));
+    assert_eq!(stage.balancer()["forwarding_rules"], rules);
     annotate(stage.web(), &key("certificate-name"), Some("absent"));
     let complaints = stage.settle_with_complaints().await;
     assert!(

@@ -110,14 +110,14 @@ impl Calls {
     }
 
     /// The certificate; `None` if it does not exist. Absence is never read from the cache.
-    async fn certificate(&self, named: &CertificateRef, read: ReadOptions) -> Result<Option<Certificate>> {
-        let age = match read.freshness {
-            Freshness::AtMost(age) => age.min(CERTIFICATE_AGE),
-            // A background resync reads many load balancers, and certificates rarely change.
-            Freshness::After(_) => CERTIFICATE_AGE,
-        };
-        for freshness in [Freshness::AtMost(age), Freshness::now()] {
-            let (api, certificate, priority) = (self.nodes.api.clone(), named.clone(), read.priority);
+    async fn certificate(
+        &self,
+        named: &CertificateRef,
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Result<Option<Certificate>> {
+        for freshness in [freshness, Freshness::now()] {
+            let (api, certificate) = (self.nodes.api.clone(), named.clone());
             let load = || async move {
                 match certificate {
                     CertificateRef::Id(id) => api.find(Op::CertificateGet, &id, priority).await,
@@ -131,7 +131,7 @@ impl Calls {
             };
             let found = self
                 .certificates
-                .get(named.clone(), freshness, read.priority, load)
+                .get(named.clone(), freshness, priority, load)
                 .await?;
             if found.is_some() {
                 return Ok((*found).clone());
@@ -153,11 +153,22 @@ impl Calls {
         {
             return Ok((id.clone(), false));
         }
-        let annotated = self.certificate(named, read).await?;
+        let age = match read.freshness {
+            Freshness::AtMost(age) => age.min(CERTIFICATE_AGE),
+            // A background resync reads many load balancers, and certificates rarely change.
+            Freshness::After(_) => CERTIFICATE_AGE,
+        };
+        let (cached, priority) = (Freshness::AtMost(age), read.priority);
+        let mut annotated = self.certificate(named, cached, priority).await?;
+        // The cached certificate may be the one before a renewal.
+        let differs = |found: &Certificate| current.is_some_and(|current| current != found.id);
+        if matches!(named, CertificateRef::Name(_)) && annotated.as_ref().is_some_and(differs) {
+            annotated = self.certificate(named, Freshness::now(), priority).await?;
+        }
         // A name refers to the present certificate. An ID may be that of a certificate that was renewed.
         if let (CertificateRef::Id(_), Some(current)) = (named, current) {
             let current = CertificateRef::Id(current.to_owned());
-            let current = self.certificate(&current, read).await?;
+            let current = self.certificate(&current, cached, priority).await?;
             let is_successor = |current: &Certificate| {
                 let same_name = annotated.as_ref().is_none_or(|found| found.name == current.name);
                 current.kind == "lets_encrypt" && same_name
