@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `NodePort` | its node ports, to all addresses |
 //! | `LoadBalancer`, external `REGIONAL_NETWORK` | its ports, to its source ranges; the port of health checks, to its load balancer |
+//! | `LoadBalancer` with a class | nothing: another controller serves it |
 //! | another `LoadBalancer` | nothing: its traffic comes through the VPC |
 //! | `firewall-managed: "false"` | nothing |
 
