@@ -138,6 +138,24 @@ fn the_program_accepts_the_arguments_without_a_warning() {
 }
 
 #[test]
+fn a_value_of_a_flag_may_be_an_item_of_its_own() {
+    let render = |args: &str| {
+        let args = format!("args={{{args}}}");
+        let rendered = template(&offline(), &["--set=cloud=aws", "--set-string", &args]).unwrap();
+        let mut objects = json!(parse(&rendered).unwrap());
+        let words = objects.as_array_mut().unwrap().iter_mut();
+        let mut words =
+            words.filter_map(|object| object.pointer_mut("/spec/template/spec/containers/0/args"));
+        (words.next().unwrap().take(), objects)
+    };
+    let args = "--bind-address=0.0.0.0,--secure-port=10300,--leader-elect-resource-name=lease";
+    let (joined, expected) = render(args);
+    let (apart, objects) = render(&args.replace('=', ","));
+    assert_ne!(apart, joined);
+    assert_eq!(objects, expected);
+}
+
+#[test]
 fn wrong_values_are_refused_by_name() {
     let helm = offline();
     for (values, expected) in [

@@ -44,16 +44,20 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The value of a flag, "true" if it has none: (list args name). */}}
+{{/* The value of a flag, which may be an item of its own, "true" if it has none: (list args name). */}}
 {{- define "ccm.flag" -}}
 {{- $flag := printf "--%s" (index . 1) -}}
 {{- $value := "" -}}
+{{- $previous := "" -}}
 {{- range index . 0 -}}
   {{- if eq . $flag -}}
     {{- $value = "true" -}}
   {{- else if hasPrefix (printf "%s=" $flag) . -}}
     {{- $value = trimPrefix (printf "%s=" $flag) . -}}
+  {{- else if and (eq $previous $flag) (not (hasPrefix "-" .)) -}}
+    {{- $value = . -}}
   {{- end -}}
+  {{- $previous = . -}}
 {{- end -}}
 {{- $value -}}
 {{- end -}}
