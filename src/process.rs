@@ -14,7 +14,7 @@ mod subcommands;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use ccm_core::{
     BuildContext, Environment,
     client::{ClientMetrics, Fence, Fences},
@@ -372,10 +372,8 @@ fn ended_well(part: &'static str, ended: Result<anyhow::Result<()>, JoinError>) 
 
 /// The end of the controllers: expected if the token was cancelled.
 fn ended_by(token: &CancellationToken) -> anyhow::Result<()> {
-    token
-        .is_cancelled()
-        .then_some(())
-        .context("the controllers ended unexpectedly")
+    ensure!(token.is_cancelled(), "the controllers ended unexpectedly");
+    Ok(())
 }
 
 /// The first signal requests an orderly end, the second one ends the process at once.

@@ -165,8 +165,7 @@ impl Watch {
         let source = &shared.source;
         let has_changed = self.files.has_changed();
         let is_due = self.due.is_some_and(|due| due <= Instant::now());
-        let asks_again = is_due || (is_rejected && self.from_plugin);
-        if !has_changed && !asks_again {
+        if !(has_changed || is_due || (is_rejected && self.from_plugin)) {
             if is_rejected {
                 self.report_rejection(source);
             }

@@ -6,6 +6,7 @@ use super::*;
 use crate::election::Election;
 
 struct Scene {
+    signals: CancellationToken,
     shutdown: CancellationToken,
     stop_server: CancellationToken,
     fence: Fence,
@@ -13,8 +14,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        let signals = CancellationToken::new();
         Self {
-            shutdown: CancellationToken::new(),
+            shutdown: signals.child_token(),
+            signals,
             stop_server: CancellationToken::new(),
             fence: Fence::default(),
         }
@@ -26,6 +29,7 @@ impl Scene {
             work,
             elections: Elections(vec![main]),
             server: tokio::spawn(until(self.stop_server.clone())),
+            signals: self.signals.clone(),
             shutdown: self.shutdown.clone(),
             shutdown_check: Checks::default().register("shutdown", Kind::Ready),
             drain: Duration::from_secs(drain),
@@ -49,19 +53,28 @@ async fn work_in_progress_ends_before_the_server_does() {
         );
         Ok(())
     });
-    scene.shutdown.cancel();
+    scene.signals.cancel();
     scene.supervise(work, 20).await.unwrap();
     assert!(scene.stop_server.is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_end_is_cut_off() {
-    let scene = Scene::new();
-    let work = tokio::spawn(std::future::pending());
-    let began = tokio::time::Instant::now();
-    scene.shutdown.cancel();
-    scene.supervise(work, 20).await.unwrap();
-    assert_eq!(began.elapsed().as_secs(), 20);
+    for by_signal in [true, false] {
+        let scene = Scene::new();
+        let work = tokio::spawn(std::future::pending());
+        let began = tokio::time::Instant::now();
+        // Otherwise a controller has failed.
+        let cause = if by_signal {
+            &scene.signals
+        } else {
+            &scene.shutdown
+        };
+        cause.cancel();
+        let outcome = scene.supervise(work, 20).await;
+        assert_eq!(outcome.is_ok(), by_signal, "{outcome:?}");
+        assert_eq!(began.elapsed().as_secs(), 20);
+    }
 }
 
 #[tokio::test]
