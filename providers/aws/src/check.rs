@@ -92,9 +92,12 @@ impl Inspector {
     async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
         let config = &self.loaded.value;
         let api = Api::connect(config.connection.clone(), &config.quotas, &self.context).await?;
-        // The provider also works if STS cannot be reached.
-        if let Ok(arn) = api.at(Priority::User).caller().await {
-            report.pass("STS", format!("the credentials are those of {arn}"));
+        match api.at(Priority::User).caller().await {
+            Ok(arn) => report.pass("STS", format!("the credentials are those of {arn}")),
+            // The first error has the reason.
+            Err(error) if error.kind() == ErrorKind::Unauthenticated => return Err(error),
+            // The provider also works if STS cannot be reached.
+            Err(_) => {}
         }
         let site = Site::find(&api, config, &self.context.flags).await?;
         Ok((api, site))

@@ -172,7 +172,8 @@ impl InstanceSource for Source {
                 let text = format!("instance {id} is missing from the response");
                 Error::new(ErrorKind::Unexpected, text)
             };
-            let answer = found.remove(*id).ok_or_else(unanswered)??;
+            // Two nodes may have the same ID.
+            let answer = found.get(*id).cloned().ok_or_else(unanswered)??;
             // EC2 shows a terminated instance for about an hour.
             Ok(answer.filter(|instance| instance.state != "terminated"))
         });

@@ -1,13 +1,13 @@
 //! The writes of load balancers and security groups: one request for each change of an object. IDs come from the
 //! observed state.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use aws_sdk_ec2::types::{ResourceType, TagSpecification};
 use aws_sdk_elasticloadbalancing::types as classic;
 use aws_sdk_elasticloadbalancingv2::types as v2;
 use ccm_core::{
-    Error, ErrorKind, Result, async_trait,
+    Error, ErrorKind, Result, Retry, async_trait,
     error::accept,
     plan::objects::{Attributes, ObjectCalls, Reply, unsupported},
 };
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     cluster::{LEGACY, has_any_cluster},
+    error::code,
     load_balancer::{
         classic::SSL_POLICY_PREFIX,
         kinds::{
@@ -235,6 +236,13 @@ impl ObjectCalls<Kind> for Sender<'_> {
             (TAGS, _) => done!(client, LoadBalancerTagsAdd, .resource_arns(id).set_tags(tags(entries))),
             _ => Err(unsupported(object, set)),
         }
+        .map_err(|error| {
+            if is_missing(object, &error) {
+                not_yet(error)
+            } else {
+                error
+            }
+        })
         .map(|()| Reply::default())
     }
 
@@ -257,6 +265,26 @@ impl ObjectCalls<Kind> for Sender<'_> {
             _ => Err(unsupported(object, set)),
         }
     }
+}
+
+/// Whether AWS does not find the object itself, not one of its entries.
+fn is_missing(object: &Object, error: &Error) -> bool {
+    let is_group = || error.message().contains(&object.id);
+    match code(error) {
+        Some("InvalidGroup.NotFound") => is_group(),
+        Some(code) => ["TargetGroupNotFound", "LoadBalancerNotFound", "ListenerNotFound"].contains(&code),
+        None => false,
+    }
+}
+
+/// AWS may find a new object only seconds later. The part waits and is read again; another client may have deleted the object.
+fn not_yet(error: Error) -> Error {
+    let busy = Error::new(
+        ErrorKind::Conflict,
+        "AWS does not find the object, which may be new",
+    );
+    busy.with_retry(Retry::Fixed(Duration::from_secs(2)))
+        .with_source(error)
 }
 
 impl Sender<'_> {

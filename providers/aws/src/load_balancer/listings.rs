@@ -10,9 +10,10 @@ use std::{
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
     client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
+    error::accept,
     load_balancer::{ClusterView, ReadOptions},
 };
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::{join_all, try_join};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
@@ -110,6 +111,11 @@ async fn list(client: Client, site: Arc<Site>) -> Result<Vec<Object>> {
     objects.retain(|group| site.cluster.has(&tag_map(group)));
     objects.extend([targets, network, classic].into_iter().flatten());
     Ok(objects)
+}
+
+/// Whether the object was deleted since it was listed.
+fn is_gone(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound
 }
 
 /// Reads tags by ID, a result for each. AWS refuses the whole call if one object does not exist.
@@ -216,13 +222,23 @@ impl Listings {
     }
 
     /// Reads tags by ID, if that is allowed. Cached tags may be old unless fresh ones are required.
+    ///
+    /// # Errors
+    /// `NotFound` if an object was deleted since it was listed, and nothing else failed. The tags of the others are cached.
     pub(super) async fn read_tags(&self, ids: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
         let is_due = |id: &String| fresh || !self.state.lock().tags.contains_key(id);
         let ids: Vec<_> = ids.into_iter().filter(is_due).collect();
-        let reads = ids.iter().map(|id| self.tag_reads.submit((id.clone(), priority)));
-        let tags = self.optional("DescribeTags", try_join_all(reads)).await?;
-        self.state.lock().tags.extend(ids.into_iter().zip(tags));
-        Ok(())
+        let reads = ids.into_iter().map(async |id| {
+            let tags = self.tag_reads.submit((id.clone(), priority)).await?;
+            self.state.lock().tags.insert(id, tags);
+            Ok(())
+        });
+        let read = async {
+            let failed = join_all(reads).await.into_iter().filter_map(Result::err);
+            let (gone, failed): (Vec<_>, Vec<_>) = failed.partition(is_gone);
+            failed.into_iter().chain(gone).next().map_or(Ok(()), Err)
+        };
+        self.optional("DescribeTags", read).await
     }
 
     /// An object with its tags and, if there is one, its other owner.
@@ -253,13 +269,18 @@ impl Listings {
         let is_unused = |group: &&Object| group.key.starts_with("k8s-") && listings.is_unused(group);
         let unused: Vec<_> = listings.all(Kind::TargetGroup).filter(is_unused).collect();
         let ids = balancers.iter().chain(&unused).map(|object| object.id.clone());
-        self.read_tags(ids.collect(), false, read.priority).await?;
+        let tags = self.read_tags(ids.collect(), false, read.priority).await;
+        let knows_all = !tags.as_ref().is_err_and(is_gone);
+        accept(tags, ErrorKind::NotFound, ())?;
+        let exists = |object: &&Object| knows_all || self.state.lock().tags.contains_key(&object.id);
         let is_ours = |group: &Object| {
             let tags = tag_map(group);
             tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
         };
-        let balancers = balancers.into_iter().map(|object| self.tagged(object));
-        let unused = unused.into_iter().map(|group| self.tagged(group)).filter(is_ours);
+        let balancers = balancers.into_iter().filter(exists);
+        let balancers = balancers.map(|object| self.tagged(object));
+        let unused = unused.into_iter().filter(exists);
+        let unused = unused.map(|group| self.tagged(group)).filter(is_ours);
         let directory = Directory::new(balancers, listings.all(Kind::Group), unused.collect());
         let directory = Arc::new(directory);
         self.state.lock().directory = Some((listings, Arc::clone(&directory)));

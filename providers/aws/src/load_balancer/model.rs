@@ -70,14 +70,15 @@ impl Model {
         let mut spec = Spec::read(service, &self.settings, flavor);
         let subnets = inputs.subnets.get(&service.id).cloned().unwrap_or_default();
         let existing = inputs.directory.balancers.get(&names::balancer(&service.id));
-        let has_v6 = existing.map_or_else(
-            || subnets.iter().all(Subnet::has_v6),
-            |balancer| balancer.text("ip_address_type") == "dualstack",
-        );
+        let prefers = spec::prefers_dual_stack(service);
+        let has_v6 = match existing {
+            Some(balancer) => balancer.text("ip_address_type") == "dualstack",
+            None => !prefers || subnets.iter().all(Subnet::has_v6),
+        };
         if spec.dual_stack && !has_v6 {
             // Upstream's security group has no rules for IPv6.
             spec.ranges.retain(|range| range != "::/0");
-            if spec::prefers_dual_stack(service) {
+            if prefers {
                 spec.balancer.remove("ip_address_type");
             }
         }

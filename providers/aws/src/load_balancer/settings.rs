@@ -46,6 +46,7 @@ impl Flavor {
         match service.annotation(a::TYPE) {
             Some("external" | "nlb-ip") => Self::Elsewhere,
             Some("nlb") => Self::Network,
+            // As upstream; [`Spec::read`](super::spec::Spec::read) warns of it.
             _ => settings.default_type,
         }
     }

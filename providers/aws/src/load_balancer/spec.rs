@@ -95,6 +95,8 @@ impl Spec {
             Flavor::Classic => spec.read_classic(service, settings, &mut reader),
             Flavor::Network | Flavor::Elsewhere => spec.read_network(service, settings, &mut reader),
         }
+        let is_known = |kind: &str| ["", "nlb", "external", "nlb-ip"].contains(&kind).then_some(());
+        reader.parsed(a::TYPE, (), "DefaultLoadBalancerType", is_known);
         (spec.ignored, spec.invalid) = reader.finish();
         spec
     }
@@ -634,6 +636,7 @@ mod tests {
             assert_eq!(Spec::read(&service(&empty), &SETTINGS, flavor).invalid, []);
         }
         let unknown = [
+            (a::TYPE, "nl"),
             (a::TARGET_TYPE, "ip"),
             (a::IP_ADDRESS_TYPE, "ipv6"),
             (a::ALPN_POLICY, "h3"),

@@ -88,6 +88,41 @@ async fn throttling_does_not_change_the_result() {
 }
 
 #[tokio::test]
+async fn a_load_balancer_that_another_cluster_deletes_meanwhile_stops_nothing() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let body = json!({"Name": "aothers", "Type": "network", "Subnets": [stage.aws.id("PUBLIC_A")]});
+    stage.call("v2", "create_load_balancer", body).await;
+    let refused = aws_refusal(
+        false,
+        "LoadBalancerNotFound",
+        "One or more load balancers not found",
+    );
+    reply(&stage, "DescribeTags", "aothers", 400, &refused);
+    stage.restart().await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    assert!(!stage.service("web").ingress.is_empty());
+}
+
+#[tokio::test]
+async fn an_object_that_aws_does_not_find_yet_is_not_a_refusal_of_its_entries() {
+    let mut stage = Stage::new(NLB, 2).await;
+    let refused = aws_refusal(
+        false,
+        "TargetGroupNotFound",
+        "One or more target groups not found",
+    );
+    let is_registration = |request: &Request| request.name == "RegisterTargets";
+    let mut once = Rule::when(is_registration, answer(400, refused));
+    once.count = Some(1);
+    stage.aws.proxy.add(once);
+    stage.add("web", &[80], &[]);
+    let writes = stage.settle_well().await;
+    let registrations = writes.iter().filter(|name| *name == "RegisterTargets");
+    assert_eq!(registrations.count(), 2, "{writes:?}");
+}
+
+#[tokio::test]
 async fn a_service_is_refused_until_a_subnet_qualifies() {
     let mut stage = Stage::new(NLB, 1).await;
     let subnets = format!("{},nowhere", stage.aws.id("PUBLIC_A"));
