@@ -232,6 +232,10 @@ impl<C: Clients> Calls<C> {
                 continue;
             };
             let mut object = Kind::Pool.below(key, name, &pool.id, &**pool);
+            if observe::is_broken(&object) {
+                // Octavia refuses changes below it, but an update of the pool itself repairs it.
+                object.attributes.remove("lb_algorithm");
+            }
             object.sets.insert(set, members);
             objects.all.push(object);
             let monitor = Some(&pool.healthmonitor_id).filter(|id| !id.is_empty());

@@ -148,10 +148,8 @@ struct Finder<'a> {
 /// The subnet of the virtual address from the member's other parts; empty if they have none.
 fn vip_subnet_of(member: &PartMember) -> String {
     let mut subnets = member.facts.iter().map(|(_, facts)| &facts.vip_subnet);
-    subnets
-        .find(|subnet| !subnet.is_empty())
-        .cloned()
-        .unwrap_or_default()
+    let found = subnets.find(|subnet| !subnet.is_empty());
+    found.cloned().unwrap_or_default()
 }
 
 fn invalid(text: impl Into<String>) -> Error {

@@ -89,7 +89,8 @@ impl Capabilities {
     pub(crate) fn of(version: Version, provider: &str) -> Self {
         let ovn = provider == "ovn";
         let methods: &[_] = match provider {
-            _ if ovn => &["SOURCE_IP_PORT"],
+            // Older releases have only the first one.
+            _ if ovn => &["SOURCE_IP_PORT", "SOURCE_IP"],
             "amphora" | "amphorav2" | "octavia" => &["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP"],
             _ => &METHODS,
         };

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     member::Member,
-    responses::{FloatingIp, Listener, LoadBalancer},
+    responses::{FloatingIp, Listener, LoadBalancer, Provisioning},
 };
 
 /// The kinds of objects. Each kind needs those before it.
@@ -312,6 +312,10 @@ impl Entry for Member {
 
     fn is_as(&self, desired: &Self) -> bool {
         let (have, want) = (&self.host.name, &desired.host);
-        (*have == want.name || want.other_names.contains(have)) && self.monitor_port == desired.monitor_port
+        let is_named = *have == want.name || want.other_names.contains(have);
+        // What the cloud failed to change is sent again.
+        is_named
+            && self.monitor_port == desired.monitor_port
+            && self.provisioning_status != Provisioning::Error
     }
 }

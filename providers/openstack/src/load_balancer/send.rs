@@ -358,11 +358,8 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
         let known = by_identity(pool.set(SINGLE_MEMBERS));
         for member in members.iter().filter(|_| set == SINGLE_MEMBERS) {
             if let Some(have) = known.get(&member.identity()) {
-                let member_id = self.member_id(&pool.id, have).await?;
-                let pool = (balancer, &*pool.id);
-                writes
-                    .update_member(pool, &member_id, member.monitor_port)
-                    .await?;
+                let (of, id) = ((balancer, &*pool.id), self.member_id(&pool.id, have).await?);
+                writes.update_member(of, &id, member.monitor_port).await?;
                 continue;
             }
             let mut member = member.clone();

@@ -316,17 +316,13 @@ fn refuse_unsupported(
             (tls, annotations::TLS_CONTAINER_REF),
         ] {
             if is_requested {
-                read.refuse(
-                    key,
-                    "not supported by Octavia's provider ovn, which only forwards packets",
-                );
+                let problem = "not supported by Octavia's provider ovn, which only forwards packets";
+                read.refuse(key, problem);
             }
         }
     } else if proxy == Proxy::V2 && !can.has(Feature::ProxyV2) {
-        read.refuse(
-            annotations::PROXY_PROTOCOL,
-            "v2 needs version 2.22 of Octavia's API; v1 does not",
-        );
+        let problem = "v2 needs version 2.22 of Octavia's API; v1 does not";
+        read.refuse(annotations::PROXY_PROTOCOL, problem);
     }
     let has = |protocol| service.ports.iter().any(|port| port.protocol == protocol);
     if has(Protocol::Sctp) && !can.has(Feature::Sctp) {
@@ -335,14 +331,14 @@ fn refuse_unsupported(
             message: "SCTP needs version 2.23 of Octavia's API".to_owned(),
         });
     }
-    if proxy != Proxy::Off && has(Protocol::Udp) {
-        read.refuse(annotations::PROXY_PROTOCOL, "not for UDP");
+    let only_tcp = !has(Protocol::Udp) && !has(Protocol::Sctp);
+    if proxy != Proxy::Off && !only_tcp {
+        read.refuse(annotations::PROXY_PROTOCOL, "only for TCP");
     }
-    if (forwarded_for || tls) && (has(Protocol::Udp) || has(Protocol::Sctp)) {
-        let key = if tls {
-            annotations::TLS_CONTAINER_REF
-        } else {
-            annotations::X_FORWARDED_FOR
+    if (forwarded_for || tls) && !only_tcp {
+        let key = match tls {
+            true => annotations::TLS_CONTAINER_REF,
+            false => annotations::X_FORWARDED_FOR,
         };
         read.refuse(key, "only for TCP");
     }

@@ -39,6 +39,30 @@ async fn one_of_ours_that_was_never_active_is_recreated() {
     assert_ne!(stage.address("web"), "");
 }
 
+#[tokio::test]
+async fn pools_and_members_in_error_are_repaired() {
+    for config in ["", "provider-requires-serial-api-calls = true"] {
+        let mut stage = Stage::new(2, config).await;
+        stage.services.push(service("web", &[80]));
+        stage.settle().await;
+        // Octavia refuses changes of its members, although the load balancer is ACTIVE.
+        let pool = stage.balancers().remove(0).pools.remove(0);
+        stage.sim.set_provisioning_status(&pool.id, "ERROR").unwrap();
+        stage.join();
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0], "{config}");
+        assert_eq!(stage.balancers()[0].members.len(), 3, "{config}");
+        let member = stage.balancers().remove(0).members.remove(0);
+        stage.sim.set_provisioning_status(&member.id, "ERROR").unwrap();
+        stage.restart().await;
+        stage.settle().await;
+        let balancer = stage.balancers().remove(0);
+        let members = balancer.members.iter().map(|member| &member.provisioning_status);
+        let pools = balancer.pools.iter().map(|pool| &pool.provisioning_status);
+        assert!(members.chain(pools).all(|status| status == "ACTIVE"), "{config}");
+    }
+}
+
 /// The attributes of a new load balancer, and whether it has the cluster's tag.
 const CREATIONS: [(&str, bool); 4] = [
     ("", false),

@@ -19,6 +19,7 @@ use crate::load_balancer::{
     member::{Host, Member, by_identity},
     names,
     protocols::{HEALTHZ, HealthCheck},
+    responses::Provisioning,
     tags::{self, ServiceTags},
 };
 
@@ -354,7 +355,7 @@ fn keep_pool(
     want: &mut Object<Kind>,
 ) {
     set_tags(want, retagged(site, active, have, |tags| &tags.pool));
-    if !site.desired.can.methods.contains(&&*port.method) {
+    if !site.desired.can.methods.contains(&&*port.method) && have.attributes.contains_key("lb_algorithm") {
         want.attributes.remove("lb_algorithm");
     }
     let persistence = have.attributes.get("session_persistence");
@@ -368,11 +369,13 @@ fn keep_pool(
         let known = by_identity(have.set(set));
         let members = members.iter().map(|want| {
             let same = known.get(&want.identity()).copied();
-            let is_kept = |have: &&Member| match site.desired.serial {
-                true => have.monitor_port == want.monitor_port,
+            let same = same.filter(|have| match site.desired.serial {
+                true => {
+                    have.monitor_port == want.monitor_port && have.provisioning_status != Provisioning::Error
+                }
                 false => have.is_as(want),
-            };
-            same.filter(is_kept).unwrap_or(want).clone()
+            });
+            same.unwrap_or(want).clone()
         });
         want.sets.insert(set, members.collect());
     }
