@@ -201,7 +201,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {
-        problems.push(error.report());
+        problems.extend(error.report().lines().map(str::to_owned));
     }
     let requests = shown.metrics.with(ApiRequests::register);
     let api_server = ApiServer::load(&config.api_server, &config.version, &requests).await;

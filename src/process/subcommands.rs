@@ -31,7 +31,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
     let context = prepare_read_only(config, &fence);
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {
-        problems.push(error.report());
+        problems.extend(error.report().lines().map(str::to_owned));
     }
     let loaded = ApiServer::load(&config.api_server, &config.version, &ApiRequests::default()).await;
     let loaded = loaded.map_err(|problem| problems.push(problem)).ok();

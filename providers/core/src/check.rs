@@ -131,16 +131,16 @@ impl Finding {
     }
 }
 
-/// The errors of a config that could not be read.
+/// The errors and warnings of a config that could not be read.
 impl From<LoadError> for Vec<Finding> {
     fn from(error: LoadError) -> Self {
         match error {
             LoadError::File(error) => vec![Finding::of_error("--cloud-config", &error)],
             LoadError::Content(errors) => {
-                let problems = errors.problems().iter();
-                problems
-                    .map(|problem| Finding::of_problem(Severity::Error, problem))
-                    .collect()
+                let (warnings, problems) = (errors.warnings().iter(), errors.problems().iter());
+                let problems = problems.map(|problem| Finding::of_problem(Severity::Error, problem));
+                let warnings = warnings.map(|problem| Finding::of_problem(Severity::Warning, problem));
+                problems.chain(warnings).collect()
             }
         }
     }

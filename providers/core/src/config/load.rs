@@ -140,8 +140,12 @@ fn finish_load<T, S>(
 /// # Errors
 /// The config could not be read.
 pub fn validate<S>(loaded: Result<Parsed<S>, LoadError>) -> Result<()> {
-    log_warnings(&loaded?.warnings, &[]);
-    Ok(())
+    match &loaded {
+        Ok(parsed) => log_warnings(&parsed.warnings, &[]),
+        Err(LoadError::Content(errors)) => log_warnings(errors.warnings(), &[]),
+        Err(LoadError::File(_)) => {}
+    }
+    Ok(loaded.map(drop)?)
 }
 
 /// Logs the warnings of a config that are not in `known`.

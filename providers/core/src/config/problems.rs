@@ -300,7 +300,7 @@ impl Problems {
     /// Returns the warnings, in the order of the file.
     ///
     /// # Errors
-    /// All errors, in the order of the file.
+    /// All errors and warnings, in the order of the file.
     pub fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
         self.errors
             .sort_by_key(|problem| (problem.position.is_none(), problem.position));
@@ -309,7 +309,10 @@ impl Problems {
         if self.errors.is_empty() {
             Ok(self.warnings)
         } else {
-            Err(ConfigErrors(self.errors))
+            Err(ConfigErrors {
+                errors: self.errors,
+                warnings: self.warnings,
+            })
         }
     }
 
@@ -381,25 +384,34 @@ impl Problems {
 
 /// All errors of a config, in the order of the file. `Display` is one line for each. Never empty.
 #[derive(Clone, Debug)]
-pub struct ConfigErrors(Vec<Problem>);
+pub struct ConfigErrors {
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
 
 impl ConfigErrors {
-    /// The problems.
+    /// The errors.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
-        &self.0
+        &self.errors
+    }
+
+    /// The warnings beside them. A misspelled key may be the reason for a missing one.
+    #[must_use]
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
     }
 }
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, problem) in self.0.iter().take(MAX_SHOWN).enumerate() {
+        for (number, problem) in self.errors.iter().take(MAX_SHOWN).enumerate() {
             if number > 0 {
                 f.write_str("\n")?;
             }
             problem.fmt(f)?;
         }
-        let more = self.0.len().saturating_sub(MAX_SHOWN);
+        let more = self.errors.len().saturating_sub(MAX_SHOWN);
         if more > 0 {
             write!(f, "\nand {more} more")?;
         }
