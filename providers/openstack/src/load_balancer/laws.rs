@@ -365,6 +365,12 @@ impl Lawful for Model {
             let cluster = Owner::Cluster.foreign_if(is_others || !is_created(balancer));
             let is_edited = |object: &Object<Kind>| texts(object, "tags").any(|tag| tag == EDITED);
             for object in &tree.all {
+                let mut object = object.clone();
+                if texts(&object, "allowed_cidrs").next().is_none() {
+                    // Octavia's other form of all clients, which the model leaves unchanged.
+                    set(&mut object, "allowed_cidrs", ["0.0.0.0/0"].map(str::to_owned));
+                }
+                let object = &object;
                 let listener = tree.get(Kind::Listener, &object.key);
                 let may_stay = is_edited(balancer) || listener.is_some_and(is_edited);
                 let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
