@@ -110,10 +110,13 @@ impl Finding {
     /// The warnings of a config that could be read: the usual [`Checker::config`].
     #[must_use]
     pub fn of_warnings<T>(parsed: &Parsed<T>) -> Vec<Self> {
-        let warnings = parsed.warnings.iter();
-        warnings
-            .map(|problem| Self::of_problem(Severity::Warning, problem))
-            .collect()
+        Self::of_problems(Severity::Warning, &parsed.warnings).collect()
+    }
+
+    fn of_problems(severity: Severity, problems: &[Problem]) -> impl Iterator<Item = Self> {
+        problems
+            .iter()
+            .map(move |problem| Self::of_problem(severity, problem))
     }
 
     /// Adds the place to fix.
@@ -137,9 +140,8 @@ impl From<LoadError> for Vec<Finding> {
         match error {
             LoadError::File(error) => vec![Finding::of_error("--cloud-config", &error)],
             LoadError::Content(errors) => {
-                let (warnings, problems) = (errors.warnings().iter(), errors.problems().iter());
-                let problems = problems.map(|problem| Finding::of_problem(Severity::Error, problem));
-                let warnings = warnings.map(|problem| Finding::of_problem(Severity::Warning, problem));
+                let problems = Finding::of_problems(Severity::Error, errors.problems());
+                let warnings = Finding::of_problems(Severity::Warning, errors.warnings());
                 problems.chain(warnings).collect()
             }
         }

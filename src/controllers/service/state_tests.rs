@@ -795,6 +795,17 @@ fn work_is_announced_to_those_for_whom_it_is() {
     assert_eq!(texts(leaving), ["b DeletingLoadBalancer"]);
 }
 
+/// A comparison with the cloud begins to repair the part of `a`.
+fn repair(fixture: &mut Fixture) -> PartTask {
+    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.discover();
+    let task = fixture.take("lb/a").unwrap();
+    fixture
+        .state
+        .part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
+    task
+}
+
 #[test]
 fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
     let mut fixture = Fixture::new();
@@ -806,12 +817,7 @@ fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
     };
     let failed = PartState::Failed(Error::new(ErrorKind::Unavailable, "down"));
     for (state, expected) in [(parked, &[][..]), (failed, &["SyncLoadBalancerFailed"])] {
-        fixture.state.changed(Change::Drift, fixture.now);
-        fixture.discover();
-        let task = fixture.take("lb/a").unwrap();
-        fixture
-            .state
-            .part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
+        let task = repair(&mut fixture);
         // The last known state serves the Service.
         let unfinished = PartReport {
             state,
@@ -822,12 +828,7 @@ fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
         assert_eq!(reasons(&fixture.run("lb/a", &["a"])), ["EnsuredLoadBalancer"]);
     }
     // The pass that repairs it has not ended.
-    fixture.state.changed(Change::Drift, fixture.now);
-    fixture.discover();
-    let task = fixture.take("lb/a").unwrap();
-    fixture
-        .state
-        .part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
+    let task = repair(&mut fixture);
     assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
     let (outputs, _) = fixture.conclude(&task, &done("lb/a", &["a"]));
     assert_eq!(reasons(&outputs), ["EnsuredLoadBalancer"]);

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     member::Member,
-    responses::{FloatingIp, Listener, LoadBalancer, Provisioning},
+    responses::{FloatingIp, Listener, LoadBalancer},
 };
 
 /// The kinds of objects. Each kind needs those before it.
@@ -313,9 +313,6 @@ impl Entry for Member {
     fn is_as(&self, desired: &Self) -> bool {
         let (have, want) = (&self.host.name, &desired.host);
         let is_named = *have == want.name || want.other_names.contains(have);
-        // What the cloud failed to change is sent again.
-        is_named
-            && self.monitor_port == desired.monitor_port
-            && self.provisioning_status != Provisioning::Error
+        is_named && self.is_checked_as(desired)
     }
 }

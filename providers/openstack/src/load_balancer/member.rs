@@ -71,6 +71,11 @@ impl Member {
         (&self.host.address, self.protocol_port)
     }
 
+    /// Whether its health check is the desired one, and its last change has not failed: that is sent again.
+    pub(crate) fn is_checked_as(&self, desired: &Self) -> bool {
+        self.monitor_port == desired.monitor_port && self.provisioning_status != Provisioning::Error
+    }
+
     /// The member as Octavia stores it after it was sent, without its ID.
     pub(crate) fn expected(&self) -> Self {
         let mut host = Arc::clone(&self.host);

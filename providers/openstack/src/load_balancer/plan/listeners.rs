@@ -19,7 +19,6 @@ use crate::load_balancer::{
     member::{Host, Member, by_identity},
     names,
     protocols::{HEALTHZ, HealthCheck},
-    responses::Provisioning,
     tags::{self, ServiceTags},
 };
 
@@ -370,9 +369,7 @@ fn keep_pool(
         let members = members.iter().map(|want| {
             let same = known.get(&want.identity()).copied();
             let same = same.filter(|have| match site.desired.serial {
-                true => {
-                    have.monitor_port == want.monitor_port && have.provisioning_status != Provisioning::Error
-                }
+                true => have.is_checked_as(want),
                 false => have.is_as(want),
             });
             same.unwrap_or(want).clone()
