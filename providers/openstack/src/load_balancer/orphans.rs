@@ -52,7 +52,9 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         let of_services = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
         let missing: Vec<&String> = of_services.clone().filter(|tag| !tags.contains(tag)).collect();
         let ownership = ownership_tag.ownership(entry.tags.iter().map(String::as_str));
-        let is_used = missing.len() < of_services.count() || named.contains(&**id);
+        // A Service that leaves still decides about the load balancer with its name, and about the floating IP of it.
+        let is_used =
+            missing.len() < of_services.count() || named.contains(&**id) || tags.contains(&entry.name);
         if is_used && ownership.allows_changes() {
             let ours = missing
                 .iter()
@@ -156,6 +158,7 @@ mod tests {
                 ),
                 ("8 without our tag", entry(gone, &[gone])),
                 ("9 another cluster's", entry(gone, &[&other, gone])),
+                ("left by its own Service", entry(web, &[&own_tag, gone])),
             ]
             .map(|(id, entry)| (id.to_owned(), entry)),
             [group("web", "c"), group("gone", "c"), group("gone2", "d")],
@@ -204,6 +207,10 @@ mod tests {
             ("load balancer kube_service_b_shop_gone (6 former name)", false),
             (
                 "load balancer kube_service_c_shop_gone (7 also another cluster's)",
+                false,
+            ),
+            (
+                "listeners tagged kube_service_c_shop_gone on load balancer kube_service_c_shop_web (left by its own Service)",
                 false,
             ),
             ("security group lb-sg-1-shop-gone", false),
