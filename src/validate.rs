@@ -217,15 +217,12 @@ pub(crate) async fn check(provider: &Provider, context: BuildContext, sources: &
             finding,
         });
         report.findings.extend(found);
+        let services = reading.services.iter();
         match &checker {
-            Some(checker) => {
-                for manifest in &reading.services {
-                    report.check(&**checker, manifest);
-                }
-            }
+            Some(checker) => services.for_each(|manifest| report.check(&**checker, manifest)),
             None => {
                 let skipped = |manifest: &Manifest| manifest.skipped("only its form was checked".to_owned());
-                report.skipped.extend(reading.services.iter().map(skipped));
+                report.skipped.extend(services.map(skipped));
             }
         }
         // The problems of form and of content, in the order of the file.

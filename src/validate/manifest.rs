@@ -12,6 +12,7 @@ use ccm_core::{
     load_balancer::ServiceView,
 };
 use serde::Serialize;
+use serde_json::json;
 
 /// The content of one file.
 #[derive(Debug, Default)]
@@ -80,12 +81,8 @@ pub(super) fn read(file: &str, content: &[u8]) -> Reading {
     let text = match yaml::utf8(content) {
         Ok(text) => text,
         Err(error) => {
-            reader.wrong(
-                None,
-                error.position,
-                error.message,
-                error.hint.unwrap_or_default(),
-            );
+            let fix = error.hint.unwrap_or_default();
+            reader.wrong(None, error.position, error.message, fix);
             return reader.reading;
         }
     };
@@ -172,8 +169,15 @@ impl Reader<'_> {
         }
         self.duplicates(service, &node);
         self.annotations(service, &mut node);
-        let json = node.to_json();
-        match serde_json::from_value::<ServiceObject>(json.clone()) {
+        let mut json = node.to_json();
+        let wrong = wrong_fields(&node, &mut json);
+        // Without its ports, a Service would have problems that it does not have.
+        let is_readable = !wrong.iter().any(|(path, _)| *path == ["spec", "ports"]);
+        for (path, error) in &wrong {
+            self.invalid(service, &node, path, error);
+        }
+        match serde_json::from_value::<ServiceObject>(json) {
+            Ok(_) if !is_readable => {}
             Ok(mut object) => {
                 allocate_node_ports(Arc::make_mut(&mut object.view));
                 self.reading.services.push(Manifest {
@@ -183,14 +187,14 @@ impl Reader<'_> {
                     view: object.view,
                 });
             }
-            Err(error) => {
-                let path = culprit(&node, &json);
-                let (at, field) = (node.locate(&path), path.join("."));
-                let message = format!("not valid in a Service: {error}");
-                let fix = "see `kubectl explain service`";
-                self.add((service, &field), at, message, fix);
-            }
+            Err(error) => self.invalid(service, &node, &[], &error),
         }
+    }
+
+    fn invalid(&mut self, service: Option<&str>, node: &Node, path: &[&str], error: &serde_json::Error) {
+        let message = format!("not valid in a Service: {error}");
+        let fix = "see `kubectl explain service`";
+        self.add((service, &path.join(".")), node.locate(path), message, fix);
     }
 
     /// Reports duplicate keys: one of the two is ignored, and which one depends on the reader.
@@ -269,20 +273,21 @@ fn name(node: &Node) -> String {
     }
 }
 
-/// The path to the only field that is not valid: without it the object can be read. An empty path if there are several.
-fn culprit<'a>(node: &'a Node, json: &serde_json::Value) -> Vec<&'a str> {
+/// Removes the fields that are not valid, and returns their paths with the errors.
+fn wrong_fields<'a>(node: &'a Node, json: &mut serde_json::Value) -> Vec<([&'a str; 2], serde_json::Error)> {
+    let mut wrong = Vec::new();
     for part in ["metadata", "spec", "status"] {
-        let Some(Entry { key: part, node, .. }) = node.entry(part) else {
+        let fields = json.get_mut(part).and_then(serde_json::Value::as_object_mut);
+        let (Some(fields), Some(given)) = (fields, node.get(part)) else {
             continue;
         };
-        for Entry { key, .. } in node.entries() {
-            let mut without = json.clone();
-            let fields = without.get_mut(part).and_then(serde_json::Value::as_object_mut);
-            let removed = fields.and_then(|fields| fields.remove(key));
-            if removed.is_some() && serde_json::from_value::<ServiceObject>(without).is_ok() {
-                return vec![part, key];
+        for Entry { key, .. } in given.entries() {
+            let alone = json!({"metadata": {}, part: {key: fields.get(key)}});
+            if let Err(error) = serde_json::from_value::<ServiceObject>(alone) {
+                fields.remove(key);
+                wrong.push(([part, key], error));
             }
         }
     }
-    Vec::new()
+    wrong
 }

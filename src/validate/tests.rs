@@ -216,6 +216,7 @@ spec:
   ports:
   - port: 80
   loadBalancerSourceRanges: 10.0.0.0/8
+  externalTrafficPolicy: 7
 ";
     let found = wrong(text);
     let short: Vec<_> = found
@@ -234,17 +235,20 @@ spec:
             (8, "example.com/word", "the value is a boolean"),
             (11, "example.com/list", "the value is a list"),
             (18, "spec.loadBalancerSourceRanges", "not valid in a Service"),
+            (19, "spec.externalTrafficPolicy", "not valid in a Service"),
         ]
     );
-    // The text that was probably meant is checked, too.
-    let corrected = text.replace("10.0.0.0/8", "[10.0.0.0/8]");
-    let view = &read(&corrected).services[0].view;
+    // The text that was probably meant is checked, too, and so are the other fields.
+    let view = &read(text).services[0].view;
     assert_eq!(view.annotation("example.com/flag"), Some("true"));
     assert_eq!(view.annotation("example.com/empty"), Some(""));
     assert_eq!(view.annotation("example.com/version"), Some("1.2.3"));
     assert_eq!(view.annotation("example.com/tagged"), Some("5"));
     let fix = &read(text).findings[1].1.fix;
     assert_eq!(fix, "write it in quotes: \"true\"");
+    let without_ports = text.replace("- port: 80", "- port: eighty");
+    assert_eq!(read(&without_ports).services.len(), 0);
+    assert!(wrong(&without_ports).iter().any(|(line, ..)| *line == 16));
 }
 
 #[test]

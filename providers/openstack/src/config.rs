@@ -75,13 +75,17 @@ fn settle(
     problems: &mut Problems,
 ) -> Option<Config> {
     let mut given = Given::from_global(&conf.global);
+    let mut is_complete = true;
     if conf.global.use_clouds || !conf.global.cloud.is_empty() {
         match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env, files) {
             Ok(entry) => given = given.or(entry.into_given()),
-            Err((key, what)) => problems.error(("Global", key), what),
+            Err((key, what)) => {
+                problems.error(("Global", key), what);
+                is_complete = false;
+            }
         }
     }
-    let credentials = credentials::resolve(&given, problems);
+    let credentials = is_complete.then(|| credentials::resolve(&given, problems));
     let interface = match given.endpoint_type.as_deref() {
         None => Some(Interface::default()),
         Some(text) => {
@@ -113,7 +117,7 @@ fn settle(
     }
     let settings = Settings {
         connection: Connection {
-            credentials: credentials?,
+            credentials: credentials.flatten()?,
             tls,
             region: given.region.clone(),
             interface: interface?,

@@ -195,7 +195,8 @@ impl PendingRetries {
             _ => PASSING,
         };
         let retry = Retry {
-            due: Some(now + backoff.delay(failures)),
+            // Without jitter: changes that failed in one pass are retried in one pass, which reads the table once.
+            due: Some(now + backoff.exact_delay(failures)),
             failures,
             error: error.clone(),
         };
@@ -269,6 +270,18 @@ mod tests {
         assert!(retries.due().unwrap() > now + Duration::from_secs(1));
         retries.done(&Key::desired(&desired(1)));
         assert_eq!(retries.due(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_that_failed_together_are_retried_together() {
+        let now = Instant::now();
+        let mut retries = PendingRetries::default();
+        for i in 0..100 {
+            retries.failed(Key::desired(&desired(i)), &error(ErrorKind::Unavailable), now);
+        }
+        let all: Vec<usize> = (0..100).collect();
+        let batch = retries.select(&plan(&[], &all), retries.due().unwrap());
+        assert_eq!(batch.changes.create.len(), 100);
     }
 
     #[tokio::test(start_paused = true)]

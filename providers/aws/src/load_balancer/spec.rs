@@ -133,10 +133,8 @@ impl Spec {
                 }),
                 None => has(IpFamily::V6) && !(has(IpFamily::V4) && has_udp),
             };
-        let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
-            reader.refuse_field(invalid);
-            SourceRanges::all(None)
-        });
+        let (ranges, invalid) = SourceRanges::of(service);
+        reader.refuse_fields(invalid);
         let tags = reader.map(a::TAGS).into_iter().flatten();
         // Upstream does not trim them, and a listener must not change its protocol when this program takes over.
         let mut ssl_ports = reader.get(a::SSL_PORTS).unwrap_or_default().split(',');

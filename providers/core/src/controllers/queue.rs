@@ -41,15 +41,19 @@ impl Backoff {
         Self::millis(first * 1000, longest * 1000)
     }
 
-    /// Doubles with every failure. Random jitter subtracts up to a fifth, so that keys that failed together are not
-    /// retried together.
+    /// As [`Self::exact_delay`]. Random jitter subtracts up to a fifth, so that keys that failed together are not retried
+    /// together.
     pub fn delay(self, failures: u32) -> Duration {
+        self.exact_delay(failures)
+            .mul_f64(rand::rng().random_range(0.8..=1.0))
+    }
+
+    /// Doubles with every failure.
+    pub fn exact_delay(self, failures: u32) -> Duration {
         let doubled = self
             .first
             .saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
-        doubled
-            .min(self.longest)
-            .mul_f64(rand::rng().random_range(0.8..=1.0))
+        doubled.min(self.longest)
     }
 }
 

@@ -365,12 +365,13 @@ impl<'a> AnnotationReader<'a> {
     {
         self.strict(key, |text| match text.parse() {
             Ok(number) if allowed.contains(&number) => Ok(number),
-            Ok(number) => Err(format!(
-                "{number} is not between {} and {}",
+            // One that the type cannot hold is a number, too.
+            _ if text.parse::<i128>().is_ok() => Err(format!(
+                "{text} is not between {} and {}",
                 allowed.start(),
                 allowed.end()
             )),
-            Err(_) => Err(format!("{text:?} is not a whole number")),
+            _ => Err(format!("{text:?} is not a whole number")),
         })
     }
 
@@ -435,6 +436,11 @@ impl<'a> AnnotationReader<'a> {
     /// Refuses the Service because of a field.
     pub fn refuse_field(&mut self, invalid: InvalidField) {
         self.invalid.push(invalid);
+    }
+
+    /// Refuses the Service because of fields.
+    pub fn refuse_fields(&mut self, invalid: Vec<InvalidField>) {
+        self.invalid.extend(invalid);
     }
 
     /// Refuses the Service because of a field of its spec. `problem` does not name it.

@@ -21,49 +21,47 @@ impl SourceRanges {
     /// The networks that a Service specifies: in its field, else in the annotation, else all clients of its first IP family.
     /// Each network is reduced to its network address (`10.1.2.3/8` is `10.0.0.0/8`).
     ///
-    /// # Errors
-    /// An entry that is not a CIDR. [`SourceRanges::all`] may be used in its place, to find further problems.
-    pub fn of(service: &ServiceView) -> Result<Self, InvalidField> {
+    /// The second result are the entries that are not CIDRs; with them, the networks are all clients.
+    #[must_use]
+    pub fn of(service: &ServiceView) -> (Self, Vec<InvalidField>) {
         let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
         Self::read(service, text.split(',').map(str::trim))
     }
 
     /// As [`Self::of`], where commas and white space separate the items of the annotation, and empty items are skipped.
-    ///
-    /// # Errors
-    /// An entry that is not a CIDR.
-    pub fn separated(service: &ServiceView) -> Result<Self, InvalidField> {
+    #[must_use]
+    pub fn separated(service: &ServiceView) -> (Self, Vec<InvalidField>) {
         let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
         let items = text.split([',', ' ', '\t', '\r', '\n']);
         Self::read(service, items.filter(|item| !item.is_empty()))
     }
 
-    fn read<'a>(service: &ServiceView, items: impl Iterator<Item = &'a str>) -> Result<Self, InvalidField> {
-        let (mut ranges, invalid) = Self::of_spec(service);
-        if let Some(invalid) = invalid.into_iter().next() {
-            return Err(invalid);
-        }
-        if ranges.is_empty() {
+    fn read<'a>(service: &ServiceView, items: impl Iterator<Item = &'a str>) -> (Self, Vec<InvalidField>) {
+        let (mut ranges, mut invalid) = Self::of_spec(service);
+        if ranges.is_empty() && invalid.is_empty() {
             let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
-            if text.trim().is_empty() {
-                return Ok(Self::all(service.ip_families.first().copied()));
-            }
-            let invalid = |item: &str| InvalidField {
+            let refused = |item: &str| InvalidField {
                 field: Field::Annotation(Self::ANNOTATION.to_owned()),
                 message: format!(
                     "annotation {}: {item:?} is not a CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",
                     Self::ANNOTATION
                 ),
             };
-            for item in items {
-                ranges.insert(item.parse::<IpNet>().map_err(|_| invalid(item))?.trunc());
+            for item in items.filter(|_| !text.trim().is_empty()) {
+                match item.parse::<IpNet>() {
+                    Ok(range) => drop(ranges.insert(range.trunc())),
+                    Err(_) => invalid.push(refused(item)),
+                }
             }
             // Separators alone would allow no clients, which clouds read as all clients.
-            if ranges.is_empty() {
-                return Err(invalid(text));
+            if ranges.is_empty() && invalid.is_empty() && !text.trim().is_empty() {
+                invalid.push(refused(text));
             }
         }
-        Ok(Self { ranges, given: true })
+        if ranges.is_empty() || !invalid.is_empty() {
+            return (Self::all(service.ip_families.first().copied()), invalid);
+        }
+        (Self { ranges, given: true }, invalid)
     }
 
     /// The networks in the field alone, and the entries that are none.
@@ -112,14 +110,13 @@ impl SourceRanges {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn read(
         field: &[&str],
         annotation: Option<&str>,
         family: Option<IpFamily>,
-    ) -> Result<SourceRanges, InvalidField> {
+    ) -> (SourceRanges, Vec<InvalidField>) {
         let annotation = annotation.map(|value| (SourceRanges::ANNOTATION, value));
         SourceRanges::of(&ServiceView {
             source_ranges: Some(field.iter().map(|range| (*range).into()).collect()),
@@ -130,7 +127,7 @@ mod tests {
     }
 
     fn texts(field: &[&str], annotation: Option<&str>, family: Option<IpFamily>) -> Vec<String> {
-        read(field, annotation, family).unwrap().texts()
+        read(field, annotation, family).0.texts()
     }
 
     #[test]
@@ -161,32 +158,40 @@ mod tests {
 
     #[test]
     fn the_same_ranges_in_another_notation_are_the_same() {
-        let ranges = read(&["10.0.0.0/8", "fd00::/64"], None, None).unwrap();
+        let ranges = read(&["10.0.0.0/8", "fd00::/64"], None, None).0;
         assert!(ranges.same(["fd00:0:0::/64", "10.1.1.1/8"]));
         assert!(!ranges.same(["10.0.0.0/8"]) && !ranges.same(["10.0.0.0/8", "x"]) && !ranges.same([]));
     }
 
     #[test]
-    fn an_entry_that_is_not_a_cidr_is_refused_by_name() {
+    fn every_entry_that_is_not_a_cidr_is_refused_by_name() {
         for (field, annotation, named) in [
             (
-                &["10.0.0.1"][..],
+                &["10.0.0.1", "10.0.0.0/8", "x"][..],
                 None,
-                "spec.loadBalancerSourceRanges: \"10.0.0.1\"",
+                &[
+                    "loadBalancerSourceRanges: \"10.0.0.1\"",
+                    "loadBalancerSourceRanges: \"x\"",
+                ][..],
             ),
-            (&[], Some("10.0.0.0/8,,"), "load-balancer-source-ranges: \"\""),
+            (&[], Some("10.0.0.0/8,"), &["load-balancer-source-ranges: \"\""]),
             (
                 &[],
-                Some("10.0.0.0/40"),
-                "load-balancer-source-ranges: \"10.0.0.0/40\"",
+                Some("10.0.0.0/40,10.0.0.0/8,y"),
+                &[
+                    "load-balancer-source-ranges: \"10.0.0.0/40\"",
+                    "load-balancer-source-ranges: \"y\"",
+                ],
             ),
         ] {
-            let invalid = read(field, annotation, None).unwrap_err();
-            assert_eq!(
-                invalid.field == Field::Spec("loadBalancerSourceRanges"),
-                annotation.is_none()
-            );
-            assert!(invalid.message.contains(named), "{}", invalid.message);
+            let (ranges, invalid) = read(field, annotation, None);
+            assert!(!ranges.given, "{named:?}");
+            let is_named = |(invalid, named): (&InvalidField, &&str)| {
+                invalid.message.contains(named)
+                    && (invalid.field == Field::Spec("loadBalancerSourceRanges")) == annotation.is_none()
+            };
+            assert_eq!(invalid.len(), named.len(), "{invalid:?}");
+            assert!(invalid.iter().zip(named).all(is_named), "{invalid:?}");
         }
     }
 }

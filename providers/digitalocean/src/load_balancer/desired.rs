@@ -482,9 +482,7 @@ impl<'a> Reader<'a> {
         if !(ranges.is_empty() && invalid.is_empty()) {
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();
         }
-        for range in invalid {
-            self.reader.refuse_field(range);
-        }
+        self.reader.refuse_fields(invalid);
         json!({"allow": allow, "deny": deny})
     }
 }

@@ -495,6 +495,7 @@ fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
             "{text}"
         );
         assert!(!text.contains("hunter2"), "{text}");
+        assert!(!text.contains("auth-url"), "it may be in the file: {text}");
     }
 }
 

@@ -189,10 +189,8 @@ impl BalancerSpec {
             .find(|subnet| !subnet.is_empty())
             .cloned()
             .unwrap_or_default();
-        let ranges = SourceRanges::separated(service).unwrap_or_else(|invalid| {
-            read.refuse_field(invalid);
-            SourceRanges::all(family)
-        });
+        let (ranges, invalid) = SourceRanges::separated(service);
+        read.refuse_fields(invalid);
         let timeouts = [
             ("timeout_client_data", annotations::TIMEOUT_CLIENT_DATA, 50_000),
             (

@@ -85,8 +85,11 @@ impl Parser {
     fn file(&mut self) {
         while self.cursor.peek().is_some() {
             if let Err(error) = self.line() {
+                // What follows a byte-order mark is read, so that its keys are not reported for a missing header.
+                if error.position.column > 1 || !self.cursor.eat('\u{feff}') {
+                    self.cursor.skip_line();
+                }
                 self.errors.push(error);
-                self.cursor.skip_line();
             }
         }
     }

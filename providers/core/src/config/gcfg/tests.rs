@@ -51,8 +51,9 @@ fn value(text: &str) -> String {
 
 #[test]
 fn a_byte_order_mark_is_an_error() {
-    let (_, errors) = parse("\u{feff}[Global]\n");
+    let (document, errors) = parse("\u{feff}[Global]\nkey = 1\n");
     let text = errors[0].to_string();
+    assert_eq!((document.sections.len(), errors.len()), (1, 1), "{errors:?}");
     assert!(text.starts_with("1:1: illegal character U+FEFF; "), "{text}");
     assert!(text.contains("byte-order mark"), "{text}");
 }
