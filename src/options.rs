@@ -245,11 +245,7 @@ fn complete(
 ) -> Option<Config> {
     let version = global::version(reader);
     let name = reader.non_empty(flags::CLOUD_PROVIDER);
-    let provider = match name.as_deref().or(implied).unwrap_or_default() {
-        _ if providers.is_empty() => Err(providers::none_compiled_in()),
-        "" => Err("--cloud-provider cannot be empty".to_owned()),
-        name => providers::find(name, providers),
-    };
+    let provider = providers::find(name.as_deref().or(implied).unwrap_or_default(), providers);
     match &provider {
         Ok(chosen) => check_provided(chosen, &given, &mut values, providers, reader),
         Err(message) => reader.refuse(message),

@@ -113,6 +113,9 @@ pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a P
     }
     let names: Vec<_> = compiled_in.iter().map(|provider| provider.name).collect();
     let here = format!("compiled in: {}", names.join(", "));
+    if name.is_empty() {
+        return Err(format!("--cloud-provider cannot be empty ({here})"));
+    }
     if FEATURES.contains(&name) {
         return Err(format!(
             "--cloud-provider: {name:?} is not compiled into this binary ({here}); build it with --features {name}"

@@ -110,10 +110,12 @@ pub(super) fn read(command: &Command, words: impl IntoIterator<Item = OsString>)
     }
     if !positional.is_empty() {
         let quoted: Vec<_> = positional.iter().map(|word| format!("{word:?}")).collect();
+        let mut words = positional.iter().filter(|_| found.subcommand.is_none());
+        let meant = words.find_map(|word| suggest::nearest(word, ["plan", "validate"]));
+        let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+        let (name, quoted) = (command.get_name(), quoted.join(" "));
         found.refuse(format!(
-            "{:?} does not take any arguments, got [{}]",
-            command.get_name(),
-            quoted.join(" ")
+            "{name:?} does not take any arguments, got [{quoted}]{hint}"
         ));
     }
     found
@@ -275,6 +277,19 @@ mod tests {
             ["unknown flag --quite-another-thing"]
         );
         assert_eq!(errors(&["-x"]), ["unknown flag -x"]);
+    }
+
+    #[test]
+    fn a_word_names_the_nearest_subcommand() {
+        let meant = |words: &[&str]| {
+            errors(words)
+                .remove(0)
+                .split_once("; ")
+                .map(|(_, hint)| hint.to_owned())
+        };
+        assert_eq!(meant(&["valdate"]).as_deref(), Some("did you mean validate?"));
+        assert_eq!(meant(&["plan", "validate"]), None);
+        assert_eq!(meant(&["serve"]), None);
     }
 
     #[test]

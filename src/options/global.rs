@@ -86,11 +86,8 @@ fn list(compiled_in: &[&'static Provider]) -> Result<String, String> {
 }
 
 fn config_reference(cloud_provider: &str, compiled_in: &[&'static Provider]) -> Result<String, String> {
-    if !cloud_provider.is_empty() {
+    if !cloud_provider.is_empty() || compiled_in.is_empty() {
         return providers::find(cloud_provider, compiled_in).map(|provider| (provider.config_reference)());
-    }
-    if compiled_in.is_empty() {
-        return Err(providers::none_compiled_in());
     }
     Ok(compiled_in
         .iter()
