@@ -83,6 +83,9 @@ const CANDIDATES: usize = 3;
 /// Waits between tries to remove the shutdown taint.
 const BACKOFF: Backoff = Backoff::seconds(1, 60);
 
+/// The wait after a write that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
 /// Waits between tries to delete a node without the right to.
 const NO_RIGHT: Backoff = Backoff::seconds(10, 300);
 
@@ -297,6 +300,11 @@ impl LifecycleController {
             }
         }
         let share = self.config.deletion_share;
+        // A node whose deletion failed does not take the slot of the others.
+        proven.sort_by_key(|node| {
+            let known = self.not_ready.get(&node.view.name);
+            known.is_some_and(|known| known.failures.is_ongoing())
+        });
         let totals = Totals::of(&self.not_ready, &self.nodes.list(), &*self.cloud, present, share);
         let decision = self.brake.decide(proven, &totals, Instant::now());
         for node in decision.delete {
@@ -343,14 +351,14 @@ impl LifecycleController {
         let (node, outcome) = (ended.node, ended.outcome);
         self.metrics.ended(&ended.action, outcome);
         let (name, failed) = (&node.view.name, matches!(outcome, Outcome::Failed { .. }));
-        let soon = Instant::now() + self.config.monitor_period;
+        let later = Instant::now() + self.config.monitor_period.max(AFTER_FAILURE);
         let again = match ended.action {
             NodeAction::SetShutdownTaint(false) if failed => {
                 self.recovered.done_with_backoff(name);
                 return;
             }
             NodeAction::SetShutdownTaint(false) => return self.recovered.done(name),
-            NodeAction::SetShutdownTaint(true) if failed => soon,
+            NodeAction::SetShutdownTaint(true) if failed => later,
             NodeAction::Delete(_) => self.deletion_ended(&node, outcome),
             _ => return,
         };
@@ -382,7 +390,7 @@ impl LifecycleController {
             Outcome::Done | Outcome::Missing => now + decide::SLOWLY,
             Outcome::Young(missing) => now + missing,
             Outcome::Forbidden => self.forbidden.map_or(soon, |(_, due)| due),
-            Outcome::Failed { .. } => now + self.config.monitor_period.max(decide::SLOWLY / 2),
+            Outcome::Failed { .. } => now + self.config.monitor_period.max(AFTER_FAILURE),
             Outcome::Changed | Outcome::Kept | Outcome::NotBegun => soon,
         }
     }

@@ -83,7 +83,8 @@ impl NodeWriter {
                     resource_version: node.meta.resource_version.clone(),
                 });
                 match self.api.delete(name, &parameters).await {
-                    Err(error) if is_refused(&error) => Ok(Written::Changed),
+                    // A precondition failed. 422 is the answer of an admission policy, which the node's changes do not end.
+                    Err(kube::Error::Api(status)) if status.code == 409 => Ok(Written::Changed),
                     result => unless_missing(result),
                 }
             }

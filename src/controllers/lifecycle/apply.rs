@@ -81,8 +81,8 @@ pub(super) struct Applier {
     pub(super) recorder: Recorder,
     pub(super) grace: Duration,
     pub(super) shutdown: CancellationToken,
-    /// Whether the last deletion failed.
-    pub(super) failing: Failing,
+    /// The actions that fail.
+    pub(super) failing: Failing<&'static str>,
     /// Whether the account lacked the right to delete nodes when it last tried.
     pub(super) forbidden: Failing,
 }
@@ -113,6 +113,7 @@ impl Applier {
         let name = node.view.name.as_str();
         match self.writer.apply(node, action).await {
             Ok(Written::Done) => {
+                self.failing.ends();
                 match action {
                     NodeAction::SetShutdownTaint(true) => {
                         info!(controller = COMPONENT, node = name, "Added the shutdown taint");
@@ -124,11 +125,12 @@ impl Applier {
             Ok(Written::Missing) => Outcome::Missing,
             Ok(Written::Changed) => Outcome::Changed,
             Err(error) => {
-                debug!(
+                warn_if_new!(
+                    self.failing.begins("taint"),
                     controller = COMPONENT,
                     node = name,
                     error = report(&error),
-                    "Could not change the shutdown taint"
+                    "Could not change the shutdown taint, trying again"
                 );
                 Outcome::Failed { sent: true }
             }
@@ -194,7 +196,11 @@ impl Applier {
                 Outcome::Changed
             }
             Err(error) if is_right_missing(&error) => self.forbidden(read, &error),
-            Err(error) => self.failed(read, &error, true, failures),
+            Err(error) => {
+                // An answer below 500, such as the denial of an admission policy, is certain.
+                let sent = !matches!(&error, kube::Error::Api(status) if status.code < 500);
+                self.failed(read, &error, sent, failures)
+            }
         }
     }
 
@@ -236,7 +242,7 @@ impl Applier {
     ) -> Outcome {
         let error = report(error);
         warn_if_new!(
-            self.failing.begins(()),
+            self.failing.begins("delete"),
             controller = COMPONENT,
             node = node.view.name,
             error = error.as_str(),
@@ -308,8 +314,8 @@ mod tests {
     use super::*;
     use crate::api::answering;
 
-    #[tokio::test]
-    async fn a_deletion_that_keeps_failing_gets_two_events() {
+    /// The outcomes of three deletions to which the API server answers with this status, and the events.
+    async fn deletions(status: u16) -> (Vec<Outcome>, Vec<Value>) {
         let reasons: Arc<Mutex<Vec<Value>>> = Arc::default();
         let posted = Arc::clone(&reasons);
         let node = json!({
@@ -328,7 +334,7 @@ mod tests {
                         posted.lock().push(event["reason"].clone());
                         (201, event)
                     }
-                    _ => answering::failure(500),
+                    _ => answering::failure(status),
                 }
             }
         });
@@ -345,16 +351,27 @@ mod tests {
         };
         let node: NodeObject = serde_json::from_value(node).unwrap();
         let (action, failures) = (NodeAction::Delete(String::new()), Failing::default());
+        let mut outcomes = Vec::new();
         for _ in 0..3 {
-            let outcome = applier.apply(&node, &action, 0, &failures).await;
-            assert_eq!(outcome, Outcome::Failed { sent: true });
+            outcomes.push(applier.apply(&node, &action, 0, &failures).await);
         }
         // Writes what is queued.
         drop(applier);
         events.run().await;
         let mut reasons = reasons.lock().clone();
         reasons.sort_by_key(Value::to_string);
-        assert_eq!(reasons, ["DeletingNode", "DeletingNodeFailed"]);
+        (outcomes, reasons)
+    }
+
+    #[tokio::test]
+    async fn a_deletion_that_keeps_failing_gets_two_events() {
+        // An admission policy without a reason answers 422, a webhook 400 or 403.
+        for (status, sent) in [(500, true), (422, false), (403, false), (400, false)] {
+            let (outcomes, reasons) = deletions(status).await;
+            assert_eq!(outcomes, [Outcome::Failed { sent }; 3], "{status}");
+            assert_eq!(reasons, ["DeletingNode", "DeletingNodeFailed"], "{status}");
+        }
+        assert_eq!(deletions(409).await.0, [Outcome::Changed; 3]);
     }
 
     #[test]

@@ -396,10 +396,12 @@ impl NotReadyNodes {
     }
 
     /// Asks about the first few that are blocked for this reason at this time at the latest, so that one of them can be
-    /// deleted then.
+    /// deleted then. Those whose deletion failed come last.
     pub(super) fn ask_some_blocked_by(&mut self, reason: BlockReason, some: usize, at: Instant) {
         let blocked = |node: &&mut NotReadyNode| node.blocked == Some(reason);
-        for node in self.nodes.values_mut().filter(blocked).take(some) {
+        let mut nodes: Vec<_> = self.nodes.values_mut().filter(blocked).collect();
+        nodes.sort_by_key(|node| node.failures.is_ongoing());
+        for node in nodes.into_iter().take(some) {
             if node.next.time().is_some_and(|due| due > at) {
                 node.next = Next::At(at);
             }

@@ -54,6 +54,14 @@ impl Pass {
         self.after.extend(self.before.remove_entry(uid));
     }
 
+    /// Keeps the labels of a node that were not replaced, so that the next pass detects their difference again.
+    fn fail_write(&mut self, uid: &str, error: String) {
+        if let (Some(before), Some(after)) = (self.before.remove(uid), self.after.get_mut(uid)) {
+            after.labels = before.labels;
+        }
+        self.fail("write", error);
+    }
+
     fn fail(&mut self, kind: &'static str, error: String) {
         self.failures.entry(kind).or_insert((0, error)).0 += 1;
     }
@@ -124,8 +132,7 @@ impl NodeController {
                 self.decide(node, answer, &mut pass);
             }
         }
-        *memory = std::mem::take(&mut pass.after);
-        let mismatches = memory.values().filter(|node| !node.topology.is_empty());
+        let mismatches = pass.after.values().filter(|node| !node.topology.is_empty());
         self.metrics.topology_mismatch.set(count(mismatches.count()));
 
         let due = std::mem::take(&mut pass.due);
@@ -138,11 +145,12 @@ impl NodeController {
                     && let Err(error) = self.refresh_node(&node, actions).await
                 {
                     // Without a right, every write fails, and the error names the right.
-                    failed.lock().fail("write", report(&error));
+                    failed.lock().fail_write(&node.view.uid, report(&error));
                 }
             })
             .await;
         pass.log_failures(failing);
+        *memory = pass.after;
         let elapsed = began.elapsed();
         self.metrics.refresh_duration.observe(elapsed.as_secs_f64());
         debug!(controller = COMPONENT, changed, ?elapsed, "Refreshed nodes");

@@ -34,7 +34,7 @@ fn client(patches: &Arc<Patches>) -> Client {
     let patches = Arc::clone(patches);
     let node = json!({
         "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "1"},
+        "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "1", "labels": {RACK: "a"}},
         "spec": {"providerID": "fake://n1"},
     });
     fixture::client(node, move || {
@@ -47,11 +47,19 @@ fn client(patches: &Arc<Patches>) -> Client {
     })
 }
 
-/// A controller whose store has the node. The cloud reports an address that the node lacks.
+/// An additional label.
+const RACK: &str = "example.com/rack";
+
+fn rack(value: &str) -> NewLabels {
+    NewLabels::from([(RACK.to_owned(), value.to_owned())])
+}
+
+/// A controller whose store has the node. The cloud reports an address that the node lacks, and another rack.
 async fn controller(patches: &Arc<Patches>) -> Arc<NodeController> {
     let cloud = FakeCloud::default();
     let instance = Instance {
         addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
+        labels: rack("b"),
         ..Instance::default()
     };
     cloud.insert("n1", instance);
@@ -79,5 +87,20 @@ async fn failed_writes_are_reported_until_they_work() {
         let controller = controller(&Patches::new(code, 1)).await;
         controller.refresh(&mut memory, &failing).await;
         assert_eq!(failing.is_ongoing(), fails, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_label_that_could_not_be_written_is_tried_again() {
+    let known = NodeMemory {
+        labels: rack("a"),
+        ..NodeMemory::default()
+    };
+    let (mut memory, failing) = (Memory::from([("u1".to_owned(), known)]), Failing::default());
+    // The address comes first.
+    for (code, writes) in [(500, 1), (200, 2)] {
+        let patches = Patches::new(code, writes);
+        controller(&patches).await.refresh(&mut memory, &failing).await;
+        assert_eq!(patches.begun.available_permits(), writes, "{code}");
     }
 }
