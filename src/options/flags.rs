@@ -303,7 +303,7 @@ flags! {
         NODE_STATUS_UPDATE_FREQUENCY = "node-status-update-frequency": Period, "5m";
 
         /// How long work in progress may take after SIGTERM or SIGINT before it is cut off. A duration. A second signal cuts it
-        /// off at once.
+        /// off at once. In a Pod, terminationGracePeriodSeconds (30 by default) has to be some seconds longer.
         SHUTDOWN_DRAIN = "shutdown-drain": Duration, "20s";
     }
     "Debugging" {

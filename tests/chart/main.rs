@@ -153,6 +153,18 @@ fn a_value_of_a_flag_may_be_an_item_of_its_own() {
     let (apart, objects) = render(&args.replace('=', ","));
     assert_ne!(apart, joined);
     assert_eq!(objects, expected);
+    // The short form of --v.
+    let (words, _) = render("-v=4");
+    assert!(!words.to_string().contains("--v="), "{words}");
+}
+
+#[test]
+fn null_removes_one_label_of_the_default_node_selector() {
+    let values = "--set=cloud=openstack,cloudConfig=null,nodeSelector.a=b,nodeSelector.node-role\\.kubernetes\\.io/control-plane=null";
+    let rendered = template(&offline(), &[values]).unwrap();
+    let objects = parse(&rendered).unwrap();
+    let selector = &workload(&objects)["spec"]["template"]["spec"]["nodeSelector"];
+    assert_eq!(*selector, json!({"a": "b"}));
 }
 
 #[test]
@@ -188,6 +200,10 @@ fn wrong_values_are_refused_by_name() {
         (
             "cloud=openstack,cloudConfig.global.region=R,cloudConfigContents=x",
             &["'/cloudConfigContents'", "must be ''"],
+        ),
+        (
+            "cloud=openstack,securePort=0,podMonitor.enabled=true",
+            &["securePort: 0", "podMonitor"],
         ),
         (
             "cloud=openstack,image.repository=",

@@ -18,6 +18,9 @@
     {{- include "ccm.merge" (list .Values (dict "kind" "Deployment" "hostNetworking" false)) -}}
   {{- end -}}
   {{- include "ccm.merge" (list .Values (.Files.Get (printf "clouds/%s.yaml" .Values.cloud) | fromYaml)) -}}
+  {{- range $label, $value := .Values.nodeSelector -}}
+    {{- if kindIs "invalid" $value -}}{{- $_ := unset $.Values.nodeSelector $label -}}{{- end -}}
+  {{- end -}}
   {{- if and .Values.cloudConfig .Values.fixed.cloudConfigIsYaml -}}
     {{- fail (printf "cloudConfig: the config file of %s is YAML without sections; write it as text to cloudConfigContents" .Values.cloud) -}}
   {{- end -}}
@@ -36,6 +39,9 @@
   {{- $args := include "ccm.args" . | fromYamlArray -}}
   {{- $_ := set .Values "args" $args -}}
   {{- $_ := set .Values "securePort" (include "ccm.flag" (list $args "secure-port") | default "10258" | int) -}}
+  {{- if and (not .Values.securePort) (or (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled) -}}
+    {{- fail "securePort: 0 switches the port off that serviceMonitor and podMonitor read; write another port, or disable them" -}}
+  {{- end -}}
   {{- $bind := include "ccm.flag" (list $args "bind-address") | trimAll "[]" -}}
   {{- $_ := set .Values "bindAddress" (has $bind (list "" "0.0.0.0" "::") | ternary "" $bind) -}}
   {{- if and (has $bind (list "127.0.0.1" "::1" "localhost")) (not .Values.hostNetworking) .Values.securePort -}}
@@ -50,14 +56,16 @@
 {{- $value := "" -}}
 {{- $previous := "" -}}
 {{- range index . 0 -}}
-  {{- if eq . $flag -}}
+  {{- /* -v=4 is --v=4. */ -}}
+  {{- $item := regexReplaceAll "^-([a-z])(=|$)" . "--${1}${2}" -}}
+  {{- if eq $item $flag -}}
     {{- $value = "true" -}}
-  {{- else if hasPrefix (printf "%s=" $flag) . -}}
-    {{- $value = trimPrefix (printf "%s=" $flag) . -}}
-  {{- else if and (eq $previous $flag) (not (hasPrefix "-" .)) -}}
-    {{- $value = . -}}
+  {{- else if hasPrefix (printf "%s=" $flag) $item -}}
+    {{- $value = trimPrefix (printf "%s=" $flag) $item -}}
+  {{- else if and (eq $previous $flag) (not (hasPrefix "-" $item)) -}}
+    {{- $value = $item -}}
   {{- end -}}
-  {{- $previous = . -}}
+  {{- $previous = $item -}}
 {{- end -}}
 {{- $value -}}
 {{- end -}}
@@ -161,7 +169,7 @@ annotations:
 {{ .Values.cloudConfigContents }}
 {{- else -}}
 {{- range $section := list "global" "networking" "loadBalancer" "blockStorage" "metadata" "route" }}
-{{- with get $.Values.cloudConfig $section }}
+{{- with get ($.Values.cloudConfig | default dict) $section }}
 [{{ title $section }}]
 {{- range $key, $values := . }}
 {{- range (kindIs "slice" $values | ternary $values (list $values)) }}
