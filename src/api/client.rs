@@ -136,6 +136,7 @@ impl ApiServer {
             anonymous: false,
             versions: Versions::Http2,
             keepalive: self.keepalive,
+            measure: Measure::new(&self.requests, &self.credentials.current().config.cluster_url),
         }
     }
 
@@ -146,21 +147,13 @@ impl ApiServer {
         limit: Option<ClientLimit>,
         timeout: Duration,
     ) -> kube::Result<Work> {
+        let measure = connection.measure.clone();
         let mut renewing = Renewing::new(connection, &self.credentials)?;
         let config = &self.credentials.current().config;
-        let measure = Measure::new(&self.requests, &config.cluster_url);
-        let (measured, fence) = (measure.clone(), fence.cloned());
+        let fence = fence.cloned();
         let transport = service_fn(move |request: Request<Body>| {
-            let measurement = measured.begin(&request);
             let fence = fence.clone().filter(|_| writes(request.method()));
-            let answer = renewing.send(request);
-            // Measured inside of the fence: a refused request is not sent.
-            let answer = async move {
-                let answer = answer.await;
-                measurement.end(&answer);
-                answer
-            };
-            pass(fence, answer)
+            pass(fence, renewing.send(request))
         });
         Ok(Work {
             transport: Client::new(transport, config.default_namespace.clone()),
@@ -182,6 +175,7 @@ struct Connection {
     anonymous: bool,
     versions: Versions,
     keepalive: Keepalive,
+    measure: Measure,
 }
 
 impl Connection {
@@ -194,7 +188,7 @@ impl Connection {
         if self.anonymous {
             config.auth_info = AuthInfo::default();
         }
-        transport::open(&config, self.keepalive, self.versions)
+        transport::open(&config, self.keepalive, self.versions, self.measure.clone())
     }
 }
 

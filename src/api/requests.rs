@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Method, Request, Response, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::Body;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -62,6 +62,8 @@ pub(super) struct Measurement {
     uri: Uri,
     sent: Option<u64>,
     began: Instant,
+    /// Its status and length; `None` while there is none.
+    answer: Option<(StatusCode, Option<f64>)>,
 }
 
 impl Measure {
@@ -91,23 +93,33 @@ impl Measure {
             uri: request.uri().clone(),
             sent: request.body().size_hint().exact(),
             began: Instant::now(),
+            answer: None,
         }
     }
 }
 
 impl Measurement {
-    /// Records the head of the answer, or the failure.
+    /// Records the head of the answer, or the failure. Returns it.
+    pub(super) fn end<B, E>(mut self, answer: Result<Response<B>, E>) -> Result<Response<B>, E> {
+        self.answer = answer.as_ref().ok().map(|answer| {
+            let length = answer.headers().get(header::CONTENT_LENGTH);
+            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+            (answer.status(), length)
+        });
+        answer
+    }
+}
+
+/// A request that is cut off, as after a timeout, has failed.
+impl Drop for Measurement {
     #[expect(clippy::cast_precision_loss, reason = "nothing of 2^52 bytes is sent")]
-    pub(super) fn end<B, E>(self, answer: &Result<Response<B>, E>) {
-        let Self {
-            method, uri, began, ..
-        } = self;
+    fn drop(&mut self) {
+        let Self { method, uri, .. } = self;
         let Measure { requests, host } = &self.measure;
-        let elapsed = began.elapsed();
-        let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-        trace!(%method, %uri, code, ?elapsed, "Request to the API server");
-        let labels = self.measure.labels(&method);
-        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let (elapsed, labels) = (self.began.elapsed(), self.measure.labels(method));
+        let (code, length) = self.answer.unzip();
+        trace!(%method, %uri, ?code, ?elapsed, "Request to the API server");
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.as_str().to_owned());
         let total = [
             ("code", code),
             ("method", method.to_string()),
@@ -119,11 +131,7 @@ impl Measurement {
         if let Some(sent) = self.sent {
             requests.sent.get_or_create(&labels).observe(sent as f64);
         }
-        let length = answer.as_ref().ok().and_then(|answer| {
-            let length = answer.headers().get(header::CONTENT_LENGTH)?;
-            length.to_str().ok()?.parse::<f64>().ok()
-        });
-        if let Some(length) = length {
+        if let Some(length) = length.flatten() {
             requests.received.get_or_create(&labels).observe(length);
         }
     }
@@ -142,22 +150,24 @@ mod tests {
         let mut registry = Registry::default();
         let requests = ApiRequests::register(&mut registry);
         let measure = Measure::new(&requests, &Uri::from_static("https://10.0.0.1:6443/base"));
-        let send = async |method, answer: Result<Response<()>, ()>| {
+        let send = async |method, answer: Option<Result<Response<()>, ()>>| {
             let request = Request::builder().method(method).uri("/here");
             let body = kube::client::Body::from(vec![0; 300]);
             let measurement = measure.begin(&request.body(body).unwrap());
             tokio::time::sleep(Duration::from_secs(3)).await;
-            measurement.end(&answer);
+            // A request that is cut off has no answer.
+            let _ = answer.map(|answer| measurement.end::<_, ()>(answer));
         };
         let answer = Response::builder().header(header::CONTENT_LENGTH, 2).body(());
-        send("PATCH", Ok(answer.unwrap())).await;
-        send("GET", Err(())).await;
+        send("PATCH", Some(Ok(answer.unwrap()))).await;
+        send("GET", Some(Err(()))).await;
+        send("GET", None).await;
         measure.limited(&Method::GET, Duration::from_secs(20));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         for line in [
             "rest_client_requests_total{code=\"200\",method=\"PATCH\",host=\"10.0.0.1:6443\"} 1",
-            "rest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"10.0.0.1:6443\"} 1",
+            "rest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"10.0.0.1:6443\"} 2",
             "rest_client_request_duration_seconds_sum{verb=\"PATCH\",host=\"10.0.0.1:6443\"} 3.0",
             "rest_client_request_size_bytes_sum{verb=\"PATCH\",host=\"10.0.0.1:6443\"} 300.0",
             "rest_client_response_size_bytes_sum{verb=\"PATCH\",host=\"10.0.0.1:6443\"} 2.0",

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use http::Uri;
+use http::{Request, Uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
@@ -26,8 +26,11 @@ use kube::{
 use tower::{
     BoxError, Service,
     retry::RetryLayer,
+    service_fn,
     util::{MapErrLayer, option_layer},
 };
+
+use super::requests::Measure;
 
 /// A connection without a request for so long is not used again: it may have died together with the connection whose failure
 /// led to the request, and keepalive does not probe a connection while something that was sent waits for its acknowledgement.
@@ -72,8 +75,13 @@ pub(super) enum Versions {
     Http1,
 }
 
-/// A client with TLS, proxy, timeouts, retries and credentials of a config. Connects to nothing yet.
-pub(super) fn open(config: &Config, keepalive: Keepalive, versions: Versions) -> kube::Result<Client> {
+/// A client with TLS, proxy, timeouts, retries and credentials of a config, which is measured. Connects to nothing yet.
+pub(super) fn open(
+    config: &Config,
+    keepalive: Keepalive,
+    versions: Versions,
+    measure: Measure,
+) -> kube::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     // HTTP/2 writes the head and the body of a request one after the other; the second write would wait for the
@@ -84,14 +92,14 @@ pub(super) fn open(config: &Config, keepalive: Keepalive, versions: Versions) ->
     tcp.set_keepalive_retries(Some(keepalive.probes));
     tcp.set_tcp_user_timeout(Some(keepalive.user_timeout));
     let Some(proxy) = &config.proxy_url else {
-        return open_over(tcp, config, keepalive, versions);
+        return open_over(tcp, config, keepalive, versions, measure);
     };
     // The source of the config accepts no other scheme than http and https.
     if proxy.scheme_str() == Some("https") {
         let tls = config.rustls_https_connector_with_connector(tcp)?;
-        open_over(tunnel(proxy, config, tls), config, keepalive, versions)
+        open_over(tunnel(proxy, config, tls), config, keepalive, versions, measure)
     } else {
-        open_over(tunnel(proxy, config, tcp), config, keepalive, versions)
+        open_over(tunnel(proxy, config, tcp), config, keepalive, versions, measure)
     }
 }
 
@@ -111,6 +119,7 @@ fn open_over<C>(
     config: &Config,
     keepalive: Keepalive,
     versions: Versions,
+    measure: Measure,
 ) -> kube::Result<Client>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
@@ -143,8 +152,13 @@ where
         .http2_keep_alive_timeout(keepalive.ping_timeout)
         .http2_keep_alive_while_idle(true)
         .build::<_, Body>(timed);
+    // Inside of the retries, so that each of them counts.
+    let measured = service_fn(move |request: Request<Body>| {
+        let (measurement, answer) = (measure.begin(&request), http.request(request));
+        async move { measurement.end(answer.await) }
+    });
     let retries = config.default_retry.then(RetryPolicy::server_retry);
-    Ok(ClientBuilder::new(http, config.default_namespace.clone())
+    Ok(ClientBuilder::new(measured, config.default_namespace.clone())
         .with_layer(&MapErrLayer::new(BoxError::from))
         .with_layer(&config.extra_headers_layer()?)
         .with_layer(&option_layer(config.auth_layer()?))

@@ -16,6 +16,7 @@ use ccm_testbed::{
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{Api, api::WatchParams};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -27,7 +28,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{api::client::ApiServer, config::ApiServerConfig};
+use crate::{
+    api::{client::ApiServer, requests::ApiRequests},
+    config::ApiServerConfig,
+};
 
 /// The promise, for every connection.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -303,4 +307,46 @@ async fn proxy_server_name_and_credentials_of_a_kubeconfig_are_used() {
         refused.contains("system:serviceaccount:default:tokens"),
         "{refused}"
     );
+}
+
+/// Answers requests on one connection each with these statuses.
+async fn answer_each(listener: TcpListener, statuses: [&str; 3]) {
+    for status in statuses {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).await.unwrap();
+        }
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}");
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_try_of_a_request_counts() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let master = format!("http://{}", listener.local_addr().unwrap());
+    let config = ApiServerConfig {
+        master: Some(master.parse().unwrap()),
+        ..ApiServerConfig::default()
+    };
+    let mut registry = Registry::default();
+    let requests = ApiRequests::register(&mut registry);
+    let server = ApiServer::load(&config, "test", &requests).await.unwrap();
+    let request = Request::get("/version").body(Vec::new()).unwrap();
+    let answers = answer_each(listener, ["503 Unavailable", "503 Unavailable", "200 OK"]);
+    let client = work(&server);
+    let (answer, ()) = tokio::join!(client.request_text(request), answers);
+    assert_eq!(answer.unwrap(), "{}");
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for (code, tries) in [(503, 2), (200, 1)] {
+        let count = |line: &&str| {
+            line.starts_with(&format!("rest_client_requests_total{{code=\"{code}\""))
+                && line.ends_with(&format!(" {tries}"))
+        };
+        assert!(text.lines().any(|line| count(&line)), "{code}: {text}");
+    }
 }

@@ -21,7 +21,10 @@ use rustls::pki_types::{
 use secrecy::ExposeSecret;
 
 use super::plugin;
-use crate::api::transport::{self, Keepalive, Versions};
+use crate::api::{
+    requests::{ApiRequests, Measure},
+    transport::{self, Keepalive, Versions},
+};
 
 /// The folder with a pod's credentials for the API server.
 const POD_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -131,8 +134,9 @@ impl Source {
         {
             return Err(self.blame("its token is invalid: it contains a line break or non-ASCII characters"));
         }
-        // Credentials that could fail later fail here.
-        transport::open(&config, Keepalive::default(), Versions::Http2)
+        // Credentials that could fail later fail here. This client sends nothing.
+        let measure = Measure::new(&ApiRequests::default(), &config.cluster_url);
+        transport::open(&config, Keepalive::default(), Versions::Http2, measure)
             .map_err(|error| self.blame(&report(&error)))?;
         Ok(Loaded {
             config,
