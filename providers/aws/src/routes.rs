@@ -273,24 +273,17 @@ impl Routes for TableRoutes {
 
     async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         let tables = self.tables(priority).await?;
-        // In how many tables each route is.
-        let mut found: BTreeMap<Key, usize> = BTreeMap::new();
-        for key in tables.iter().flat_map(|table| &table.routes).filter_map(key) {
-            *found.entry(key).or_default() += 1;
+        // In how many tables each route is, and in how many its target does not exist.
+        let mut found: BTreeMap<(IpNet, NextHop), [usize; 2]> = BTreeMap::new();
+        let keys = tables.iter().flat_map(|table| &table.routes).filter_map(key);
+        for (destination, next_hop, blackhole) in keys {
+            found.entry((destination, next_hop)).or_default()[usize::from(blackhole)] += 1;
         }
-        let desired_key = |to: &DesiredRoute, blackhole| (to.destination, to.next_hop.clone(), blackhole);
+        let key = |route: &DesiredRoute| (route.destination, route.next_hop.clone());
         let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
         let is_unknown = |id: &String| !self.unchecked.lock().get(id).is_some_and(is_off);
-        let is_found = |route: &&DesiredRoute| {
-            let mut keys = [false, true]
-                .iter()
-                .map(|blackhole| desired_key(route, *blackhole));
-            keys.any(|key| found.contains_key(&key))
-        };
-        let hops = desired
-            .iter()
-            .filter(is_found)
-            .map(|route| route.next_hop.to_string());
+        let known = desired.iter().filter(|route| found.contains_key(&key(route)));
+        let hops = known.map(|route| route.next_hop.to_string());
         let unknown: HashSet<String> = hops.filter(is_unknown).collect();
         let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
             // The routes themselves are known. Finishing them reports the error.
@@ -307,18 +300,21 @@ impl Routes for TableRoutes {
             Err(_) => true,
         };
         for route in desired.iter().filter(|route| exists(route.next_hop.as_str())) {
-            if let Some(tables) = found.remove(&desired_key(route, true)) {
-                *found.entry(desired_key(route, false)).or_default() += tables;
+            if let Some([complete, blackhole]) = found.get_mut(&key(route)) {
+                *complete += std::mem::take(blackhole);
             }
         }
         let is_unfinished = |route: &DesiredRoute| {
-            let of = found.get(&desired_key(route, false));
-            of.is_some_and(|of| *of < tables.len() || is_checked(route.next_hop.as_str()))
+            let [complete, _] = found.get(&key(route)).copied().unwrap_or_default();
+            complete > 0 && (complete < tables.len() || is_checked(route.next_hop.as_str()))
         };
         let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));
         let unfinished = unfinished.map(|(place, _)| place).collect();
-        let routes = found.into_keys();
-        let routes = routes.map(|(destination, next_hop, blackhole)| CloudRoute {
+        let kinds = found.into_iter().flat_map(|(key, [complete, blackhole])| {
+            [(key.clone(), false, complete), (key, true, blackhole)]
+        });
+        let routes = kinds.filter(|(.., tables)| *tables > 0);
+        let routes = routes.map(|((destination, next_hop), blackhole, _)| CloudRoute {
             handle: format!("{destination} {next_hop} {blackhole}"),
             destination,
             next_hop,

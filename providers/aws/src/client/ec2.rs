@@ -132,7 +132,7 @@ fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
         let filter = sdk::Filter::builder().name(*name);
         filter.set_values(Some(values.clone())).build()
     };
-    (!given.is_empty()).then(|| given.iter().map(one).collect())
+    Some(given.iter().map(one).collect())
 }
 
 fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {

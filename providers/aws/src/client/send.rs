@@ -236,13 +236,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             (TAGS, _) => done!(client, LoadBalancerTagsAdd, .resource_arns(id).set_tags(tags(entries))),
             _ => Err(unsupported(object, set)),
         }
-        .map_err(|error| {
-            if is_missing(object, &error) {
-                not_yet(error)
-            } else {
-                error
-            }
-        })
+        .map_err(|error| if_missing(object, error))
         .map(|()| Reply::default())
     }
 
@@ -267,24 +261,20 @@ impl ObjectCalls<Kind> for Sender<'_> {
     }
 }
 
-/// Whether AWS does not find the object itself, not one of its entries.
-fn is_missing(object: &Object, error: &Error) -> bool {
-    let is_group = || error.message().contains(&object.id);
-    match code(error) {
-        Some("InvalidGroup.NotFound") => is_group(),
+/// The error if AWS does not find the object itself, not one of its entries: it may find a new object only seconds later. The
+/// part waits and is read again; another client may have deleted the object.
+fn if_missing(object: &Object, error: Error) -> Error {
+    let is_missing = match code(&error) {
+        Some("InvalidGroup.NotFound") => error.message().contains(&object.id),
         Some(code) => ["TargetGroupNotFound", "LoadBalancerNotFound", "ListenerNotFound"].contains(&code),
         None => false,
+    };
+    if !is_missing {
+        return error;
     }
-}
-
-/// AWS may find a new object only seconds later. The part waits and is read again; another client may have deleted the object.
-fn not_yet(error: Error) -> Error {
-    let busy = Error::new(
-        ErrorKind::Conflict,
-        "AWS does not find the object, which may be new",
-    );
+    let text = "AWS does not find the object, which may be new";
+    let busy = Error::new(ErrorKind::Conflict, text).with_source(error);
     busy.with_retry(Retry::Fixed(Duration::from_secs(2)))
-        .with_source(error)
 }
 
 impl Sender<'_> {
