@@ -15,10 +15,7 @@ use crate::{
     client::{Api, Op},
     config::{self, Config},
     load_balancer::annotations::TABLE,
-    load_balancer::{
-        settings::Flavor,
-        spec::{self, Spec},
-    },
+    load_balancer::spec::{self, Flavor, Spec},
     routes::route_tables,
     site::Site,
 };

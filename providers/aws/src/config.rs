@@ -21,7 +21,7 @@ use regex::Regex;
 use crate::{
     client::{Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates},
     cluster::Cluster,
-    load_balancer::settings::{Flavor, LoadBalancing, SharedProbe},
+    load_balancer::spec::Flavor,
 };
 
 /// Instance types that must get topology labels. Source: `supportedTopologyInstanceTypePattern` of the Go cloud controller.
@@ -125,6 +125,30 @@ pub(crate) struct Config {
     conf: CloudConf,
     /// The variables that name the files of trusted authorities and of credentials, each with a hash of its file.
     file_hashes: [(&'static str, Option<u64>); 3],
+}
+
+/// The settings of load balancers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoadBalancing {
+    /// Leave the security groups of nodes unchanged.
+    pub(crate) disable_security_group_ingress: bool,
+    /// The security group of all classic load balancers.
+    pub(crate) elb_security_group: Option<String>,
+    /// The shared health check, if Services with `externalTrafficPolicy: Cluster` use it.
+    pub(crate) shared_probe: Option<SharedProbe>,
+    /// Every new network load balancer gets a security group of its own.
+    pub(crate) managed_security_groups: bool,
+    /// The type for Services without the annotation.
+    pub(crate) default_type: Flavor,
+}
+
+/// A health check of kube-proxy that all Services share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SharedProbe {
+    /// Its port.
+    pub(crate) port: u16,
+    /// Its path.
+    pub(crate) path: String,
 }
 
 impl Config {

@@ -4,14 +4,11 @@
 //! |---|---|
 //! | [`annotations`] | the annotations of Services |
 //! | [`spec`], [`classic`] | from a Service's fields and annotations to the requested load balancer |
-//! | [`settings`] | the settings of the config |
-//! | [`ports`] | listeners, as a Service requests them |
 //! | [`names`] | names, equal to those of the Go cloud controller |
 //! | [`kinds`] | the kinds of objects and the parts: `lb/<name>`, `node-sg` |
 //! | [`desired`] | the desired state of a load balancer, and the plan from the observed state to it |
-//! | [`node_groups`] | the desired rules of the security groups of nodes |
-//! | [`part`] | the types of parts: what is read for them, and what a change returns |
-//! | [`model`] | the `PartModel` of AWS |
+//! | [`node_groups`] | the security groups of nodes and their desired rules |
+//! | [`model`] | the `PartModel` of AWS, and what is read for it |
 //! | [`subnets`] | the subnets of a new load balancer |
 //! | [`listings`] | the listings of the account, shared by all parts |
 //! | [`calls`] | reads and changes of parts |
@@ -27,10 +24,7 @@ mod listings;
 mod model;
 pub(crate) mod names;
 mod node_groups;
-mod part;
-pub(crate) mod ports;
-pub(crate) mod settings;
 pub(crate) mod spec;
 mod subnets;
 
-pub(crate) use self::{calls::Calls, part::Model};
+pub(crate) use self::{calls::Calls, model::Model};

@@ -14,7 +14,7 @@ use super::Client;
 use crate::load_balancer::{
     classic::SSL_POLICY_PREFIX,
     kinds::{Entry, INSTANCES, Kind, Object, PROXY_PORTS},
-    ports::transports,
+    spec::transports,
 };
 
 /// Load balancers, target groups and listeners in one page.

@@ -23,10 +23,10 @@ use super::{
     desired::Observed,
     kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, RULES, Rule, TARGETS, tag_map},
     listings::{Listings, Network, Snapshot},
+    model::{Directory, Inputs, Model, PartMember, Reply},
     names,
-    part::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
-    settings::{Flavor, LoadBalancing},
-    spec::{self, Spec},
+    node_groups::NodeGroup,
+    spec::{self, Flavor, Spec},
     subnets::{self, Chosen},
 };
 use crate::{
@@ -34,6 +34,7 @@ use crate::{
     client::ec2::{FILTER_VALUES, Subnet},
     client::{Client, send::Sender},
     cluster::SERVICE_NAME,
+    config::LoadBalancing,
 };
 
 /// Subnets and route tables are read again after this.

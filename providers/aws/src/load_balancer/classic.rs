@@ -12,10 +12,9 @@ use super::{
     desired::Builder,
     kinds::{Entry, Kind, Object, PROXY_PORTS},
     names,
-    ports::PortSpec,
-    settings::LoadBalancing,
-    spec::{Spec, check_numbers, check_protocol},
+    spec::{PortSpec, Spec, check_numbers, check_protocol},
 };
+use crate::config::LoadBalancing;
 
 /// The prefix of names of policies with a predefined TLS policy.
 pub(crate) const SSL_POLICY_PREFIX: &str = "k8s-SSLNegotiationPolicy-";

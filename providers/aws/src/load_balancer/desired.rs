@@ -17,10 +17,9 @@ use super::{
         CERTIFICATES, Change, Entry, INSTANCES, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, TARGETS,
         tag_map, texts,
     },
+    model::Model,
     names,
-    part::Model,
-    ports::{PortSpec, transports},
-    spec::{ADDRESSES, Spec},
+    spec::{ADDRESSES, PortSpec, Spec, transports},
 };
 use crate::{
     client::ec2::Subnet,

@@ -17,13 +17,13 @@ use super::{
     annotations as a,
     desired::{Observed, foreign, is_owner_tag},
     kinds::{CERTIFICATES, Change, Entry, Key, Kind, OWNER_TAG, Object, RULES, Rule, TAGS},
+    model::{Directory, Inputs, Model, PartMember, Reply},
     names,
-    part::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
-    settings::{Flavor, LoadBalancing},
-    spec::{self, Spec},
+    node_groups::NodeGroup,
+    spec::{self, Flavor, Spec},
     subnets,
 };
-use crate::{client::ec2::Subnet, cluster};
+use crate::{client::ec2::Subnet, cluster, config::LoadBalancing};
 
 /// The value of `--cluster-name`.
 const CLUSTER: &str = "parity";

@@ -21,7 +21,7 @@ use tracing::debug;
 use super::{
     desired::foreign,
     kinds::{Entry, Kind, Object, Objects, RULES, TAGS, group_id, tag_map},
-    part::Directory,
+    model::Directory,
 };
 use crate::{
     Nodes,

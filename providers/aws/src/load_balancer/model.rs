@@ -1,29 +1,142 @@
-//! The [`PartModel`] of AWS: the parts of each Service, and the outputs of parts.
+//! The [`PartModel`] of AWS: the parts of each Service, what is read for them, and the outputs of parts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent, ServiceView,
+        Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent, ServiceId,
+        ServiceView,
     },
-    plan::objects::Kind as _,
+    plan::objects::{self, Kind as _},
     plan::{CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
 use super::{
     desired::{Builder, DesiredBalancer, Observed, has_owner_tag},
-    kinds::{Change, Key, Kind, Object, group_id, tag_map, texts},
+    kinds::{Change, Entry, Key, Kind, Object, RULES, group_id, tag_map, texts},
     names,
-    node_groups::DesiredRules,
-    part::{Directory, Facts, Inputs, Model, NodeGroup, PartMember, Reply},
-    settings::Flavor,
-    spec::{self, Spec, has_own_hostname},
+    node_groups::{DesiredRules, NodeGroup},
+    spec::{self, Flavor, Spec, has_own_hostname},
 };
 use crate::{
     client::ec2::Subnet,
-    cluster::{SERVICE_NAME, has_any_cluster},
+    cluster::{Cluster, SERVICE_NAME, has_any_cluster},
+    config::LoadBalancing,
 };
+
+/// The model of load balancers.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) settings: Arc<LoadBalancing>,
+    pub(crate) cluster: Cluster,
+}
+
+/// A Service in a part.
+pub(crate) type PartMember = Member<Model>;
+
+/// The objects in the shared listings.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    /// Load balancers, network and classic, by name.
+    pub(crate) balancers: BTreeMap<String, Object>,
+    /// Target groups of the cluster that no load balancer uses.
+    pub(crate) unused_target_groups: Vec<Object>,
+    /// The security groups with the cluster's tag, by name.
+    pub(crate) groups: BTreeMap<String, Object>,
+    /// Load balancers that rules in these groups name, or whose security group is a source, with the ID of such a group.
+    pub(crate) rule_owners: BTreeMap<String, String>,
+}
+
+/// The inputs in addition to Services and nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    /// The objects in the shared listings.
+    pub(crate) directory: Arc<Directory>,
+    /// The subnets for each member's load balancer.
+    pub(crate) subnets: BTreeMap<ServiceId, Vec<Subnet>>,
+    /// Members that changed while this process ran.
+    pub(crate) changed: BTreeSet<ServiceId>,
+    /// CIDRs by subnet.
+    pub(crate) cidrs: BTreeMap<String, Vec<String>>,
+    /// The security group of each instance that is a target, or why it has none.
+    pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
+    /// Actions for reads that the credentials do not allow, with the error.
+    pub(crate) unread: Vec<String>,
+}
+
+/// The data of a load balancer that the security groups of nodes need.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Facts {
+    /// Its subnets.
+    pub(crate) subnets: Vec<String>,
+    /// Whether it is a classic load balancer.
+    pub(crate) is_classic: bool,
+    /// The ID of the security group that only this classic load balancer has.
+    pub(crate) own_source: Option<String>,
+}
+
+/// The reply to a change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) objects: objects::Reply<Kind>,
+    /// The action that the credentials do not allow, with the error. The change was not applied.
+    pub(crate) denied: Option<(&'static str, String)>,
+}
+
+impl Directory {
+    /// Indexes the listings. `unused_target_groups`: those of the cluster that no load balancer uses.
+    pub(crate) fn new<'a>(
+        balancers: impl Iterator<Item = Object>,
+        groups: impl Iterator<Item = &'a Object>,
+        unused_target_groups: Vec<Object>,
+    ) -> Self {
+        let mut directory = Self {
+            unused_target_groups,
+            balancers: balancers.map(|object| (object.key.clone(), object)).collect(),
+            groups: groups.map(|group| (group.key.clone(), group.clone())).collect(),
+            rule_owners: BTreeMap::new(),
+        };
+        let groups = || directory.groups.values();
+        let keys: BTreeMap<_, _> = groups().map(|group| (&*group.id, &*group.key)).collect();
+        let owners = groups().flat_map(|group| {
+            let rules = group.set(RULES).iter().filter_map(Entry::rule);
+            let named = rules.filter_map(|rule| {
+                let source = || keys.get(&*rule.source)?.strip_prefix(names::CLASSIC_GROUP);
+                let from_group = || rule.is_from_group().then(source).flatten();
+                rule.balancer().or_else(from_group)
+            });
+            named.map(|name| (name.to_owned(), group.id.clone()))
+        });
+        directory.rule_owners = owners.collect();
+        directory
+    }
+
+    /// The kind of load balancer that a Service has.
+    pub(crate) fn flavor(&self, service: &ServiceId) -> Option<Flavor> {
+        let balancer = self.balancers.get(&names::balancer(service))?;
+        Some(match balancer.kind {
+            Kind::Classic => Flavor::Classic,
+            _ => Flavor::Network,
+        })
+    }
+
+    /// The security groups of a load balancer, its own one by name.
+    pub(crate) fn sources(&self, balancer: &str) -> Vec<String> {
+        let balancer = self.balancers.get(balancer).into_iter();
+        let groups = balancer.flat_map(|balancer| balancer.texts("security_groups"));
+        groups.map(str::to_owned).collect()
+    }
+
+    /// The ID of the security group that only this classic load balancer has.
+    pub(crate) fn own_source(&self, balancer: &str) -> Option<String> {
+        let own = self.groups.get(&names::classic_group(balancer));
+        own.map(|group| group.id.clone())
+    }
+}
 
 /// The desired state of a part.
 #[derive(Debug)]

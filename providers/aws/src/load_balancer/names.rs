@@ -4,7 +4,7 @@ use aws_lc_rs::digest::{self, Algorithm};
 use ccm_core::load_balancer::ServiceId;
 pub(crate) use ccm_core::load_balancer::default_name as balancer;
 
-use super::ports::PortSpec;
+use super::spec::PortSpec;
 
 /// The value of the tag with the Service.
 pub(crate) fn service_tag(service: &ServiceId) -> String {

@@ -11,12 +11,46 @@ use serde_json::Value;
 use super::{
     desired::{Observed, diff},
     kinds::{Change, Entry, Key, Kind, MTU, Object, RULE_PREFIX, RULES, Rule},
+    model::{Facts, Inputs, Model, PartMember},
     names,
-    part::{Facts, Inputs, Model, PartMember},
-    ports::transports,
-    settings::Flavor,
-    spec::{self, Spec},
+    spec::{self, Flavor, Spec, transports},
 };
+
+/// The security group of an instance whose rules let load balancers reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeGroup {
+    pub(crate) id: String,
+    /// Other candidates.
+    pub(crate) others: Vec<String>,
+}
+
+impl NodeGroup {
+    /// The one of an instance's security groups that gets the rules: the first one with the cluster's tag, else the only one.
+    /// `tag`: its key.
+    ///
+    /// # Errors
+    /// No security group qualifies.
+    pub(crate) fn choose(
+        groups: Vec<String>,
+        is_tagged: impl Fn(&String) -> bool,
+        tag: &str,
+    ) -> Result<Self, String> {
+        let (mut tagged, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_tagged);
+        tagged.sort();
+        let (id, others) = match (tagged.split_first(), others.as_slice()) {
+            (Some((id, others)), _) => (id.clone(), others.to_vec()),
+            (None, [id]) => (id.clone(), Vec::new()),
+            (None, []) => return Err("it has no security group".to_owned()),
+            (None, several) => {
+                let several = several.join(", ");
+                return Err(format!(
+                    "none of its security groups {several} has the tag {tag}; tag one"
+                ));
+            }
+        };
+        Ok(Self { id, others })
+    }
+}
 
 /// The rules that the security groups of nodes should have.
 #[derive(Debug, Default)]
@@ -322,5 +356,43 @@ mod tests {
         };
         let expected = ["-1 -1--1 sg-1 ", "-1 -1--1 sg-peer "];
         assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
+    }
+
+    #[test]
+    fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
+        type Outcome<'a> = Result<(&'a str, &'a [&'a str]), &'a str>;
+        let cases: [(&[&str], &[&str], Outcome<'_>); 5] = [
+            (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
+            (
+                &["sg-3", "sg-2", "sg-1"],
+                &["sg-2", "sg-3"],
+                Ok(("sg-2", &["sg-3"])),
+            ),
+            (&["sg-1"], &[], Ok(("sg-1", &[]))),
+            (
+                &["sg-1", "sg-2"],
+                &[],
+                Err("none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c"),
+            ),
+            (&[], &[], Err("it has no security group")),
+        ];
+        for (groups, tagged, expected) in cases {
+            let groups = groups.iter().map(|id| (*id).to_owned()).collect();
+            let chosen = NodeGroup::choose(
+                groups,
+                |id| tagged.contains(&id.as_str()),
+                "kubernetes.io/cluster/c",
+            );
+            match (&chosen, expected) {
+                (Ok(chosen), Ok((id, others))) => {
+                    assert_eq!(
+                        (chosen.id.as_str(), chosen.others.join(" ")),
+                        (id, others.join(" "))
+                    );
+                }
+                (Err(why), Err(text)) => assert!(why.starts_with(text), "{why}"),
+                _ => panic!("{chosen:?} is not {expected:?}"),
+            }
+        }
     }
 }

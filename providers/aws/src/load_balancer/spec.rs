@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ccm_core::{
     load_balancer::{
         AnnotationReader, Claim, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
-        ServiceId, ServiceView, SessionAffinity, SourceRanges,
+        ServiceId, ServicePort, ServiceView, SessionAffinity, SourceRanges,
     },
     plan::objects::{Attributes, Kind as _, Policy},
 };
@@ -15,10 +15,41 @@ use super::{
     annotations as a,
     kinds::{BALANCER_ATTRIBUTE, Kind, TARGET_GROUP_ATTRIBUTE},
     names,
-    ports::PortSpec,
-    settings::{Flavor, LoadBalancing},
 };
-use crate::{cluster::Tags, instances::provider_id::instance_of};
+use crate::{cluster::Tags, config::LoadBalancing, instances::provider_id::instance_of};
+
+/// The kind of a load balancer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Flavor {
+    /// A network load balancer.
+    Network,
+    /// A classic load balancer, which is the default, as upstream.
+    #[default]
+    Classic,
+    /// The AWS Load Balancer Controller, or no controller, is responsible.
+    Elsewhere,
+}
+
+impl Flavor {
+    /// Reads the spec and annotations of a Service.
+    pub(crate) fn of(service: &ServiceView, settings: &LoadBalancing) -> Self {
+        match service.annotation(a::TYPE) {
+            Some("external" | "nlb-ip") => Self::Elsewhere,
+            Some("nlb") => Self::Network,
+            // As upstream; [`Spec::read`] warns of it.
+            _ => settings.default_type,
+        }
+    }
+
+    /// The text in messages.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Network => "network load balancer",
+            Self::Classic => "classic load balancer",
+            Self::Elsewhere => "load balancer of another controller",
+        }
+    }
+}
 
 /// Whether the Service's status names its own load balancer: then this program stays responsible, whatever it requests.
 pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
@@ -69,6 +100,43 @@ pub(crate) struct Spec {
     pub(crate) ignored: Vec<IgnoredValue>,
     /// Why the Service is refused.
     pub(crate) invalid: Vec<InvalidField>,
+}
+
+/// A listener and its targets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortSpec {
+    pub(crate) port: u16,
+    pub(crate) node_port: u16,
+    /// On a network load balancer `TCP`, `UDP`, `TCP_UDP` or `TLS`, on a classic one `TCP`, `HTTP`, `SSL` or `HTTPS`.
+    pub(crate) protocol: &'static str,
+    /// The protocol to the targets.
+    pub(crate) target_protocol: &'static str,
+}
+
+impl PortSpec {
+    /// The listener of a Service's port, with its protocol and that to the targets.
+    pub(super) fn new(port: &ServicePort, [protocol, target_protocol]: [&'static str; 2]) -> Self {
+        Self {
+            port: port.port,
+            node_port: port.node_port,
+            protocol,
+            target_protocol,
+        }
+    }
+
+    /// Whether the listener has a certificate.
+    pub(crate) fn is_secure(&self) -> bool {
+        ["TLS", "SSL", "HTTPS"].contains(&self.protocol)
+    }
+}
+
+/// The IP protocols of a protocol of AWS.
+pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
+    match protocol {
+        "UDP" => &["udp"],
+        "TCP_UDP" => &["tcp", "udp"],
+        _ => &["tcp"],
+    }
 }
 
 /// The instances of a Service's eligible nodes; `None`: no node is eligible, and targets stay unchanged.
@@ -421,10 +489,10 @@ fn health_check(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use ccm_core::load_balancer::{Policy, ServiceId, ServicePort};
+    use ccm_core::load_balancer::{Policy, ServiceId};
 
     use super::*;
-    use crate::load_balancer::settings::SharedProbe;
+    use crate::config::SharedProbe;
 
     const SETTINGS: LoadBalancing = LoadBalancing {
         disable_security_group_ingress: false,
