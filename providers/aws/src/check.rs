@@ -27,7 +27,6 @@ use crate::{
 /// All problems of the config.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     let loaded = config::load(context, &mut ConfigFiles::default())?;
-    crate::tagging::check(context).map_err(|error| vec![Finding::of_error("flags", &error)])?;
     let context = context.clone();
     Ok(Box::new(Inspector { context, loaded }))
 }

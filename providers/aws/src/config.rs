@@ -22,6 +22,7 @@ use crate::{
     client::{Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates},
     cluster::Cluster,
     load_balancer::spec::Flavor,
+    tagging,
 };
 
 /// Instance types that must get topology labels. Source: `supportedTopologyInstanceTypePattern` of the Go cloud controller.
@@ -177,7 +178,7 @@ pub(crate) fn is_live(key: &str) -> bool {
     connects(key) || key.starts_with("[Quota] ")
 }
 
-/// Reads and checks the config file and the files that the environment names. Sends no request.
+/// Reads and checks the config file, the files that the environment names, and the flags. Sends no request.
 ///
 /// # Errors
 ///
@@ -185,6 +186,7 @@ pub(crate) fn is_live(key: &str) -> bool {
 pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Config>, LoadError> {
     let (path, env) = (context.cloud_config.as_deref(), &context.environment);
     config::load_optional(path, "environment", files, |conf, files, problems| {
+        tagging::check(&context.flags, problems);
         Some(resolve(conf, env, files, problems))
     })
 }

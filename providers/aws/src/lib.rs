@@ -59,7 +59,7 @@ register_provider! {
     name: NAME,
     summary: "Amazon Web Services: EC2 and Elastic Load Balancing",
     build: build,
-    validate: validate,
+    validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
     config_reference: || TABLE.reference(include_str!("docs.md"), "", &markdown::<CloudConf>(2, config::is_live)),
     checker: Some(check::checker),
     flags: FLAGS,
@@ -140,11 +140,6 @@ impl Cloud for Aws {
     fn deletion_grace(&self) -> Duration {
         Duration::from_secs(300)
     }
-}
-
-fn validate(context: &BuildContext) -> Result<()> {
-    core_config::validate(config::load(context, &mut ConfigFiles::default()))?;
-    tagging::check(context)
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {

@@ -7,8 +7,9 @@
 use std::{collections::HashMap, time::Duration};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, FlagValues, Priority, Result,
+    Error, ErrorKind, FlagValues, Priority, Result,
     client::{Bucket, Quota, provider_metrics},
+    config::{KeyPath, Locations, Problems},
     controllers::{
         Backoff, ControllerContext, ControllerDef, Needs, NodeObject, NotStarted, WorkQueue, informer::Change,
     },
@@ -69,16 +70,12 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 };
 
 /// Checks the flags, if the controller is enabled. Otherwise they have no effect.
-///
-/// # Errors
-///
-/// All problems of the flags.
-pub(crate) fn check(context: &BuildContext) -> Result<()> {
-    let flags = &context.flags;
+pub(crate) fn check(flags: &FlagValues, problems: &mut Problems) {
     let enabled = flags.given("controllers").unwrap_or_default();
     let mut names = enabled.iter().flat_map(|list| list.split(','));
-    let is_enabled = names.any(|name| DEF.is_called(name.trim()));
-    is_enabled.then(|| Settings::of(flags)).transpose().map(drop)
+    if names.any(|name| DEF.is_called(name.trim())) {
+        Settings::read(flags, problems);
+    }
 }
 
 /// The values of the flags.
@@ -92,44 +89,53 @@ struct Settings {
 
 impl Settings {
     fn of(flags: &FlagValues) -> Result<Self> {
-        let mut problems = Vec::new();
-        let mut tags = Tags::new();
-        for given in flags.list(&TAGS) {
-            match parse_tags(&given) {
-                Ok(more) => tags.extend(more),
-                Err(reason) => problems.push(format!("--tags: {reason}")),
+        let mut problems = Problems::new("flags", Locations::default());
+        let settings = Self::read(flags, &mut problems);
+        problems.finish()?;
+        Ok(settings)
+    }
+
+    fn read(flags: &FlagValues, problems: &mut Problems) -> Self {
+        let given = flags.list(&TAGS);
+        let (mut tags, mut wrong) = (Tags::new(), Vec::new());
+        for tag in given.iter().flat_map(|given| parse_tags(given)) {
+            match tag {
+                Ok((key, value)) => drop(tags.insert(key, value)),
+                Err(reason) => wrong.push(reason),
             }
         }
-        let text = "--tags: the tagging controller needs at least one; write --tags=key=value";
-        let is_missing = tags.is_empty() && problems.is_empty();
-        problems.extend(is_missing.then(|| text.to_owned()));
-        let resources = flags.list(&RESOURCES);
+        let key = KeyPath::key("--tags");
+        problems.require(wrong.is_empty(), key, wrong.join("; "));
+        let what = "the tagging controller needs at least one; write --tags=key=value";
+        problems.require(!tags.is_empty(), key, what);
+        let (key, resources) = (KeyPath::key("--resources"), flags.list(&RESOURCES));
         let others = resources.iter().filter(|resource| *resource != "instance");
-        let others = others.map(|other| format!("--resources: {other:?} cannot be tagged; write instance"));
-        problems.extend(others);
-        let text = "--resources: the tagging controller needs one; write --resources=instance";
-        problems.extend(resources.is_empty().then(|| text.to_owned()));
-        if !problems.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidConfig, problems.join("\n")));
-        }
+        let others: Vec<_> = others.map(|other| format!("{other:?}")).collect();
+        let what = format!("{} cannot be tagged; write instance", others.join(", "));
+        problems.require(others.is_empty(), key, what);
+        let what = "the tagging controller needs one; write --resources=instance";
+        problems.require(!resources.is_empty(), key, what);
         let limit = Quota {
             rate: flags.float(&RATE),
             burst: u32::try_from(flags.number(&BURST)).unwrap_or(0),
             max_in_flight: u32::MAX,
         };
-        Ok(Self {
+        Self {
             tags,
             limit: (limit.rate > 0.0 && limit.burst > 0).then_some(limit),
             syncs: usize::try_from(flags.number(&SYNCS)).unwrap_or(1),
-        })
+        }
     }
 }
 
 /// The tags in one value of `--tags`. As in upstream's flag library, the value of a single pair may contain commas.
-fn parse_tags(given: &str) -> Result<Tags, String> {
+fn parse_tags(given: &str) -> Vec<Result<(String, String), String>> {
     let pairs = match given.matches('=').count() {
         1 => vec![given.trim_matches('"').to_owned()],
-        _ => parse_list(given).map_err(|reason| format!("{given:?}: {reason}"))?,
+        _ => match parse_list(given) {
+            Ok(pairs) => pairs,
+            Err(reason) => return vec![Err(format!("{given:?}: {reason}"))],
+        },
     };
     let tag = |pair: String| match pair.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -422,11 +428,10 @@ mod tests {
     #[test]
     fn flags_are_checked_only_if_the_controller_is_enabled() {
         for (controllers, is_checked) in [("*", false), ("*,-tagging", false), ("*,tagging", true)] {
-            let context = BuildContext {
-                flags: flags(&[("controllers", &[controllers]), ("tags", &["team"])]),
-                ..BuildContext::default()
-            };
-            assert_eq!(check(&context).is_err(), is_checked, "{controllers}");
+            let mut problems = Problems::new("flags", Locations::default());
+            let given = flags(&[("controllers", &[controllers]), ("tags", &["team"])]);
+            check(&given, &mut problems);
+            assert_eq!(problems.has_errors(), is_checked, "{controllers}");
         }
     }
 
@@ -462,10 +467,15 @@ mod tests {
             let both = settings(&[("tags", &[tags]), ("resources", &["volume"])]).unwrap_err();
             let (tags, resources) = both.message().split_once('\n').unwrap();
             assert!(
-                tags.starts_with("--tags: \"") && resources.contains("\"volume\""),
+                tags.starts_with("flags: --tags: \"") && resources.contains("\"volume\""),
                 "{both}"
             );
         }
+        let all = settings(&[("tags", &["a=1,b,c=2", "d"])]).unwrap_err();
+        assert!(
+            all.message().contains("\"b\"") && all.message().contains("\"d\""),
+            "{all}"
+        );
     }
 
     #[test]
