@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ccm_core::plan::{
-    objects::{self, Attribute, Policy, Scalar, Schema, Set, SetOrder},
+    objects::{self, Policy, Scalar, Schema, Set, SetOrder, attributes},
     part_keys,
 };
 
@@ -232,7 +232,7 @@ const AUTHORIZE: [&str; 2] = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGr
 const RULE_SET: Set<Kind> = set(RULES, AUTHORIZE, 50);
 
 static GROUP: Schema<Kind> = Schema {
-    attributes: &[Attribute::new("description", Policy::CreateOnly)],
+    attributes: attributes! { [Policy::CreateOnly] "description"; },
     sets: &[tags("CreateTags"), RULE_SET],
     ..Schema::new("security group", "CreateSecurityGroup", "DeleteSecurityGroup")
 };
@@ -248,34 +248,19 @@ static NODE_GROUP: Schema<Kind> = Schema {
     ..Schema::new("security group", "", "")
 };
 
-/// An attribute that the create call does not accept.
-const fn later(name: &'static str, policy: Policy, default: Scalar) -> Attribute {
-    Attribute::new(name, policy).or(default).after_create()
-}
-
 const CHECK: Policy = Policy::Update("ModifyTargetGroup");
 /// The call that changes the attributes of a target group that the annotation sets.
 pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
 
-const fn target_group_attribute(name: &'static str, default: &'static str) -> Attribute {
-    later(name, TARGET_GROUP_ATTRIBUTE, Scalar::Text(default))
-}
-
 static TARGET_GROUP: Schema<Kind> = Schema {
-    attributes: &[
-        Attribute::new("port", Policy::CreateOnly),
-        Attribute::new("protocol", Policy::CreateOnly),
-        Attribute::new("health_check_protocol", CHECK),
-        Attribute::new("health_check_interval", CHECK),
-        Attribute::new("health_check_timeout", CHECK),
-        Attribute::new("health_check_port", CHECK).or(Scalar::Text("traffic-port")),
-        Attribute::new("health_check_path", CHECK),
-        Attribute::new("health_check_codes", CHECK),
-        Attribute::new("healthy_threshold", CHECK),
-        Attribute::new("unhealthy_threshold", CHECK),
-        target_group_attribute("preserve_client_ip.enabled", "true"),
-        target_group_attribute("proxy_protocol_v2.enabled", "false"),
-    ],
+    attributes: attributes! {
+        [Policy::CreateOnly] "port", "protocol";
+        [CHECK] "health_check_protocol", "health_check_interval", "health_check_timeout";
+        [CHECK, Scalar::Text("traffic-port")] "health_check_port";
+        [CHECK] "health_check_path", "health_check_codes", "healthy_threshold", "unhealthy_threshold";
+        [TARGET_GROUP_ATTRIBUTE, Scalar::Text("true"); after_create] "preserve_client_ip.enabled";
+        [TARGET_GROUP_ATTRIBUTE, Scalar::Text("false"); after_create] "proxy_protocol_v2.enabled";
+    },
     sets: &[
         tags("AddTags"),
         Set {
@@ -290,28 +275,20 @@ static TARGET_GROUP: Schema<Kind> = Schema {
 /// The call that changes the attributes of a network load balancer that the annotation sets.
 pub(crate) const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
 
-const fn balancer_attribute(name: &'static str, default: &'static str) -> Attribute {
-    later(name, BALANCER_ATTRIBUTE, Scalar::Text(default))
-}
-
 static BALANCER: Schema<Kind> = Schema {
-    attributes: &[
-        Attribute::new("scheme", Policy::Blocked).or(Scalar::Text("internet-facing")),
-        Attribute::new("ip_address_type", Policy::Blocked).or(Scalar::Text("ipv4")),
-        Attribute::new("subnets", Policy::Update("SetSubnets")).or(Scalar::List),
-        Attribute::new("eip_allocations", Policy::CreateOnly),
-        Attribute::new("private_addresses", Policy::CreateOnly),
-        Attribute::new("security_groups", Policy::Update("SetSecurityGroups")).or(Scalar::List),
-        balancer_attribute("load_balancing.cross_zone.enabled", "false"),
-        balancer_attribute("access_logs.s3.enabled", "false"),
-        balancer_attribute("access_logs.s3.bucket", ""),
-        balancer_attribute("access_logs.s3.prefix", ""),
-        balancer_attribute("deletion_protection.enabled", "false"),
-        balancer_attribute("dns_record.client_routing_policy", "any_availability_zone"),
-        balancer_attribute("ipv6.deny_all_igw_traffic", "false"),
-        balancer_attribute("secondary_ips.auto_assigned.per_subnet", "0"),
-        balancer_attribute("zonal_shift.config.enabled", "false"),
-    ],
+    attributes: attributes! {
+        [Policy::Blocked, Scalar::Text("internet-facing")] "scheme";
+        [Policy::Blocked, Scalar::Text("ipv4")] "ip_address_type";
+        [Policy::Update("SetSubnets"), Scalar::List] "subnets";
+        [Policy::CreateOnly] "eip_allocations", "private_addresses";
+        [Policy::Update("SetSecurityGroups"), Scalar::List] "security_groups";
+        [BALANCER_ATTRIBUTE, Scalar::Text("false"); after_create]
+            "load_balancing.cross_zone.enabled", "access_logs.s3.enabled", "deletion_protection.enabled",
+            "ipv6.deny_all_igw_traffic", "zonal_shift.config.enabled";
+        [BALANCER_ATTRIBUTE, Scalar::Text(""); after_create] "access_logs.s3.bucket", "access_logs.s3.prefix";
+        [BALANCER_ATTRIBUTE, Scalar::Text("any_availability_zone"); after_create] "dns_record.client_routing_policy";
+        [BALANCER_ATTRIBUTE, Scalar::Text("0"); after_create] "secondary_ips.auto_assigned.per_subnet";
+    },
     sets: &[tags("AddTags")],
     ..Schema::new("load balancer", "CreateLoadBalancer", "DeleteLoadBalancer")
 };
@@ -322,15 +299,12 @@ const LISTENER_CHANGE: Policy = Policy::Update("ModifyListener");
 static LISTENER: Schema<Kind> = Schema {
     parent: Some(Kind::Balancer),
     deleted_with_parent: true,
-    attributes: &[
+    attributes: attributes! {
         // A listener changes between TCP and TLS in place.
-        Attribute::new("transport", Policy::Replace),
-        Attribute::new("protocol", LISTENER_CHANGE),
-        Attribute::new("certificate", LISTENER_CHANGE),
-        Attribute::new("ssl_policy", LISTENER_CHANGE),
-        Attribute::new("alpn_policy", LISTENER_CHANGE).or(Scalar::Text("None")),
-        Attribute::new("target_group", LISTENER_CHANGE),
-    ],
+        [Policy::Replace] "transport";
+        [LISTENER_CHANGE] "protocol", "certificate", "ssl_policy", "target_group";
+        [LISTENER_CHANGE, Scalar::Text("None")] "alpn_policy";
+    },
     sets: &[tags("AddTags"), set(CERTIFICATES, CERTIFY, 20)],
     ..Schema::new("listener", "CreateListener", "DeleteListener")
 };
@@ -341,28 +315,19 @@ const CLASSIC_REGISTER: [&str; 2] = [
     "RegisterInstancesWithLoadBalancer",
     "DeregisterInstancesFromLoadBalancer",
 ];
-const CLASSIC_GROUPS: Policy = Policy::Update("ApplySecurityGroupsToLoadBalancer");
-const CLASSIC_CHECK: Policy = Policy::Update("ConfigureHealthCheck");
 
 static CLASSIC: Schema<Kind> = Schema {
-    attributes: &[
-        Attribute::new("scheme", Policy::Blocked).or(Scalar::Text("internet-facing")),
-        Attribute::new("subnets", Policy::Update("AttachLoadBalancerToSubnets")).or(Scalar::List),
-        Attribute::new("security_groups", CLASSIC_GROUPS).or(Scalar::List),
-        later("health_check", CLASSIC_CHECK, Scalar::Null),
-        later("healthy_threshold", CLASSIC_CHECK, Scalar::Null),
-        later("unhealthy_threshold", CLASSIC_CHECK, Scalar::Null),
-        later("health_check_timeout", CLASSIC_CHECK, Scalar::Null),
-        later("health_check_interval", CLASSIC_CHECK, Scalar::Null),
-        later("cross_zone", CLASSIC_ATTRIBUTE, Scalar::Bool(false)),
-        later("access_log", CLASSIC_ATTRIBUTE, Scalar::Bool(false)),
-        later("access_log_bucket", CLASSIC_ATTRIBUTE, Scalar::Text("")),
-        later("access_log_prefix", CLASSIC_ATTRIBUTE, Scalar::Text("")),
-        later("access_log_interval", CLASSIC_ATTRIBUTE, Scalar::Null),
-        later("draining", CLASSIC_ATTRIBUTE, Scalar::Bool(false)),
-        later("draining_timeout", CLASSIC_ATTRIBUTE, Scalar::Null),
-        later("idle_timeout", CLASSIC_ATTRIBUTE, Scalar::Number(60)),
-    ],
+    attributes: attributes! {
+        [Policy::Blocked, Scalar::Text("internet-facing")] "scheme";
+        [Policy::Update("AttachLoadBalancerToSubnets"), Scalar::List] "subnets";
+        [Policy::Update("ApplySecurityGroupsToLoadBalancer"), Scalar::List] "security_groups";
+        [Policy::Update("ConfigureHealthCheck"); after_create] "health_check", "healthy_threshold",
+            "unhealthy_threshold", "health_check_timeout", "health_check_interval";
+        [CLASSIC_ATTRIBUTE, Scalar::Bool(false); after_create] "cross_zone", "access_log", "draining";
+        [CLASSIC_ATTRIBUTE, Scalar::Text(""); after_create] "access_log_bucket", "access_log_prefix";
+        [CLASSIC_ATTRIBUTE; after_create] "access_log_interval", "draining_timeout";
+        [CLASSIC_ATTRIBUTE, Scalar::Number(60); after_create] "idle_timeout";
+    },
     sets: &[
         tags("ClassicAddTags"),
         set(INSTANCES, CLASSIC_REGISTER, 100),
@@ -382,13 +347,10 @@ static CLASSIC_LISTENER: Schema<Kind> = Schema {
     parent: Some(Kind::Classic),
     created_with_parent: true,
     deleted_with_parent: true,
-    attributes: &[
-        Attribute::new("protocol", Policy::Replace),
-        Attribute::new("instance_protocol", Policy::Replace),
-        Attribute::new("instance_port", Policy::Replace),
-        Attribute::new("certificate", Policy::Replace),
-        Attribute::new("policy", Policy::Update("SetLoadBalancerPoliciesOfListener")).after_create(),
-    ],
+    attributes: attributes! {
+        [Policy::Replace] "protocol", "instance_protocol", "instance_port", "certificate";
+        [Policy::Update("SetLoadBalancerPoliciesOfListener"); after_create] "policy";
+    },
     ..Schema::new(
         "listener",
         "CreateLoadBalancerListeners",

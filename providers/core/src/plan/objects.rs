@@ -40,6 +40,8 @@ pub use self::{
     diff::{Desired, SetDifference},
     send::{ObjectCalls, send, stale, unsupported},
 };
+pub use crate::attributes;
+
 use super::{Step, model};
 use crate::{
     Result,
@@ -154,6 +156,31 @@ impl Attribute {
         self.default = default;
         self
     }
+}
+
+/// Lists attributes: a line for each policy, with the default and `after_create` if they apply, and the names.
+///
+/// ```
+/// use ccm_core::plan::objects::{Attribute, Policy, Scalar, attributes};
+///
+/// const CHECK: Policy = Policy::Update("check_update");
+/// static ATTRIBUTES: &[Attribute] = attributes! {
+///     [Policy::CreateOnly] "name", "network";
+///     [CHECK, Scalar::Number(3)] "threshold";
+///     [CHECK, Scalar::Bool(false); after_create] "strict";
+/// };
+///
+/// assert_eq!(ATTRIBUTES.len(), 4);
+/// assert!(ATTRIBUTES[3].after_create && ATTRIBUTES[2].default == Scalar::Number(3));
+/// ```
+#[macro_export]
+macro_rules! attributes {
+    (@one $name:expr, [$policy:expr $(, $default:expr)? $(; $later:ident)?]) => {
+        $crate::plan::objects::Attribute::new($name, $policy) $(.or($default))? $(.$later())?
+    };
+    ($($how:tt $($name:expr),+;)+) => {
+        &[$($($crate::attributes!(@one $name, $how)),+),+]
+    };
 }
 
 /// A constant value of an attribute.

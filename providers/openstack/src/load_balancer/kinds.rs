@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 
 use ccm_core::{
     load_balancer::{Protocol, ServicePort, ServiceView},
-    plan::objects::{self, Attribute, Entry, Object, Policy, Scalar, Schema, Set},
+    plan::objects::{self, Entry, Object, Policy, Scalar, Schema, Set, attributes},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -84,40 +84,13 @@ pub(crate) const SINGLE_MEMBERS: &str = "single member";
 /// The call that replaces the machines of a load balancer in ERROR.
 pub(crate) const FAILOVER: &str = "loadbalancer_failover";
 
-const fn new(name: &'static str) -> Attribute {
-    Attribute::new(name, Policy::CreateOnly)
-}
-
-const fn replace(name: &'static str) -> Attribute {
-    Attribute::new(name, Policy::Replace)
-}
-
-const fn listener(name: &'static str) -> Attribute {
-    Attribute::new(name, Policy::Update("listener_update"))
-}
-
-const fn pool(name: &'static str) -> Attribute {
-    Attribute::new(name, Policy::Update("pool_update"))
-}
-
-const fn monitor(name: &'static str) -> Attribute {
-    Attribute::new(name, Policy::Update("healthmonitor_update"))
-}
+const LISTENER_UPDATE: Policy = Policy::Update("listener_update");
 
 static BALANCER: Schema<Kind> = Schema {
-    attributes: &[
-        new("name"),
-        new("tags"),
-        new("description"),
-        new("provider"),
-        new("flavor_id"),
-        new("availability_zone"),
-        new("vip_port_id"),
-        new("vip_subnet_id"),
-        new("vip_network_id"),
-        new("vip_address"),
-        new("provisioning_status"),
-    ],
+    attributes: attributes! {
+        [Policy::CreateOnly] "name", "tags", "description", "provider", "flavor_id", "availability_zone", "vip_port_id",
+            "vip_subnet_id", "vip_network_id", "vip_address", "provisioning_status";
+    },
     ..Schema::new("load balancer", "loadbalancer_create", "loadbalancer_delete")
 };
 
@@ -125,36 +98,29 @@ static LISTENER: Schema<Kind> = Schema {
     parent: Some(Kind::Balancer),
     created_with_parent: true,
     deleted_with_parent: true,
-    attributes: &[
-        replace(OWNER),
-        replace("protocol"),
-        new("protocol_port"),
-        new("name"),
-        listener("tags"),
-        listener("connection_limit").or(Scalar::Number(-1)),
-        listener("timeout_client_data"),
-        listener("timeout_member_connect"),
-        listener("timeout_member_data"),
-        listener("timeout_tcp_inspect"),
-        listener("insert_headers"),
-        listener("default_tls_container_ref").or(Scalar::Text("")),
-        listener("allowed_cidrs").or(Scalar::List),
-        new("provisioning_status"),
-    ],
+    attributes: attributes! {
+        [Policy::Replace] OWNER, "protocol";
+        [Policy::CreateOnly] "protocol_port", "name";
+        [LISTENER_UPDATE] "tags";
+        [LISTENER_UPDATE, Scalar::Number(-1)] "connection_limit";
+        [LISTENER_UPDATE] "timeout_client_data", "timeout_member_connect", "timeout_member_data", "timeout_tcp_inspect",
+            "insert_headers";
+        [LISTENER_UPDATE, Scalar::Text("")] "default_tls_container_ref";
+        [LISTENER_UPDATE, Scalar::List] "allowed_cidrs";
+        [Policy::CreateOnly] "provisioning_status";
+    },
     ..Schema::new("listener", "listener_create", "listener_delete")
 };
 
 static POOL: Schema<Kind> = Schema {
     parent: Some(Kind::Listener),
     created_with_parent: true,
-    attributes: &[
-        replace("protocol"),
-        new("name"),
-        pool("tags"),
-        pool("lb_algorithm"),
-        pool("session_persistence"),
-        new("provisioning_status"),
-    ],
+    attributes: attributes! {
+        [Policy::Replace] "protocol";
+        [Policy::CreateOnly] "name";
+        [Policy::Update("pool_update")] "tags", "lb_algorithm", "session_persistence";
+        [Policy::CreateOnly] "provisioning_status";
+    },
     sets: &[
         Set {
             batch: usize::MAX,
@@ -170,28 +136,19 @@ static MONITOR: Schema<Kind> = Schema {
     parent: Some(Kind::Pool),
     created_with_parent: true,
     deleted_with_parent: true,
-    attributes: &[
-        replace("type"),
-        new("name"),
-        monitor("delay"),
-        monitor("timeout"),
-        monitor("max_retries"),
-        monitor("max_retries_down"),
-        new("url_path"),
-        new("http_method"),
-        new("expected_codes"),
-    ],
+    attributes: attributes! {
+        [Policy::Replace] "type";
+        [Policy::CreateOnly] "name";
+        [Policy::Update("healthmonitor_update")] "delay", "timeout", "max_retries", "max_retries_down";
+        [Policy::CreateOnly] "url_path", "http_method", "expected_codes";
+    },
     ..Schema::new("health monitor", "healthmonitor_create", "healthmonitor_delete")
 };
 
 static FLOATING: Schema<Kind> = Schema {
-    attributes: &[
-        new("floating_ip_address"),
-        new("floating_network_id"),
-        new("description"),
-        new("port_id"),
-        new(SUBNETS),
-    ],
+    attributes: attributes! {
+        [Policy::CreateOnly] "floating_ip_address", "floating_network_id", "description", "port_id", SUBNETS;
+    },
     ..Schema::new("floating IP", "floatingip_create", "floatingip_delete")
 };
 
