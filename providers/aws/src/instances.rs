@@ -185,15 +185,15 @@ impl InstanceSource for Source {
         let client = self.api.at(priority);
         let states = || ("instance-state-name", STATES.map(str::to_owned).to_vec());
         let dns = names.iter().map(ToString::to_string).collect();
-        let named = match client.instances(&[("private-dns-name", dns), states()]).await {
-            Ok(found) => found,
-            Err(error) => return names.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let fits = |name: &str| -> Vec<Instance> {
+        let named = client.instances(&[("private-dns-name", dns), states()]).await;
+        let fits = |name: &str| -> Result<Vec<Instance>> {
             let fits = |one: &&Instance| one.private_dns == name && self.site.cluster.has(&one.tags);
-            named.iter().filter(fits).cloned().collect()
+            let named = named.as_ref().map_err(Clone::clone)?;
+            Ok(named.iter().filter(fits).cloned().collect())
         };
-        let open = names.iter().filter(|name| fits(name).is_empty());
+        let open = names
+            .iter()
+            .filter(|name| fits(name).is_ok_and(|found| found.is_empty()));
         let addresses: Vec<_> = open.filter_map(|name| address_of_name(name)).collect();
         let mut addressed = Ok(Vec::new());
         if !addresses.is_empty() {
@@ -202,7 +202,7 @@ impl InstanceSource for Source {
             addressed = client.instances(&filter).await;
         }
         let answers = names.iter().map(|name| {
-            let found = fits(name);
+            let found = fits(name)?;
             let Some(address) = address_of_name(name).filter(|_| found.is_empty()) else {
                 return Ok(found);
             };
@@ -243,12 +243,10 @@ impl InstanceSource for Source {
     }
 
     async fn metadata(&self, instances: &[&Instance], priority: Priority) -> Vec<Result<NodeInstance>> {
-        let zones = match self.zone_ids(instances, priority).await {
-            Ok(zones) => zones,
-            Err(error) => return instances.iter().map(|_| Err(error.clone())).collect(),
-        };
+        let zones = self.zone_ids(instances, priority).await;
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let answers = instances.iter().map(|instance| {
+            let zones = zones.as_ref().map_err(Clone::clone)?;
             let zone_id = zones.get(&instance.zone).cloned();
             Ok(NodeInstance {
                 instance_type: text(&instance.instance_type),

@@ -136,9 +136,8 @@ fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
 }
 
 fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
-    let tags = given.into_iter().flatten();
-    let tags = tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())));
-    tags.collect()
+    let pair = |tag: sdk::Tag| Some((tag.key?, tag.value.unwrap_or_default()));
+    given.into_iter().flatten().filter_map(pair).collect()
 }
 
 /// The tags as a type of the SDK.

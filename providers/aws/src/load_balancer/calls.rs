@@ -117,23 +117,20 @@ impl Calls {
 
     /// Applies a change to the cached state.
     fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
-        let mut after = observed.objects.clone();
-        if reply.denied.is_none() {
-            after.fold(change, Some(&reply.objects));
-        }
-        self.listings.apply(&observed.objects, &after);
+        let mut after = observed.clone();
+        after.fold(change, Some(reply));
+        self.listings.apply(&observed.objects, &after.objects);
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
             // Removed entries free space in the group.
             let is_full = matches!(change.action, Action::Add(..));
-            let refused = after.refused.iter().filter(|_| is_full);
+            let refused = after.objects.refused.iter().filter(|_| is_full);
             state.refused = refused.cloned().collect();
         }
-        if after.all.is_empty() {
+        if after.objects.all.is_empty() {
             state.parts.remove(key);
         } else if let Some((_, known)) = state.parts.get_mut(key) {
-            known.objects = after;
-            known.denied.extend(reply.denied.clone());
+            *known = after;
         }
     }
 

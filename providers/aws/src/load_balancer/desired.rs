@@ -17,7 +17,7 @@ use super::{
         CERTIFICATES, Change, Entry, INSTANCES, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, TARGETS,
         tag_map, texts,
     },
-    model::Model,
+    model::{Model, Reply},
     names,
     spec::{ADDRESSES, PortSpec, Spec, transports},
 };
@@ -54,6 +54,14 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
+    /// Applies a change, or records that the credentials do not allow it.
+    pub(crate) fn fold(&mut self, change: &Change, reply: Option<&Reply>) {
+        match reply.and_then(|reply| reply.denied.clone()) {
+            Some((action, why)) => drop(self.denied.insert(action, why)),
+            None => self.objects.fold(change, reply.map(|reply| &reply.objects)),
+        }
+    }
+
     /// The load balancer, of either kind.
     pub(crate) fn balancer(&self) -> Option<&Object> {
         let of = |kind| self.objects.of(kind).next();
@@ -92,11 +100,8 @@ impl Builder<'_> {
 
     /// A load balancer and, unless the Service names others, its own security group.
     pub(super) fn balancer(&self, kind: Kind, group: String, about: &str) -> (Object, Option<Object>) {
-        let spec = self.spec;
-        let scheme = match spec.internal {
-            true => "internal",
-            false => "internet-facing",
-        };
+        let (spec, internal) = (self.spec, self.spec.internal);
+        let scheme = if internal { "internal" } else { "internet-facing" };
         let balancer = self.object(kind, &names::balancer(&self.service.id));
         let mut balancer = balancer.with("scheme", scheme);
         balancer.attributes.extend(spec.balancer.clone());
@@ -147,18 +152,13 @@ impl Builder<'_> {
         let (balancer, group) = self.balancer(Kind::Balancer, group, names::MANAGED);
         let targets = self.spec.target_group_names(&self.model.cluster.id, id);
         let ports = self.spec.ports.iter().zip(targets);
-        let ports = ports.flat_map(|(port, group)| {
-            let target_group = self.target_group(&group, port);
-            [target_group, self.network_listener(group, port)]
+        let ports = ports.flat_map(|(port, name)| {
+            let group = self.object(Kind::TargetGroup, &name).with("port", port.node_port);
+            let mut group = group.with("protocol", port.target_protocol);
+            group.attributes.extend(self.spec.target_group.clone());
+            [group, self.network_listener(name, port)]
         });
         group.into_iter().chain([balancer]).chain(ports).collect()
-    }
-
-    fn target_group(&self, name: &str, port: &PortSpec) -> Object {
-        let group = self.object(Kind::TargetGroup, name).with("port", port.node_port);
-        let mut group = group.with("protocol", port.target_protocol);
-        group.attributes.extend(self.spec.target_group.clone());
-        group
     }
 
     fn network_listener(&self, group: String, port: &PortSpec) -> Object {

@@ -123,19 +123,6 @@ impl Directory {
             _ => Flavor::Network,
         })
     }
-
-    /// The security groups of a load balancer, its own one by name.
-    pub(crate) fn sources(&self, balancer: &str) -> Vec<String> {
-        let balancer = self.balancers.get(balancer).into_iter();
-        let groups = balancer.flat_map(|balancer| balancer.texts("security_groups"));
-        groups.map(str::to_owned).collect()
-    }
-
-    /// The ID of the security group that only this classic load balancer has.
-    pub(crate) fn own_source(&self, balancer: &str) -> Option<String> {
-        let own = self.groups.get(&names::classic_group(balancer));
-        own.map(|group| group.id.clone())
-    }
 }
 
 /// The desired state of a part.
@@ -392,11 +379,7 @@ impl PartModel for Model {
     }
 
     fn fold(&self, _: &Key, change: &Self::Change, reply: Option<&Reply>, observed: &mut Observed) {
-        if let Some((action, why)) = reply.and_then(|reply| reply.denied.clone()) {
-            observed.denied.insert(action, why);
-        } else {
-            observed.objects.fold(change, reply.map(|reply| &reply.objects));
-        }
+        observed.fold(change, reply);
     }
 
     fn facts(&self, key: &Key, member: &PartMember, observed: &Observed) -> Option<PartOutput<Facts>> {

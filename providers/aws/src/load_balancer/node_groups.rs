@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     desired::{Observed, diff},
-    kinds::{Change, Entry, Key, Kind, MTU, Object, RULE_PREFIX, RULES, Rule},
+    kinds::{Change, Entry, Key, Kind, MTU, Object, RULE_PREFIX, RULES, Rule, texts},
     model::{Facts, Inputs, Model, PartMember},
     names,
     spec::{self, Flavor, Spec, transports},
@@ -80,11 +80,14 @@ impl DesiredRules {
             let instances = match member.membership {
                 Membership::Active => spec::instances(service, cluster),
                 Membership::Frozen(_) => {
-                    staying_sources.extend(inputs.directory.sources(&name));
+                    if let Some(balancer) = inputs.directory.balancers.get(&name) {
+                        staying_sources.extend(texts::<Vec<_>>(balancer, "security_groups"));
+                    }
                     None
                 }
                 Membership::Leaving => {
-                    let own = inputs.directory.own_source(&name);
+                    let own = inputs.directory.groups.get(&names::classic_group(&name));
+                    let own = own.map(|group| group.id.clone());
                     // The load balancer itself may already be deleted.
                     let is_classic = Flavor::of(service, &model.settings) == Flavor::Classic;
                     let named = named.into_iter().filter(|_| is_classic);
