@@ -62,15 +62,14 @@ impl Site {
         if site.cluster.id.is_empty() {
             site.cluster = Cluster::of_instance(&own.tags)?;
         }
+        let invalid = |text| Err(Error::new(ErrorKind::InvalidConfig, text));
         if site.cluster.id.is_empty() && !flags.boolean(&ALLOW_UNTAGGED) {
             let fix = "set [Global] KubernetesClusterID, or set --allow-untagged-cloud";
             let missing = format!("cluster id not found: tag instance {id} with kubernetes.io/cluster/<id>");
-            let text = format!("{missing}, {fix}");
-            return Err(Error::new(ErrorKind::InvalidConfig, text));
+            return invalid(format!("{missing}, {fix}"));
         }
         if site.vpc.is_empty() {
-            let text = format!("instance {id} is not in a VPC; set [Global] VPC");
-            return Err(Error::new(ErrorKind::InvalidConfig, text));
+            return invalid(format!("instance {id} is not in a VPC; set [Global] VPC"));
         }
         Ok(site)
     }

@@ -17,10 +17,7 @@ use ccm_core::{
 };
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api as KubeApi,
-    api::{Patch, PatchParams},
-};
+use kube::api::{Api as KubeApi, Patch, PatchParams};
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};

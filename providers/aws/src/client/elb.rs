@@ -6,7 +6,7 @@ use aws_sdk_elasticloadbalancing::types as classic;
 use aws_sdk_elasticloadbalancingv2::types as v2;
 use ccm_core::{
     Result,
-    plan::objects::{Attributes, Kind as _},
+    plan::objects::{Attribute, Attributes, Kind as _},
 };
 use serde_json::Value;
 
@@ -55,9 +55,8 @@ impl Client {
             Kind::TargetGroup => pairs!(send!(self, TargetGroupAttributes, .target_group_arn(id))),
             _ => pairs!(send!(self, LoadBalancerAttributes, .load_balancer_arn(id))),
         };
-        let known = kind.schema().attributes.iter();
-        let known = known.filter_map(|known| Some((known.name, pairs.remove(known.name)?.into())));
-        Ok(known.collect())
+        let value = |known: &Attribute| Some((known.name, pairs.remove(known.name)?.into()));
+        Ok(kind.schema().attributes.iter().filter_map(value).collect())
     }
 
     /// The targets of a target group, without those that are leaving.

@@ -109,9 +109,8 @@ impl Calls {
         });
         let mut observed = self.observed(groups);
         let state = self.state.lock();
-        let refused = state.refused.iter().filter(|refused| is_recent(refused));
-        let refused = refused.filter(|refused| read.freshness.allows(refused.since));
-        observed.objects.refused = refused.cloned().collect();
+        let counts = |one: &&Refused<Kind>| is_recent(one) && read.freshness.allows(one.since);
+        observed.objects.refused = state.refused.iter().filter(counts).cloned().collect();
         Ok(observed)
     }
 

@@ -7,7 +7,7 @@ use ccm_core::{
         AnnotationReader, Claim, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
         ServiceId, ServicePort, ServiceView, SessionAffinity, SourceRanges,
     },
-    plan::objects::{Attributes, Kind as _, Policy},
+    plan::objects::{Attribute, Attributes, Kind as _, Policy},
 };
 use serde_json::Value;
 
@@ -366,9 +366,8 @@ const ALPN_POLICIES: [&str; 5] = [
 
 /// The attribute of a kind that an annotation names.
 fn attribute(kind: Kind, policy: Policy, name: &str) -> Option<&'static str> {
-    let mut known = kind.schema().attributes.iter();
-    let known = known.find(|known| known.policy == policy && known.name == name)?;
-    Some(known.name)
+    let is_named = |known: &&Attribute| known.policy == policy && known.name == name;
+    Some(kind.schema().attributes.iter().find(is_named)?.name)
 }
 
 fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> Attributes {
