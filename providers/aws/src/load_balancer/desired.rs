@@ -364,12 +364,7 @@ impl DesiredBalancer {
 
 /// Keeps the target groups that listeners use, unless upstream would replace them. Those of old releases have other names.
 fn keep_target_groups(desired: &mut [Object], observed: &Objects) {
-    const COMPARED: [&str; 4] = [
-        "port",
-        "protocol",
-        "health_check_protocol",
-        "health_check_interval",
-    ];
+    const COMPARED: &str = "port protocol health_check_protocol health_check_interval";
     // Each listener is directly after its target group.
     let is_pair = |a: &Object, b: &Object| (a.kind, b.kind) == (Kind::TargetGroup, Kind::Listener);
     for pair in desired.chunk_by_mut(is_pair) {
@@ -377,7 +372,7 @@ fn keep_target_groups(desired: &mut [Object], observed: &Objects) {
         let used = observed.get(Kind::Listener, &listener.key);
         let used = used.and_then(|used| observed.get(Kind::TargetGroup, used.text("target_group")));
         let is_same = |used: &&Object| {
-            let mut names = COMPARED.iter();
+            let mut names = COMPARED.split_whitespace();
             names.all(|name| used.attributes.get(name) == group.attributes.get(name))
         };
         if let Some(used) = used.filter(|used| used.foreign.is_none()).filter(is_same) {

@@ -33,7 +33,8 @@ pub(crate) fn classic_group(balancer: &str) -> String {
 /// The security group of a network load balancer. `cluster` is `--cluster-name`.
 pub(crate) fn group(cluster: &str, service: &ServiceId) -> String {
     let ServiceId { namespace, name, uid } = service;
-    hashed(service, &digest::SHA256, &[cluster, name, namespace, uid])
+    let text = format!("{cluster}{name}{namespace}{uid}");
+    hashed(service, &digest::SHA256, &text)
 }
 
 /// Whether a security group with this name and description was created for one load balancer.
@@ -50,18 +51,16 @@ pub(crate) fn target_group(
     target_type: &str,
     (check_protocol, check_interval): (&str, i64),
 ) -> String {
-    let parts = [
-        cluster,
-        &service.namespace,
-        &service.name,
-        &port.port.to_string(),
-        &port.node_port.to_string(),
-        port.target_protocol,
-        target_type,
-        check_protocol,
-        &check_interval.to_string(),
-    ];
-    hashed(service, &digest::SHA1_FOR_LEGACY_USE_ONLY, &parts)
+    let ServiceId { namespace, name, .. } = service;
+    let PortSpec {
+        port,
+        node_port,
+        target_protocol,
+        ..
+    } = port;
+    let port = format!("{port}{node_port}{target_protocol}{target_type}");
+    let text = format!("{cluster}{namespace}{name}{port}{check_protocol}{check_interval}");
+    hashed(service, &digest::SHA1_FOR_LEGACY_USE_ONLY, &text)
 }
 
 fn short(text: &str) -> String {
@@ -69,8 +68,8 @@ fn short(text: &str) -> String {
 }
 
 /// A name of an object of a Service, with the first ten hexadecimal digits of a hash.
-fn hashed(service: &ServiceId, algorithm: &'static Algorithm, parts: &[&str]) -> String {
-    let digest = digest::digest(algorithm, parts.concat().as_bytes());
+fn hashed(service: &ServiceId, algorithm: &'static Algorithm, text: &str) -> String {
+    let digest = digest::digest(algorithm, text.as_bytes());
     let start = digest.as_ref().iter().take(5);
     let hex: String = start.map(|byte| format!("{byte:02x}")).collect();
     let (namespace, name) = (short(&service.namespace), short(&service.name));

@@ -43,9 +43,8 @@ impl NodeGroup {
             (None, []) => return Err("it has no security group".to_owned()),
             (None, several) => {
                 let several = several.join(", ");
-                return Err(format!(
-                    "none of its security groups {several} has the tag {tag}; tag one"
-                ));
+                let why = format!("none of its security groups {several} has the tag {tag}; tag one");
+                return Err(why);
             }
         };
         Ok(Self { id, others })

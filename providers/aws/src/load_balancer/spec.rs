@@ -250,8 +250,8 @@ impl Spec {
             reader.refuse_spec("ipFamilies", problem);
         }
         let alpn_policy = reader.parsed(a::ALPN_POLICY, None, "None", |text| {
-            let found = ALPN_POLICIES.iter().find(|policy| **policy == text);
-            found.map(|policy| Some(*policy))
+            let mut known = ALPN_POLICIES.split_whitespace();
+            known.find(|policy| *policy == text).map(Some)
         });
         self.listener.insert("alpn_policy", alpn_policy.into());
         let ssl_policy = reader.given(a::SSL_POLICY);
@@ -356,13 +356,7 @@ pub(crate) const ADDRESSES: [(&str, &str); 2] = [
 ];
 
 /// The values of the annotation with the ALPN policy.
-const ALPN_POLICIES: [&str; 5] = [
-    "None",
-    "HTTP1Only",
-    "HTTP2Only",
-    "HTTP2Optional",
-    "HTTP2Preferred",
-];
+const ALPN_POLICIES: &str = "None HTTP1Only HTTP2Only HTTP2Optional HTTP2Preferred";
 
 /// The attribute of a kind that an annotation names.
 fn attribute(kind: Kind, policy: Policy, name: &str) -> Option<&'static str> {
