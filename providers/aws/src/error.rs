@@ -82,13 +82,11 @@ fn kind(code: &str, status: Option<u16>) -> ErrorKind {
         _ if is_in(CONFLICT) => ErrorKind::Conflict,
         _ if is_in(UNSUPPORTED) => ErrorKind::Unsupported,
         _ if is_in(UNAVAILABLE) => ErrorKind::Unavailable,
-        _ if begins(&["TooMany"]) || ends(&["LimitExceeded", "LimitExceededException"]) => {
-            ErrorKind::QuotaExceeded
-        }
+        _ if begins(&["TooMany", "Insufficient"]) => ErrorKind::QuotaExceeded,
+        _ if ends(&["LimitExceeded", "LimitExceededException"]) => ErrorKind::QuotaExceeded,
         _ if ends(&["NotFound", "NotFoundException"]) => ErrorKind::NotFound,
         _ if begins(&["Duplicate"]) || ends(&[".Duplicate"]) => ErrorKind::AlreadyExists,
         _ if begins(&["Invalid", "Missing", "Validation"]) => ErrorKind::InvalidSpec,
-        _ if begins(&["Insufficient"]) => ErrorKind::QuotaExceeded,
         Some(500..) => ErrorKind::Unavailable,
         _ => ErrorKind::Unexpected,
     }

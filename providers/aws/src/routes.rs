@@ -77,14 +77,12 @@ type Key = (IpNet, NextHop, bool);
 
 /// The key of a route; `None` for routes that do not lead to a node.
 fn key(route: &Route) -> Option<Key> {
-    if route.gateway.as_deref() == Some("local") {
-        return None;
-    }
-    let hop = match (&route.instance, &route.interface, route.blackhole) {
-        (Some(instance), _, _) => instance.as_str(),
-        (None, Some(interface), true) => interface,
-        (None, None, true) => "blackhole",
-        (None, _, false) => return None,
+    let hop = match (route.target.as_deref(), route.blackhole) {
+        (Some("local"), _) => return None,
+        (Some(instance), _) if instance.starts_with("i-") => instance,
+        (Some(interface), true) if interface.starts_with("eni-") => interface,
+        (_, true) => "blackhole",
+        (_, false) => return None,
     };
     Some((route.destination.trunc(), NextHop::new(hop), route.blackhole))
 }
@@ -166,9 +164,7 @@ impl TableRoutes {
                 }
                 Some((Some((_, current, _)), _)) if current == route.next_hop => continue,
                 Some((_, other)) => {
-                    let target = [&other.instance, &other.interface, &other.gateway];
-                    let target = target.into_iter().flatten().next();
-                    let target = target.map_or("another target", String::as_str);
+                    let target = other.target.as_deref().unwrap_or("another target");
                     let text = format!("route table {} has a route for {to} to {target}", table.id);
                     return Err(Error::new(ErrorKind::AlreadyExists, text));
                 }

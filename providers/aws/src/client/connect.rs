@@ -151,11 +151,9 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 impl Connection {
     /// The endpoint of an API in this region, if the file gives one.
     pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
-        let of = |service: Service| {
-            self.endpoints.iter().find(|endpoint| {
-                endpoint.service == service && endpoint.region.as_deref().is_none_or(|own| own == region)
-            })
-        };
+        let serves = |one: &&Endpoint| one.region.as_deref().is_none_or(|own| own == region);
+        let endpoints = self.endpoints.iter().filter(serves);
+        let of = |service| endpoints.clone().find(|one| one.service == service);
         // Upstream has one endpoint for both APIs of load balancers.
         of(service).or_else(|| of(Service::Elb).filter(|_| service == Service::ElbV2))
     }

@@ -114,12 +114,8 @@ pub(crate) struct RouteTable {
 pub(crate) struct Route {
     /// The destination of packets. Prefix lists are left out.
     pub(crate) destination: IpNet,
-    /// The instance that they go to.
-    pub(crate) instance: Option<String>,
-    /// The network interface that they go to.
-    pub(crate) interface: Option<String>,
-    /// The gateway that they go to: `igw-...`, `local`.
-    pub(crate) gateway: Option<String>,
+    /// The instance, else the network interface, else the gateway that they go to: `igw-...`, `local`.
+    pub(crate) target: Option<String>,
     /// Whether the target does not exist (state `blackhole`).
     pub(crate) blackhole: bool,
 }
@@ -398,11 +394,10 @@ fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
 fn route(given: sdk::Route) -> Option<Route> {
     let destination = given.destination_cidr_block;
     let destination = destination.or(given.destination_ipv6_cidr_block)?;
+    let target = given.instance_id.or(given.network_interface_id);
     Some(Route {
         destination: destination.parse().ok()?,
-        instance: given.instance_id,
-        interface: given.network_interface_id,
-        gateway: given.gateway_id,
+        target: target.or(given.gateway_id),
         blackhole: given.state == Some(RouteState::Blackhole),
     })
 }

@@ -82,12 +82,12 @@ impl Spec {
         reader: &mut AnnotationReader<'_>,
     ) -> Attributes {
         let node_port = self.ports.first().map_or(0, |port| port.node_port);
-        let (protocol, mut port, mut path) = match (service.health_check_port(), &settings.shared_probe) {
-            (Some(port), _) => ("HTTP", port, "/healthz".to_owned()),
-            (None, Some(shared)) if !service.is_local() => ("HTTP", shared.port, shared.path.clone()),
+        let (protocol, mut port, path) = match (service.health_check_port(), &settings.shared_probe) {
+            (Some(port), _) => ("HTTP", port, "/healthz"),
+            (None, Some(shared)) if !service.is_local() => ("HTTP", shared.port, shared.path.as_str()),
             _ => match &*reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase() {
-                "https" | "ssl" => ("SSL", node_port, String::new()),
-                _ => ("TCP", node_port, String::new()),
+                "https" | "ssl" => ("SSL", node_port, "/"),
+                _ => ("TCP", node_port, "/"),
             },
         };
         let given = reader.unless_empty(a::CHECK_PROTOCOL);
@@ -98,13 +98,8 @@ impl Spec {
         } else if service.health_check_port().is_some() {
             port = node_port;
         }
-        if !protocol.starts_with("HTTP") {
-            path.clear();
-        } else if let Some(given) = reader.given(a::CHECK_PATH) {
-            path = given;
-        } else if path.is_empty() {
-            "/".clone_into(&mut path);
-        }
+        let path = || reader.given(a::CHECK_PATH).unwrap_or_else(|| path.to_owned());
+        let path = protocol.starts_with("HTTP").then(path).unwrap_or_default();
         let mut check = check_numbers(reader, [2, 6, 10]);
         let timeout = reader.strict_number(a::CHECK_TIMEOUT, 2..=60).unwrap_or(5);
         check.insert("health_check_timeout", timeout.into());

@@ -164,13 +164,12 @@ impl Builder<'_> {
     fn network_listener(&self, group: String, port: &PortSpec) -> Object {
         let listener = self.listener(Kind::Listener, port).with("target_group", group);
         let listener = listener.with("transport", transports(port.protocol).join("+"));
-        let further = self.spec.certificates.iter().skip(1).cloned();
-        let further: Vec<_> = further.map(Entry::Name).collect();
-        // Certificates that users add manually stay while the Service names only one.
-        if port.is_secure() && !further.is_empty() {
-            listener.entries(CERTIFICATES, further)
-        } else {
-            listener
+        match self.spec.certificates.split_first() {
+            // Certificates that users add manually stay while the Service names only one.
+            Some((_, further)) if port.is_secure() && !further.is_empty() => {
+                listener.entries(CERTIFICATES, further.iter().cloned().map(Entry::Name))
+            }
+            _ => listener,
         }
     }
 }

@@ -450,10 +450,8 @@ fn health_check(
         _ if text == "traffic-port" => Ok(text.to_owned()),
         _ => Err(format!("{text:?} is neither a port nor traffic-port")),
     });
-    let mut port = port.unwrap_or_else(|| {
-        let own = service.health_check_port();
-        own.map_or_else(|| "traffic-port".to_owned(), |port| port.to_string())
-    });
+    let own = service.health_check_port().map(|port| port.to_string());
+    let mut port = port.or(own).unwrap_or_else(|| "traffic-port".to_owned());
     let mut path = reader.given(a::CHECK_PATH).unwrap_or_else(|| path.to_owned());
     if let Some(shared) = settings.shared_probe.as_ref().filter(|_| !local) {
         (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());

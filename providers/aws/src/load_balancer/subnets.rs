@@ -80,8 +80,8 @@ fn is_public(subnet: &Subnet, tables: &[RouteTable]) -> Result<bool, String> {
     let own = tables.clone().find(|table| table.subnets.contains(&subnet.id));
     let table = own.or_else(|| tables.find(|table| table.is_main));
     let leads_out = |table: &RouteTable| {
-        let mut gateways = table.routes.iter().filter_map(|route| route.gateway.as_deref());
-        gateways.any(|gateway| gateway.starts_with("igw"))
+        let mut targets = table.routes.iter().filter_map(|route| route.target.as_deref());
+        targets.any(|target| target.starts_with("igw"))
     };
     let leads_out = table.map(leads_out);
     leads_out.ok_or_else(|| format!("subnet {} has no route table", subnet.id))
@@ -111,9 +111,7 @@ mod tests {
     fn table(public: bool, subnets: &[&str]) -> RouteTable {
         let route = |gateway: &str| Route {
             destination: ipnet::Ipv4Net::default().into(),
-            instance: None,
-            interface: None,
-            gateway: Some(gateway.to_owned()),
+            target: Some(gateway.to_owned()),
             blackhole: false,
         };
         RouteTable {
