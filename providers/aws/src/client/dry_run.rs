@@ -1,9 +1,10 @@
 //! Checks of permissions by API calls that change nothing.
 
+use aws_sdk_ec2::types::Tag;
 use ccm_core::{Error, ErrorKind, Result, check::in_time};
 use futures_util::future::{BoxFuture, join_all};
 
-use super::{Client, Op, ec2::sdk_tags};
+use super::{Client, Op};
 
 /// The documentation's example network: no cluster has Pods there.
 const NETWORK: &str = "192.0.2.0/24";
@@ -40,7 +41,7 @@ impl Client {
             Zones(.dry_run(true));
             SecurityGroups(.dry_run(true));
             SecurityGroupCreate(.dry_run(true).group_name("validate").description("validate").vpc_id(vpc));
-            TagsCreate(.dry_run(true).resources(vpc).set_tags(sdk_tags([("validate", "")])));
+            TagsCreate(.dry_run(true).resources(vpc).tags(Tag::builder().key("validate").value("").build()));
             LoadBalancers(.page_size(1));
             ClassicLoadBalancers(.page_size(1));
             TargetGroups(.page_size(1));

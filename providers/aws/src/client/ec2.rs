@@ -136,13 +136,6 @@ fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
     given.into_iter().flatten().filter_map(pair).collect()
 }
 
-/// The tags as a type of the SDK.
-pub(super) fn sdk_tags(
-    tags: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
-) -> Option<Vec<sdk::Tag>> {
-    key_values!(sdk::Tag, tags.into_iter())
-}
-
 fn unreadable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
 }
@@ -293,13 +286,13 @@ impl Client {
     /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values. [`ErrorKind::NotFound`] if one resource
     /// does not exist; then none is changed.
     pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        done!(self, TagsCreate, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(tags)))
+        done!(self, TagsCreate, .set_resources(Some(ids.to_vec())).set_tags(key_values!(sdk::Tag, tags.iter())))
     }
 
     /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources. Errors as of
     /// [`Self::create_tags`].
     pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        done!(self, TagsDelete, .set_resources(Some(ids.to_vec())).set_tags(sdk_tags(tags)))
+        done!(self, TagsDelete, .set_resources(Some(ids.to_vec())).set_tags(key_values!(sdk::Tag, tags.iter())))
     }
 }
 

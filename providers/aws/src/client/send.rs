@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use aws_sdk_ec2::types::{ResourceType, TagSpecification};
+use aws_sdk_ec2::types::{ResourceType, Tag, TagSpecification};
 use aws_sdk_elasticloadbalancing::types as classic;
 use aws_sdk_elasticloadbalancingv2::types as v2;
 use ccm_core::{
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{
     Client,
-    ec2::{permissions, sdk_tags},
+    ec2::permissions,
     elb::{self, PROXY_POLICY, listener_id},
 };
 use crate::{
@@ -73,7 +73,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         let created = match object.kind {
             Kind::Group => {
                 let tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
-                let tags = tags.set_tags(sdk_tags(pairs(object.set(TAGS)))).build();
+                let tags = tags.set_tags(key_values!(Tag, pairs(object.set(TAGS)))).build();
                 let reply = send!(client, SecurityGroupCreate, .group_name(key).vpc_id(self.vpc)
                     .description(object.text("description")).tag_specifications(tags.clone()));
                 match reply {
@@ -230,7 +230,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 self.set_proxy_policy(id, entries, Some(PROXY_POLICY)).await
             }
             (TAGS, Kind::Group) => done!(client, TagsCreate, .resources(id)
-                .set_tags(sdk_tags(pairs(entries)))),
+                .set_tags(key_values!(Tag, pairs(entries)))),
             (TAGS, Kind::Classic) => done!(client, ClassicTagsAdd, .load_balancer_names(id)
                 .set_tags(classic_tags(entries))),
             (TAGS, _) => done!(client, LoadBalancerTagsAdd, .resource_arns(id).set_tags(tags(entries))),
@@ -292,7 +292,7 @@ impl Sender<'_> {
             !has_any_cluster(&tags) && ![OWNER_TAG, LEGACY].iter().any(|key| tags.contains_key(*key))
         };
         let mut found = found.into_iter().find(is_ours).ok_or(refusal)?;
-        done!(self.client, TagsCreate, .resources(&found.id).set_tags(sdk_tags(pairs(new.set(TAGS)))))?;
+        done!(self.client, TagsCreate, .resources(&found.id).set_tags(key_values!(Tag, pairs(new.set(TAGS)))))?;
         found.sets.remove(TAGS);
         Ok(found)
     }
