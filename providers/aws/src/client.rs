@@ -3,9 +3,8 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`connect`] | credentials, endpoints, proxy, trusted authorities: from the config to the SDK's clients |
-//! | [`ops`] | the API calls and their quotas |
+//! | [`ops`] | the API calls, their quotas, and metrics under the names of the Go cloud controller |
 //! | [`metadata`] | the instance metadata service |
-//! | [`metrics`] | metrics under the names of the Go cloud controller |
 //! | [`ec2`] | instances, subnets, route tables, security groups, tags |
 //! | [`dry_run`] | checks of permissions |
 //! | [`elb`] | reads of load balancers, network and classic |
@@ -71,7 +70,6 @@ pub(crate) mod dry_run;
 pub(crate) mod ec2;
 pub(crate) mod elb;
 pub(crate) mod metadata;
-mod metrics;
 mod ops;
 pub(crate) mod send;
 
@@ -92,7 +90,7 @@ use tokio::time::Instant;
 use self::{
     connect::{ANSWER_TIMEOUT, Clients},
     metadata::{Metadata, REGION},
-    metrics::RequestMetrics,
+    ops::RequestMetrics,
 };
 pub(crate) use self::{
     connect::{Connection, ENDPOINT_VARIABLES, Endpoint, Role, Service, is_certificates},
