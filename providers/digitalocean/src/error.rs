@@ -78,71 +78,46 @@ mod tests {
             AlreadyExists, Conflict, InvalidSpec, NotFound, PermissionDenied, QuotaExceeded, RateLimited,
             Unauthenticated, Unavailable,
         };
-        let busy = Retry::Fixed(BUSY);
-        for (status, body, kind, retry) in [
-            (
-                403,
-                r#"{"id":"forbidden","message":"Load Balancer can't be updated while it processes previous actions"}"#,
-                Conflict,
-                busy,
-            ),
-            (
-                403,
-                r#"{"id":"forbidden","message":"You are not authorized to perform this operation"}"#,
-                PermissionDenied,
-                Retry::Never,
-            ),
-            (409, r#"{"id":"conflict","message":"busy"}"#, Conflict, busy),
-            (
-                422,
-                r#"{"id":"unprocessable_entity","message":"There is already a load balancer with that name."}"#,
-                AlreadyExists,
-                Retry::Never,
-            ),
-            (
-                422,
-                r#"{"id":"unprocessable_entity","message":"Load balancer limit reached"}"#,
-                QuotaExceeded,
-                Retry::Never,
-            ),
-            (
-                422,
-                r#"{"id":"unprocessable_entity","message":"entry port 50053 is reserved"}"#,
-                InvalidSpec,
-                Retry::Never,
-            ),
+        let (busy, never, backoff) = (Retry::Fixed(BUSY), Retry::Never, Retry::Backoff);
+        let in_progress = "Load Balancer can't be updated while it processes previous actions";
+        let unauthorized = "You are not authorized to perform this operation";
+        let same_name = "There is already a load balancer with that name.";
+        for (status, id, message, kind, retry) in [
+            (403, "forbidden", in_progress, Conflict, busy),
+            (403, "forbidden", unauthorized, PermissionDenied, never),
+            (409, "conflict", "busy", Conflict, busy),
+            (422, "unprocessable_entity", same_name, AlreadyExists, never),
+            (422, "", "Load balancer limit reached", QuotaExceeded, never),
+            (422, "", "entry port 50053 is reserved", InvalidSpec, never),
             (
                 401,
-                r#"{"id":"unauthorized","message":"Unable to authenticate you"}"#,
+                "unauthorized",
+                "Unable to authenticate you",
                 Unauthenticated,
-                Retry::Never,
+                never,
             ),
-            (404, "", NotFound, Retry::Never),
+            (404, "", "", NotFound, never),
             (
                 429,
-                r#"{"id":"too_many_requests","message":"API Rate limit exceeded."}"#,
+                "too_many_requests",
+                "API Rate limit exceeded.",
                 RateLimited,
-                Retry::Backoff,
+                backoff,
             ),
-            (
-                502,
-                "<html><body>Bad Gateway</body></html>",
-                Unavailable,
-                Retry::Backoff,
-            ),
+            (502, "", "<html>", Unavailable, backoff),
         ] {
+            let document = serde_json::json!({"id": id, "message": message}).to_string();
+            let body = match message {
+                "" => "",
+                "<html>" => "<html><body>Bad Gateway</body></html>",
+                _ => &document,
+            };
             let error = error(Method::PUT, status, body);
             assert_eq!((error.kind(), error.retry()), (kind, retry), "{status} {body}");
             assert!(!error.report().contains('<'), "{}", error.report());
         }
-        let with_id = error(
-            Method::PUT,
-            422,
-            r#"{"id":"x","message":"no","request_id":"r-1"}"#,
-        );
-        assert_eq!(
-            with_id.to_string(),
-            "PUT /v2/load_balancers/x: 422 no (request_id=r-1)"
-        );
+        let body = r#"{"id":"x","message":"no","request_id":"r-1"}"#;
+        let text = error(Method::PUT, 422, body).to_string();
+        assert_eq!(text, "PUT /v2/load_balancers/x: 422 no (request_id=r-1)");
     }
 }

@@ -537,40 +537,39 @@ fn code(error: &Error) -> &'static str {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use ccm_core::testkit::cluster::{annotate, service};
-    use ccm_sim::digitalocean::{Config, DigitalOcean};
+    use ccm_sim::{
+        Action, Fault,
+        digitalocean::{Config, DigitalOcean},
+    };
 
     use super::*;
+    use crate::load_balancer::desired::tests::{create_balancer, settings};
 
     const FIREWALL: [(&str, &str); 2] = [
         ("PUBLIC_ACCESS_FIREWALL_NAME", "nodes"),
         ("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker"),
     ];
 
-    fn settings() -> Settings {
-        desired::tests::settings(&FIREWALL)
-    }
-
-    fn firewall(services: &[ServiceView]) -> Value {
-        firewall_with(services, &Balancers::new())
-    }
-
-    fn firewall_with(services: &[ServiceView], balancers: &Balancers) -> Value {
+    fn firewall(services: &[ServiceView], balancers: &Balancers) -> Value {
         let services: Vec<_> = services.iter().collect();
-        desired_firewall(&services, &settings(), balancers)
+        desired_firewall(&services, &settings(&FIREWALL), balancers)
     }
 
     /// A load balancer with the ID `lb-1`.
-    fn balancer(kind: &str) -> Balancers {
-        let balancer = json!({"id": "lb-1", "type": kind, "network": "EXTERNAL"});
-        let balancer = Arc::new(serde_json::from_value(balancer).unwrap());
+    fn balancer(document: Value) -> Balancers {
+        let balancer = Arc::new(serde_json::from_value(document).unwrap());
         Balancers::from([("lb-1".to_owned(), balancer)])
     }
 
-    /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
-    fn inbound(services: &[ServiceView]) -> Vec<String> {
-        show(&firewall(services))
+    fn of_type(kind: &str) -> Balancers {
+        balancer(json!({"id": "lb-1", "type": kind, "network": "EXTERNAL"}))
     }
 
+    fn inbound(services: &[ServiceView]) -> Vec<String> {
+        show(&firewall(services, &Balancers::new()))
+    }
+
+    /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
     fn show(firewall: &Value) -> Vec<String> {
         let rules = rules(firewall, "inbound_rules").into_iter();
         rules
@@ -606,24 +605,22 @@ mod tests {
         sctp.ports[0].protocol = Protocol::Sctp;
         assert!(inbound(&[sctp]).is_empty());
         let web = service("web", &[80]);
-        assert_eq!(
-            inbound(std::slice::from_ref(&web)),
-            ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]
-        );
+        let rules = ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"];
+        assert_eq!(inbound(std::slice::from_ref(&web)), rules);
         let known = annotated(web.clone(), ID, "lb-1");
         let limited = ServiceView {
             source_ranges: Some(vec!["10.0.0.0/8".into()]),
             ..known.clone()
         };
         for (balancers, checker) in [
-            (balancer("REGIONAL_NETWORK"), "lb-1"),
+            (of_type("REGIONAL_NETWORK"), "lb-1"),
             // An ID that is wrong, or that of a load balancer that was deleted.
             (Balancers::new(), "0.0.0.0/0 ::/0"),
         ] {
-            let shown = show(&firewall_with(std::slice::from_ref(&limited), &balancers));
+            let shown = show(&firewall(std::slice::from_ref(&limited), &balancers));
             assert_eq!(
-                shown,
-                [format!("tcp 10256 {checker}"), "tcp 80 10.0.0.0/8".to_owned()]
+                shown.join(", "),
+                format!("tcp 10256 {checker}, tcp 80 10.0.0.0/8")
             );
         }
         assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
@@ -635,65 +632,55 @@ mod tests {
             ("REGIONAL_NETWORK", "REGIONAL", 0),
         ] {
             let service = annotated(annotated(web.clone(), TYPE, asked), ID, "lb-1");
-            let shown = show(&firewall_with(&[service], &balancer(has)));
+            let shown = show(&firewall(&[service], &of_type(has)));
             assert_eq!(shown.len(), count, "{has}");
         }
         // An invalid Service does not block others, and its ports stay open if it has an address.
         let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
-        assert_eq!(
-            inbound(&[bad.clone(), node_port("a")]),
-            ["tcp 30080 0.0.0.0/0 ::/0"]
-        );
+        let rules = inbound(&[bad.clone(), node_port("a")]);
+        assert_eq!(rules, ["tcp 30080 0.0.0.0/0 ::/0"]);
         bad.ingress = vec![Default::default()];
         assert_eq!(inbound(&[bad.clone()]).len(), 2);
         // Its load balancer keeps its ports, whatever the Service requests now.
-        let known = annotated(
-            annotated(bad, annotations::OVERRIDE_HEALTH_CHECK, "true"),
-            ID,
-            "lb-1",
-        );
-        let balancer = json!({
+        let known = annotated(bad, annotations::OVERRIDE_HEALTH_CHECK, "true");
+        let known = annotated(known, ID, "lb-1");
+        let has = balancer(json!({
             "id": "lb-1", "type": "REGIONAL_NETWORK", "network": "EXTERNAL", "health_check": {"port": 10256},
             "forwarding_rules": [{"entry_protocol": "udp", "entry_port": 53}],
-        });
-        let balancer = Arc::new(serde_json::from_value(balancer).unwrap());
-        let balancers = Balancers::from([("lb-1".to_owned(), balancer)]);
-        let rules = [
-            "tcp 10256 lb-1",
-            "tcp 30081 lb-1",
-            "tcp 81 0.0.0.0/0 ::/0",
-            "udp 53 0.0.0.0/0 ::/0",
-        ];
-        assert_eq!(show(&firewall_with(&[known], &balancers)), rules);
+        }));
+        let rules = "tcp 10256 lb-1, tcp 30081 lb-1, tcp 81 0.0.0.0/0 ::/0, udp 53 0.0.0.0/0 ::/0";
+        assert_eq!(show(&firewall(&[known], &has)).join(", "), rules);
     }
 
     #[test]
     fn equivalent_rules_are_equal() {
-        let desired = firewall(&[node_port("a"), service("web", &[80])]);
-        let observed = |change: &dyn Fn(&mut Value)| {
-            let mut value = desired.clone();
-            change(&mut value);
-            same(&Firewall::planned(&value), &desired)
-        };
-        assert!(observed(&|_| {}));
-        assert!(observed(&|value| value["outbound_rules"]
-            .as_array_mut()
+        let desired = firewall(&[node_port("a"), service("web", &[80])], &Balancers::new());
+        let reversed: Vec<_> = desired["outbound_rules"]
+            .as_array()
             .unwrap()
-            .reverse()));
-        assert!(observed(&|value| value["outbound_rules"][0]["ports"] = json!("")));
-        assert!(observed(
-            &|value| value["outbound_rules"][0]["destinations"]["droplet_ids"] = json!([1])
-        ));
-        assert!(observed(&|value| value["tags"] = json!(["worker", "k8s"])));
-        assert!(!observed(&|value| value["tags"] = json!(["worker"])));
-        assert!(!observed(&|value| value["name"] = json!("other")));
-        assert!(!observed(&|value| value["inbound_rules"][0]["ports"] = json!("1")));
-        assert!(!observed(
-            &|value| value["inbound_rules"][0]["sources"]["addresses"] = json!(["10.0.0.0/8"])
-        ));
-        assert!(!observed(&|value| drop(
-            value["inbound_rules"].as_array_mut().unwrap().pop()
-        )));
+            .iter()
+            .rev()
+            .collect();
+        let first = &desired["inbound_rules"].as_array().unwrap()[..1];
+        for (field, value, is_same) in [
+            ("", json!(null), true),
+            ("/outbound_rules", json!(reversed), true),
+            ("/outbound_rules/0/ports", json!(""), true),
+            ("/outbound_rules/0/destinations/droplet_ids", json!([1]), true),
+            ("/tags", json!(["worker", "k8s"]), true),
+            ("/tags", json!(["worker"]), false),
+            ("/name", json!("other"), false),
+            ("/inbound_rules/0/ports", json!("1"), false),
+            ("/inbound_rules/0/sources/addresses", json!(["10.0.0.0/8"]), false),
+            ("/inbound_rules", json!(first), false),
+        ] {
+            let mut observed = desired.clone();
+            if let Some((object, name)) = field.rsplit_once('/') {
+                observed.pointer_mut(object).unwrap()[name] = value;
+            }
+            let observed = Firewall::planned(&observed);
+            assert_eq!(same(&observed, &desired), is_same, "{field}");
+        }
     }
 
     async fn controller(sim: &DigitalOcean) -> Controller {
@@ -708,6 +695,11 @@ mod tests {
         let cloud = Arc::new(crate::connect(context).await.unwrap());
         let api = cloud.nodes.api.clone();
         Controller::new(cloud, api, &ControllerMetrics::default())
+    }
+
+    /// The operations since the calls were cleared.
+    fn ops(sim: &DigitalOcean) -> Vec<&'static str> {
+        sim.calls().into_iter().map(|call| call.op).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -729,15 +721,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_firewall_is_read_again_only_if_it_may_differ() {
-        use ccm_sim::{Action, Fault};
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
         let mut controller = controller(&sim).await;
         let (one, two) = (node_port("a"), service("web", &[80]));
         let mut step = async |services: &[&ServiceView]| {
             sim.clear_calls();
             controller.step(services, true).await;
-            let calls = sim.calls().into_iter().map(|call| call.op);
-            (controller.failures, calls.collect::<Vec<_>>())
+            (controller.failures, ops(&sim))
         };
         let (get, list) = ("firewalls_get", "firewalls_list");
         let (create, update) = ("firewalls_create", "firewalls_update");
@@ -754,18 +744,13 @@ mod tests {
 
     #[tokio::test]
     async fn load_balancers_are_listed_once_and_again_after_a_refusal() {
-        use ccm_sim::{Action, Fault};
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
-        let rule =
-            json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
-        let balancer = json!({"name": "auidweb", "type": "REGIONAL_NETWORK", "forwarding_rules": [rule]});
-        let id = sim.create("load_balancers", balancer.as_object().cloned().unwrap());
+        let id = create_balancer(&sim, "auidweb");
         let web = annotated(service("web", &[80]), annotations::ID, &id);
         let (asked, other) = (annotated(web, annotations::TYPE, "REGIONAL"), node_port("a"));
         let mut controller = controller(&sim).await;
         let state = || {
-            let calls = sim.calls().into_iter();
-            let listings = calls.filter(|call| call.op == "loadBalancers_list").count();
+            let listings = ops(&sim).iter().filter(|op| **op == "loadBalancers_list").count();
             (listings, show(&sim.documents("firewalls")[0]))
         };
         for _ in 0..2 {
@@ -804,12 +789,12 @@ mod tests {
         let mut controller = controller(&sim).await;
         let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
         let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
-        let change = |fields: Value| {
+        let nothing = || {};
+        let edit = || {
+            let fields = json!({"inbound_rules": [], "droplet_ids": [droplet.parse::<u64>().unwrap()]});
             let fields = fields.as_object().cloned().unwrap();
             sim.change("firewalls", &id(), fields).unwrap();
         };
-        let nothing = || {};
-        let edit = || change(json!({"inbound_rules": [], "droplet_ids": [droplet.parse::<u64>().unwrap()]}));
         let delete = || sim.remove("firewalls", &id()).unwrap();
         let (get, list) = ("firewalls_get", "firewalls_list");
         let (create, update) = ("firewalls_create", "firewalls_update");
@@ -820,20 +805,8 @@ mod tests {
             ("no resync", &nothing, &one, false, &[]),
             ("a Service is created", &nothing, &two, false, &[update]),
             ("edited by hand", &edit, &two, true, &[get, update]),
-            (
-                "deleted manually, then a change",
-                &delete,
-                &one,
-                false,
-                &[update, create],
-            ),
-            (
-                "deleted manually, then read",
-                &delete,
-                &one,
-                true,
-                &[get, list, create],
-            ),
+            ("deleted, changed", &delete, &one, false, &[update, create]),
+            ("deleted, read", &delete, &one, true, &[get, list, create]),
         ];
         for (step, before, services, is_resync, expected) in steps {
             before();
@@ -841,22 +814,18 @@ mod tests {
             let services: Vec<_> = services.iter().collect();
             let resync = is_resync.then_some(Priority::Background);
             controller.reconcile(&services, resync).await.unwrap();
-            let calls: Vec<_> = sim.calls().into_iter().map(|call| call.op).collect();
-            assert_eq!(calls, expected, "{step}");
+            assert_eq!(ops(&sim), expected, "{step}");
             let firewalls = sim.documents("firewalls");
             let observed: Firewall = serde_json::from_value(firewalls[0].clone()).unwrap();
-            let desired = desired_firewall(&services, &settings(), &Balancers::new());
+            let desired = desired_firewall(&services, &settings(&FIREWALL), &Balancers::new());
             assert!(firewalls.len() == 1 && same(&observed, &desired), "{step}");
             if step == "edited by hand" {
-                assert_eq!(
-                    firewalls[0]["droplet_ids"][0].to_string(),
-                    droplet,
-                    "droplets of others are kept"
-                );
+                let kept = firewalls[0]["droplet_ids"][0].to_string();
+                assert_eq!(kept, droplet, "droplets of others are kept");
             }
         }
         for op in [get, update, list] {
-            let fault = sim.add_fault(ccm_sim::Fault::on(op, ccm_sim::Action::status(403)));
+            let fault = sim.add_fault(Fault::on(op, Action::status(403)));
             if op == list {
                 delete();
             }

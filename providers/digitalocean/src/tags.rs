@@ -155,25 +155,20 @@ mod tests {
             settings: std::sync::Arc::new(tests::settings(&[])),
             region: "nyc3".to_owned(),
         };
-        let balancer = |id: &str, name: &str, tags: &[&str]| -> Balancer {
-            serde_json::from_value(json!({"id": id, "name": name, "tags": tags})).unwrap()
-        };
-        let directory: Listing<Balancer> = [
-            balancer("1", "auidfirst", &["web"]),
-            balancer("2", "custom", &[]),
-            balancer("3", "x", &[]),
-            balancer("4", "auidtagged", &["k8s:c-1"]),
-            balancer("5", "auidforeign", &["k8s:c-2"]),
-            balancer("6", "unused", &[]),
-            balancer("7", "auidowned", &["kube_cluster_id_b"]),
-            balancer("8", "y", &["kube_cluster_id_b"]),
-        ]
-        .into_iter()
-        .collect();
-        let all = [
-            "first", "by-name", "by-id", "tagged", "foreign", "new", "owned", "moved",
-        ];
-        let mut services = all.map(|name| service(name, &[80]));
+        let balancers = json!([
+            {"id": "1", "name": "auidfirst", "tags": ["web"]},
+            {"id": "2", "name": "custom", "tags": []},
+            {"id": "3", "name": "x", "tags": []},
+            {"id": "4", "name": "auidtagged", "tags": ["k8s:c-1"]},
+            {"id": "5", "name": "auidforeign", "tags": ["k8s:c-2"]},
+            {"id": "6", "name": "unused", "tags": []},
+            {"id": "7", "name": "auidowned", "tags": ["kube_cluster_id_b"]},
+            {"id": "8", "name": "y", "tags": ["kube_cluster_id_b"]},
+        ]);
+        let balancers: Vec<Balancer> = serde_json::from_value(balancers).unwrap();
+        let directory: Listing<Balancer> = balancers.into_iter().collect();
+        let all = "first by-name by-id tagged foreign new owned moved".split(' ');
+        let mut services: Vec<_> = all.map(|name| service(name, &[80])).collect();
         annotate(&mut services[1], annotations::NAME, Some("custom"));
         annotate(&mut services[2], annotations::ID, Some("3"));
         annotate(&mut services[7], annotations::ID, Some("8"));
@@ -193,17 +188,11 @@ mod tests {
             (false, Some(fault(create)), None),
         ] {
             let sim = DigitalOcean::start(Config::default()).await.unwrap();
-            let rule = json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
-            let fields = json!({"name": "web", "forwarding_rules": [rule]});
-            let id = sim.create("load_balancers", fields.as_object().cloned().unwrap());
+            let id = tests::create_balancer(&sim, "web");
             if has_tag {
-                let fields = json!({"name": "k8s:c-1"});
-                sim.create("tags", fields.as_object().cloned().unwrap());
+                tests::create(&sim, "tags", json!({"name": "k8s:c-1"}));
             }
-            let has_failed = fault.is_some();
-            if let Some(fault) = fault {
-                sim.add_fault(fault);
-            }
+            let has_failed = fault.map(|fault| sim.add_fault(fault)).is_some();
             let result = tag_load_balancers(&tests::api(&sim), "k8s:c-1", &[id]).await;
             assert_eq!(result.is_err(), has_failed, "{result:?}");
             let Some(expected) = expected else { continue };

@@ -77,6 +77,16 @@ impl TestCluster {
         self.services.iter().find(|service| &*service.id.name == name)
     }
 
+    /// The Service `shop/<name>`.
+    ///
+    /// # Panics
+    ///
+    /// It does not exist.
+    pub fn service(&mut self, name: &str) -> &mut ServiceView {
+        let mut services = self.services.iter_mut();
+        services.find(|service| &*service.id.name == name).expect(name)
+    }
+
     /// A request about the cluster as it is now.
     #[must_use]
     pub fn request(&self) -> Request {
@@ -290,4 +300,16 @@ pub fn annotate(service: &mut ServiceView, key: &str, value: Option<&str>) {
     let others = service.annotations.iter().filter(|(known, _)| *known != key);
     let all: Labels = others.chain(value.map(|value| (key, value))).collect();
     service.annotations = all;
+}
+
+/// Sets annotations that are written as `type=REGIONAL; size-unit=2`. The names of the annotations begin with `prefix`.
+///
+/// # Panics
+///
+/// An annotation has no `=`.
+pub fn annotate_all(service: &mut ServiceView, prefix: &str, annotations: &str) {
+    for annotation in annotations.split("; ").filter(|text| !text.is_empty()) {
+        let (name, value) = annotation.split_once('=').expect("name=value");
+        annotate(service, &format!("{prefix}{name}"), Some(value));
+    }
 }

@@ -8,9 +8,8 @@ use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::{
-    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, NodeView, Power, Priority,
-};
+use super::nodes::query;
+use crate::{Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, Power, Priority};
 
 /// An error while a test prepares the cloud.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -106,18 +105,6 @@ pub async fn instances(subject: &dyn Subject) {
         failed.len(),
         failed.join("\n")
     );
-}
-
-fn query(name: &str, provider_id: Option<&str>, need: Need) -> InstanceQuery {
-    InstanceQuery {
-        node: Arc::new(NodeView {
-            name: name.to_owned(),
-            uid: format!("uid-of-{name}"),
-            provider_id: provider_id.map(str::to_owned),
-            ..NodeView::default()
-        }),
-        need,
-    }
 }
 
 async fn describe(
