@@ -618,10 +618,8 @@ mod tests {
             (Balancers::new(), "0.0.0.0/0 ::/0"),
         ] {
             let shown = show(&firewall(std::slice::from_ref(&limited), &balancers));
-            assert_eq!(
-                shown.join(", "),
-                format!("tcp 10256 {checker}, tcp 80 10.0.0.0/8")
-            );
+            let rules = format!("tcp 10256 {checker}, tcp 80 10.0.0.0/8");
+            assert_eq!(shown.join(", "), rules);
         }
         assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
         assert!(inbound(&[annotated(web.clone(), TYPE, "REGIONAL")]).is_empty());

@@ -21,14 +21,15 @@ use ccm_sim::{
     digitalocean::{Config, DigitalOcean},
 };
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::cloud::{advance_to, annotate, build, environment, fields, key, node};
+use crate::cloud::{
+    ANNOTATION, advance_to, annotate_all, answer, build, create_balancer, environment, fields, node,
+};
 
 struct Simulated {
-    sim: Mutex<Arc<DigitalOcean>>,
-    cloud: Mutex<Option<Arc<dyn Cloud>>>,
+    sim: Arc<DigitalOcean>,
+    cloud: Arc<dyn Cloud>,
 }
 
 impl Simulated {
@@ -37,44 +38,34 @@ impl Simulated {
         // The suite creates many clusters. The quota has its own tests.
         sim.set_quota(ccm_sim::digitalocean::SERVICE, None);
         let cloud = build(environment(&sim)).await.unwrap();
-        Self {
-            sim: Mutex::new(sim),
-            cloud: Mutex::new(Some(cloud)),
-        }
-    }
-
-    fn sim(&self) -> Arc<DigitalOcean> {
-        Arc::clone(&self.sim.lock())
+        Self { sim, cloud }
     }
 
     fn id(&self, name: &str) -> Result<String, BoxError> {
-        let all = self.sim().documents("droplets");
-        let found = all
-            .iter()
-            .rfind(|droplet| droplet["name"] == name)
-            .ok_or("no such droplet")?;
-        Ok(found["id"].to_string())
+        let all = self.sim.documents("droplets");
+        let found = all.iter().rfind(|droplet| droplet["name"] == name);
+        Ok(found.ok_or("no such droplet")?["id"].to_string())
     }
 }
 
 #[async_trait]
 impl Subject for Simulated {
     fn cloud(&self) -> Arc<dyn Cloud> {
-        self.cloud.lock().clone().unwrap()
+        Arc::clone(&self.cloud)
     }
 
     async fn create(&self, name: &str) -> Result<(), BoxError> {
-        self.sim().create_droplet(name);
+        self.sim.create_droplet(name);
         Ok(())
     }
 
     async fn delete(&self, name: &str) -> Result<(), BoxError> {
-        Ok(self.sim().remove("droplets", &self.id(name)?)?)
+        Ok(self.sim.remove("droplets", &self.id(name)?)?)
     }
 
     async fn shut_down(&self, name: &str) -> Result<(), BoxError> {
         let off = fields(json!({"status": "off"}));
-        Ok(self.sim().change("droplets", &self.id(name)?, off)?)
+        Ok(self.sim.change("droplets", &self.id(name)?, off)?)
     }
 
     fn absent_provider_id(&self) -> String {
@@ -86,7 +77,7 @@ impl Subject for Simulated {
     }
 
     fn requests(&self) -> Option<usize> {
-        Some(self.sim().calls().len())
+        Some(self.sim.calls().len())
     }
 }
 
@@ -139,15 +130,9 @@ fn line(balancer: &Value, names: &BTreeMap<String, String>) -> String {
         fields.remove(field);
     }
     let named = |id: &Value| json!(names.get(&id.to_string()));
-    let mut droplets: Vec<_> = fields["droplet_ids"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(named)
-        .collect();
-    droplets.sort_by_key(Value::to_string);
-    fields["droplet_ids"] = json!(droplets);
-    for field in ["forwarding_rules", "tags"] {
+    let droplets = fields["droplet_ids"].as_array().unwrap().iter();
+    fields["droplet_ids"] = droplets.map(named).collect();
+    for field in ["droplet_ids", "forwarding_rules", "tags"] {
         if let Some(list) = fields.get_mut(field).and_then(Value::as_array_mut) {
             list.sort_by_key(Value::to_string);
         }
@@ -158,57 +143,49 @@ fn line(balancer: &Value, names: &BTreeMap<String, String>) -> String {
 #[async_trait]
 impl BalancerSubject for Simulated {
     async fn reset(&self) -> Result<(), BoxError> {
-        let sim = self.sim();
+        let sim = &self.sim;
         sim.clear_faults();
         for collection in ["load_balancers", "droplets"] {
             for document in sim.documents(collection) {
-                let id = document["id"]
-                    .as_str()
-                    .map_or_else(|| document["id"].to_string(), str::to_owned);
-                sim.remove(collection, &id)?;
+                let id = document["id"].to_string();
+                let id = id.trim_matches('"');
+                sim.remove(collection, id)?;
             }
         }
         Ok(())
     }
 
     async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError> {
-        let cloud = build(environment(&self.sim())).await?;
-        self.sim().clear_calls();
+        let cloud = build(environment(&self.sim)).await?;
+        self.sim.clear_calls();
         Ok(cloud)
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
-        Ok(node(&self.sim(), name))
+        Ok(node(&self.sim, name))
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
-        let sim = self.sim();
+        let sim = &self.sim;
         let droplets = sim.documents("droplets").into_iter();
         let names = droplets
             .map(|droplet| (droplet["id"].to_string(), droplet["name"].to_string()))
             .collect();
-        let mut lines: Vec<_> = sim
-            .documents("load_balancers")
-            .iter()
-            .map(|found| line(found, &names))
-            .collect();
+        let balancers = sim.documents("load_balancers");
+        let mut lines: Vec<_> = balancers.iter().map(|found| line(found, &names)).collect();
         lines.sort();
         Ok(lines)
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {
-        let sim = self.sim();
+        let sim = &self.sim;
         let calls = sim.calls();
         sim.clear_calls();
-        let kind = |method: &str| {
-            if method == "GET" {
-                CallKind::Read
-            } else {
-                CallKind::Write
-            }
-        };
         let calls = calls.into_iter().map(|call| CloudCall {
-            kind: kind(&call.method),
+            kind: match call.method.as_str() {
+                "GET" => CallKind::Read,
+                _ => CallKind::Write,
+            },
             operation: call.op.to_owned(),
         });
         calls.collect()
@@ -225,24 +202,20 @@ impl BalancerSubject for Simulated {
     }
 
     fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
-        let status = |code, message: Option<&str>, headers| Action::Status {
-            code,
-            body: message.map(|message| json!({"id": "forbidden", "message": message}).to_string()),
-            headers,
-        };
         let action = match failure {
             Failure::Busy => {
                 let text = "Load Balancer can't be updated while it processes previous actions";
-                status(403, Some(text), BTreeMap::new())
+                let body = json!({"id": "forbidden", "message": text});
+                answer(403, Some(body.to_string()), &[])
             }
-            Failure::Throttled => status(429, None, [("Retry-After".to_owned(), "0".to_owned())].into()),
+            Failure::Throttled => answer(429, None, &[("Retry-After", "0")]),
             Failure::Unavailable => Action::status(500),
             Failure::LostReply => Action::CommitThenDrop,
             Failure::NoReply => Action::Hold {
                 at: Moment::AfterCommit,
             },
         };
-        let sim = self.sim();
+        let sim = Arc::clone(&self.sim);
         let fault = sim.add_fault(Fault {
             nth: u64::try_from(nth).unwrap(),
             ..Fault::new(action).once()
@@ -252,11 +225,8 @@ impl BalancerSubject for Simulated {
 
     /// Only load balancers that exist are busy.
     fn can_fail(&self, call: &CloudCall, failure: Failure) -> bool {
-        failure != Failure::Busy
-            || matches!(
-                call.operation.as_str(),
-                "loadBalancers_update" | "loadBalancers_delete"
-            )
+        let needs_it = ["loadBalancers_update", "loadBalancers_delete"];
+        failure != Failure::Busy || needs_it.contains(&call.operation.as_str())
     }
 
     fn edits(&self) -> &[Edit] {
@@ -264,13 +234,9 @@ impl BalancerSubject for Simulated {
     }
 
     async fn edit(&self, name: &str) -> Result<(), BoxError> {
-        let sim = self.sim();
+        let sim = &self.sim;
         if name == "create load balancer" {
-            let rule = json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
-            sim.create(
-                "load_balancers",
-                fields(json!({"name": "mine", "forwarding_rules": [rule]})),
-            );
+            create_balancer(sim, "mine");
             return Ok(());
         }
         let web = sim.documents("load_balancers").remove(0);
@@ -283,13 +249,9 @@ impl BalancerSubject for Simulated {
     }
 
     fn change(&self, service: &mut ServiceView) {
-        annotate(service, &key("size-unit"), Some("3"));
-        annotate(service, &key("healthcheck-healthy-threshold"), Some("4"));
-        annotate(
-            service,
-            &key("allow-rules"),
-            Some("ip:192.0.2.1, cidr:198.51.100.0/24"),
-        );
+        let annotations =
+            "size-unit=3; healthcheck-healthy-threshold=4; allow-rules=ip:192.0.2.1, cidr:198.51.100.0/24";
+        annotate_all(service, ANNOTATION, annotations);
     }
 
     fn wait_until(&self) -> WaitUntil {

@@ -1,36 +1,39 @@
 //! A simulated DigitalOcean and the provider, for the tests of this crate.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+#![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
     ops::{Deref, DerefMut},
     sync::Arc,
-    time::Duration,
 };
 
-pub(crate) use ccm_core::testkit::cluster::{advance_to, annotate, service};
+pub(crate) use ccm_core::testkit::cluster::{advance_to, annotate, annotate_all, service};
 use ccm_core::{
-    AddressType, BuildContext, Cloud, Environment, NodeAddress, NodeView, Provider, Result,
-    client::ClientMetrics,
+    AddressType, BuildContext, Cloud, Environment, NodeAddress, Provider, Result,
     load_balancer::{ServiceNode, ServiceView},
-    registry,
-    testkit::TestCluster,
+    testkit::{self, TestCluster, nodes::service_node},
 };
 use ccm_provider_digitalocean::NAME;
-use ccm_sim::digitalocean::{Config, DigitalOcean};
+use ccm_sim::{
+    Action,
+    digitalocean::{Config, DigitalOcean},
+};
 use serde_json::{Map, Value, json};
 
 pub(crate) const ID: &str = "kubernetes.digitalocean.com/load-balancer-id";
 pub(crate) const DISOWN: &str = "service.kubernetes.io/do-loadbalancer-disown";
+/// The prefix of the annotations of load balancers.
+pub(crate) const ANNOTATION: &str = "service.beta.kubernetes.io/do-loadbalancer-";
+/// The ID of no object.
+pub(crate) const ABSENT: &str = "11111111-2222-4333-8444-555555555555";
 
 /// The load balancer annotation with this suffix.
 pub(crate) fn key(end: &str) -> String {
-    format!("service.beta.kubernetes.io/do-loadbalancer-{end}")
+    format!("{ANNOTATION}{end}")
 }
 
 /// The registered provider.
 pub(crate) fn provider() -> &'static Provider {
-    let all = registry::all();
-    all.into_iter().find(|provider| provider.name == NAME).unwrap()
+    testkit::provider(NAME)
 }
 
 /// The environment variables for this cloud.
@@ -43,14 +46,10 @@ pub(crate) fn environment(sim: &DigitalOcean) -> Environment {
 
 pub(crate) fn context(environment: Environment) -> BuildContext {
     BuildContext {
-        cloud_config: None,
-        flags: Default::default(),
         environment,
         cluster_name: "kubernetes".into(),
         user_agent: "digitalocean-cloud-controller-manager/test".into(),
-        metrics: ClientMetrics::default(),
-        plan: Default::default(),
-        fences: Default::default(),
+        ..BuildContext::default()
     }
 }
 
@@ -74,29 +73,46 @@ pub(crate) async fn build_with(environment: Environment, yaml: &str) -> Result<A
 pub(crate) fn node(sim: &DigitalOcean, name: &str) -> ServiceNode {
     let id = sim.create_droplet(name);
     let droplet = sim.document("droplets", &id).unwrap();
-    let networks = droplet["networks"]["v4"].clone();
-    let address = |index: usize| networks[index]["ip_address"].as_str().unwrap().to_owned();
-    ServiceNode {
-        view: Arc::new(NodeView {
-            name: name.to_owned(),
-            uid: format!("uid-of-{name}"),
-            provider_id: Some(format!("{NAME}://{id}")),
-            ..NodeView::default()
-        }),
-        addresses: [
-            NodeAddress::new(AddressType::InternalIP, address(0)),
-            NodeAddress::new(AddressType::ExternalIP, address(1)),
-        ]
-        .into(),
-        eligible: true,
-        ready: true,
-    }
+    let addresses = [AddressType::InternalIP, AddressType::ExternalIP].into_iter();
+    let addresses = addresses.enumerate().map(|(index, kind)| {
+        let address = &droplet["networks"]["v4"][index]["ip_address"];
+        NodeAddress::new(kind, address.as_str().unwrap())
+    });
+    service_node(name, &format!("{NAME}://{id}"), addresses.collect())
 }
 
 /// The fields of an object.
 #[expect(clippy::needless_pass_by_value, reason = "the callers make it on the spot")]
 pub(crate) fn fields(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
+}
+
+/// A forwarding rule, such as `tcp 80 -> tcp 30080`.
+pub(crate) fn rule(text: &str) -> Value {
+    let words: Vec<_> = text.split(' ').collect();
+    let port = |index: usize| words[index].parse::<u16>().unwrap();
+    json!({
+        "entry_protocol": words[0], "entry_port": port(1), "target_protocol": words[3], "target_port": port(4),
+    })
+}
+
+/// Creates a load balancer that no Service has.
+pub(crate) fn create_balancer(sim: &DigitalOcean, name: &str) -> String {
+    let rules = [rule("tcp 80 -> tcp 80")];
+    let fields = fields(json!({"name": name, "forwarding_rules": rules}));
+    sim.create("load_balancers", fields)
+}
+
+/// An answer with this body and these headers.
+pub(crate) fn answer(code: u16, body: Option<String>, headers: &[(&str, &str)]) -> Action {
+    let headers = headers.iter();
+    Action::Status {
+        code,
+        body,
+        headers: headers
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
+    }
 }
 
 /// A cluster on a simulated cloud.
@@ -129,9 +145,7 @@ impl Stage {
     pub(crate) async fn with(config: Config, variables: &[(&str, &str)]) -> Self {
         let sim = DigitalOcean::start(config).await.unwrap();
         let variables = variables.iter();
-        let environment = variables.fold(environment(&sim), |environment, (name, value)| {
-            environment.with(*name, *value)
-        });
+        let environment = variables.fold(environment(&sim), |all, (name, value)| all.with(*name, *value));
         let cloud = build(environment.clone()).await.unwrap();
         let mut stage = Self {
             cluster: TestCluster::new(cloud, advance_to),
@@ -146,19 +160,17 @@ impl Stage {
     }
 
     /// A stage with the Service `web` with these annotations, after its load balancer is active.
-    pub(crate) async fn served(annotations: &[(&str, &str)]) -> Self {
+    pub(crate) async fn served(annotations: &str) -> Self {
         let mut stage = Self::new(&[]).await;
         stage.add("web", annotations);
         stage.settle().await.unwrap();
         stage
     }
 
-    /// Adds a Service with ports 80 and 443. Annotations by the suffixes of their names.
-    pub(crate) fn add(&mut self, name: &str, annotations: &[(&str, &str)]) -> &mut ServiceView {
+    /// Adds a Service with ports 80 and 443 and these annotations, written as `type=REGIONAL; size-unit=2`.
+    pub(crate) fn add(&mut self, name: &str, annotations: &str) -> &mut ServiceView {
         let mut service = service(name, &[80, 443]);
-        for (end, value) in annotations {
-            annotate(&mut service, &key(end), Some(value));
-        }
+        annotate_all(&mut service, ANNOTATION, annotations);
         self.services.push(service);
         self.services.last_mut().unwrap()
     }
@@ -175,10 +187,12 @@ impl Stage {
     }
 
     pub(crate) fn web(&mut self) -> &mut ServiceView {
-        self.services
-            .iter_mut()
-            .find(|service| &*service.id.name == "web")
-            .unwrap()
+        self.service("web")
+    }
+
+    /// Sets annotations of the Service `web`, written as in [`Stage::add`].
+    pub(crate) fn set(&mut self, annotations: &str) {
+        annotate_all(self.web(), ANNOTATION, annotations);
     }
 
     pub(crate) fn balancers(&self) -> Vec<Value> {
@@ -191,16 +205,32 @@ impl Stage {
         balancer
     }
 
+    /// The ID of the only load balancer.
+    pub(crate) fn id(&self) -> String {
+        self.balancer()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The number of droplets of the only load balancer.
+    pub(crate) fn droplets(&self) -> usize {
+        self.balancer()["droplet_ids"].as_array().unwrap().len()
+    }
+
     /// Changes fields of the only load balancer, as others would.
     pub(crate) fn edit(&self, change: Value) {
-        let id = self.balancer()["id"].as_str().unwrap().to_owned();
-        self.sim.change("load_balancers", &id, fields(change)).unwrap();
+        self.sim
+            .change("load_balancers", &self.id(), fields(change))
+            .unwrap();
+    }
+
+    /// The operations since the calls were cleared.
+    pub(crate) fn ops(&self) -> Vec<&'static str> {
+        self.sim.calls().into_iter().map(|call| call.op).collect()
     }
 
     /// The operations that wrote since the calls were cleared.
-    pub(crate) fn writes(&self) -> Vec<String> {
+    pub(crate) fn writes(&self) -> Vec<&'static str> {
         let calls = self.sim.calls().into_iter().filter(|call| call.method != "GET");
-        calls.map(|call| call.op.to_owned()).collect()
+        calls.map(|call| call.op).collect()
     }
 
     pub(crate) fn create_certificate(&self, name: &str, kind: &str) -> String {
@@ -208,12 +238,25 @@ impl Stage {
             .create("certificates", fields(json!({"name": name, "type": kind})))
     }
 
-    /// Reconciles although a Service is refused, and returns the errors.
-    pub(crate) async fn settle_with_complaints(&mut self) -> String {
+    /// Reconciles, and asserts that no Service has a problem. Returns the operations that wrote since the calls were cleared.
+    pub(crate) async fn settle_well(&mut self) -> Vec<&'static str> {
         self.cluster.settle().await.unwrap();
-        self.cluster.complaints().join("; ")
+        assert_eq!(self.complaints(), [""; 0]);
+        self.writes()
+    }
+
+    /// Reconciles although a Service is refused, and asserts that the errors contain these texts.
+    pub(crate) async fn settle_with_complaints(&mut self, parts: &[&str]) {
+        self.cluster.settle().await.unwrap();
+        assert_complaints(&self.cluster, parts);
     }
 }
 
-/// A short time limit for events that must not happen.
-pub(crate) const MOMENT: Duration = Duration::from_millis(50);
+/// Asserts that problems were reported, and that they contain these texts.
+pub(crate) fn assert_complaints(cluster: &TestCluster, parts: &[&str]) {
+    let complaints = cluster.complaints().join("; ");
+    assert!(!complaints.is_empty(), "no problem was reported");
+    for part in parts {
+        assert!(complaints.contains(part), "{part} is not in {complaints}");
+    }
+}

@@ -56,11 +56,8 @@ pub(crate) fn create_balancer(sim: &DigitalOcean, name: &str) -> String {
 /// A Service with ports 80 and 443 and these annotations, written as `type=REGIONAL; size-unit=2`.
 fn web(annotations: &str) -> ServiceView {
     let mut service = service("web", &[80, 443]);
-    annotate_all(
-        &mut service,
-        "service.beta.kubernetes.io/do-loadbalancer-",
-        annotations,
-    );
+    let prefix = "service.beta.kubernetes.io/do-loadbalancer-";
+    annotate_all(&mut service, prefix, annotations);
     service
 }
 
@@ -177,10 +174,8 @@ fn a_network_load_balancer_keeps_the_ports() {
     assert_eq!(rules(&reading), expected);
     assert_eq!(reading.ignored.len(), 2, "{:?}", reading.ignored);
     let regional = rules(&regional(&service));
-    assert!(
-        regional.ends_with(", udp 53 -> udp 30053"),
-        "UDP ports are UDP whatever the protocol: {regional}"
-    );
+    let udp = regional.ends_with(", udp 53 -> udp 30053");
+    assert!(udp, "UDP ports are UDP whatever the protocol: {regional}");
     let existing: Balancer = serde_json::from_value(json!({"id": "x", "type": "REGIONAL"})).unwrap();
     let kept = read(&web(""), &settings(&[]), Some(&existing), None).spec.kind;
     assert_eq!(kept, LbType::Regional, "an existing load balancer keeps its type");
@@ -282,14 +277,10 @@ fn other_fields_follow_the_annotations() {
     let cookies = json!({"type": "cookies", "cookie_name": "c", "cookie_ttl_seconds": 60});
     assert_eq!(sticky.fields["sticky_sessions"], cookies);
     let create = spec("ip= 203.0.113.5 ; network=INTERNAL").create;
-    assert_eq!(
-        (&create["ip"], &create["network"]),
-        (&json!("203.0.113.5"), &json!("INTERNAL"))
-    );
-    assert_eq!(
-        hostname(&web("hostname=Web.Example")).as_deref(),
-        Some("web.example")
-    );
+    assert_eq!(create["ip"], "203.0.113.5");
+    assert_eq!(create["network"], "INTERNAL");
+    let hostname = hostname(&web("hostname=Web.Example"));
+    assert_eq!(hostname.as_deref(), Some("web.example"));
 }
 
 /// A node with a droplet of this id: `p` private, `4` and `6` public.
@@ -365,10 +356,8 @@ fn a_load_balancer_is_created_only_with_a_usable_node() {
     };
     assert_eq!(check("", &[node(1, "p4")]), None);
     let (text, event) = check("", &[node(1, "p")]).unwrap();
-    assert!(
-        text.contains("1 nodes have no public IPv4 address") && event,
-        "{text}"
-    );
+    let no_address = text.contains("1 nodes have no public IPv4 address");
+    assert!(no_address && event, "{text}");
     let none = "no ready nodes available for load balancer".to_owned();
     assert_eq!(check("", &[]), Some((none, false)));
     let nodes: Vec<_> = (1..6).map(|id| node(id, "p4")).collect();
