@@ -104,22 +104,18 @@ mod tests {
 
     #[test]
     fn the_cluster_is_found_in_the_tags_of_the_instance() {
-        let found =
-            |given: &[(&str, &str)]| Cluster::of_instance(&tags(given)).map(|found| (found.id, found.legacy));
+        let found = |given: &[(&str, &str)]| {
+            let found = Cluster::of_instance(&tags(given))?;
+            Ok::<_, Error>((found.id, found.legacy))
+        };
+        let (ours, legacy) = (("kubernetes.io/cluster/a", "owned"), ("KubernetesCluster", "a"));
         assert_eq!(found(&[("Name", "cp")]).unwrap(), (String::new(), false));
-        assert_eq!(
-            found(&[("kubernetes.io/cluster/a", "owned")]).unwrap(),
-            ("a".into(), false)
-        );
-        assert_eq!(found(&[("KubernetesCluster", "a")]).unwrap(), ("a".into(), true));
-        let both = [("KubernetesCluster", "a"), ("kubernetes.io/cluster/a", "owned")];
-        assert_eq!(found(&both).unwrap(), ("a".into(), true));
+        assert_eq!(found(&[ours]).unwrap(), ("a".into(), false));
+        assert_eq!(found(&[legacy]).unwrap(), ("a".into(), true));
+        assert_eq!(found(&[legacy, ours]).unwrap(), ("a".into(), true));
         for two in [
-            [("KubernetesCluster", "b"), ("kubernetes.io/cluster/a", "owned")],
-            [
-                ("kubernetes.io/cluster/b", "shared"),
-                ("kubernetes.io/cluster/a", "owned"),
-            ],
+            [("KubernetesCluster", "b"), ours],
+            [("kubernetes.io/cluster/b", "shared"), ours],
         ] {
             let error = found(&two).unwrap_err();
             assert!(error.message().contains("several clusters: a, b"), "{error}");
@@ -146,11 +142,8 @@ mod tests {
                 (has, owns),
                 "{given:?}"
             );
-            assert_eq!(
-                (untagged.has(&given), untagged.owns(&given)),
-                (true, false),
-                "{given:?}"
-            );
+            let any = (untagged.has(&given), untagged.owns(&given));
+            assert_eq!(any, (true, false), "{given:?}");
         }
         let created = cluster.tags(&tags(&[("team", "x"), ("kubernetes.io/cluster/a", "mine")]));
         let expected = [

@@ -152,10 +152,8 @@ mod tests {
         }
         // EC2 throttles with status 503, and the call was not executed.
         let throttled = of(Some(503), Some("RequestLimitExceeded"), "", None);
-        assert_eq!(
-            (throttled.retry(), throttled.outcome()),
-            (Retry::Backoff, Outcome::NotDone)
-        );
+        let retry = (throttled.retry(), throttled.outcome());
+        assert_eq!(retry, (Retry::Backoff, Outcome::NotDone));
         let unknown = of(Some(500), Some("SomethingNew"), "", None);
         assert_eq!(
             (unknown.kind(), unknown.outcome()),
@@ -165,21 +163,13 @@ mod tests {
 
     #[test]
     fn a_response_of_a_proxy_is_not_an_error_of_aws() {
+        use ErrorKind::{Unavailable, Unexpected};
+        let html = "<html>\n<body>Bad Gateway</body>";
         for (status, message, kind, text) in [
-            (
-                Some(502),
-                "<html>\n<body>Bad Gateway</body>",
-                ErrorKind::Unavailable,
-                "the answer is an HTML page",
-            ),
-            (
-                Some(500),
-                "",
-                ErrorKind::Unavailable,
-                "AWS answered with HTTP status 500",
-            ),
-            (Some(404), "no such path", ErrorKind::Unexpected, "no such path"),
-            (None, "", ErrorKind::Unavailable, "AWS did not answer"),
+            (Some(502), html, Unavailable, "the answer is an HTML page"),
+            (Some(500), "", Unavailable, "AWS answered with HTTP status 500"),
+            (Some(404), "no such path", Unexpected, "no such path"),
+            (None, "", Unavailable, "AWS did not answer"),
         ] {
             let error = of(status, None, message, None);
             assert_eq!((error.kind(), error.message()), (kind, text));

@@ -392,10 +392,8 @@ mod tests {
     #[test]
     fn ids_are_taken_from_the_message_that_they_do_not_exist() {
         assert_eq!(named_ids("The instance ID 'i-1a' does not exist"), ["i-1a"]);
-        assert_eq!(
-            named_ids("The instance IDs 'i-1a, i-2b' do not exist"),
-            ["i-1a", "i-2b"]
-        );
+        let two = named_ids("The instance IDs 'i-1a, i-2b' do not exist");
+        assert_eq!(two, ["i-1a", "i-2b"]);
         assert!(named_ids("not found").is_empty());
     }
 

@@ -398,23 +398,17 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_the_go_cloud_controller() {
-        assert_eq!(
-            checksum(&tags(&[("key1", "value1")])),
-            "9767c4972ba72e87ab553bad2afde741"
-        );
-        assert_eq!(
-            checksum(&tags(&[("b", "2"), ("a", "1")])),
-            "9dc867b7f2bf1e40160f90e46628512e"
-        );
+        let one = checksum(&tags(&[("key1", "value1")]));
+        assert_eq!(one, "9767c4972ba72e87ab553bad2afde741");
+        let two = checksum(&tags(&[("b", "2"), ("a", "1")]));
+        assert_eq!(two, "9dc867b7f2bf1e40160f90e46628512e");
     }
 
     fn flags(given: &[(&str, &[&str])]) -> FlagValues {
-        let flags = given.iter().map(|(name, values)| {
-            (
-                (*name).to_owned(),
-                values.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            )
-        });
+        let texts = |values: &[&str]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let flags = given
+            .iter()
+            .map(|(name, values)| ((*name).to_owned(), texts(values)));
         flags.collect()
     }
 
@@ -443,14 +437,15 @@ mod tests {
             ("tagging-controller-rate-limit", &["2.5"]),
             ("tagging-controller-burst-limit", &["7"]),
         ]);
+        let read_tags = [
+            ("team", "web"),
+            ("cost", "1"),
+            ("on", "a,b"),
+            ("owners", " alice,bob"),
+            ("empty", ""),
+        ];
         let expected = Settings {
-            tags: tags(&[
-                ("team", "web"),
-                ("cost", "1"),
-                ("on", "a,b"),
-                ("owners", " alice,bob"),
-                ("empty", ""),
-            ]),
+            tags: tags(&read_tags),
             limit: Some(Quota {
                 rate: 2.5,
                 burst: 7,
@@ -463,10 +458,8 @@ mod tests {
         for tags in ["team", "=web", "a=1,\"b=2", "a=1,b=2,c"] {
             let both = settings(&[("tags", &[tags]), ("resources", &["volume"])]).unwrap_err();
             let (tags, resources) = both.message().split_once('\n').unwrap();
-            assert!(
-                tags.starts_with("flags: --tags: \"") && resources.contains("\"volume\""),
-                "{both}"
-            );
+            let problems = tags.starts_with("flags: --tags: \"") && resources.contains("\"volume\"");
+            assert!(problems, "{both}");
         }
         let all = settings(&[("tags", &["a=1,b,c=2", "d"])]).unwrap_err();
         assert!(

@@ -295,14 +295,9 @@ mod tests {
     #[test]
     fn the_effect_of_an_action_follows_from_its_name() {
         for op in Op::ALL {
-            let action = op
-                .name()
-                .split_once(':')
-                .map(|(_, action)| action)
-                .unwrap_or_default();
-            let reads = ["Describe", "Get", "DryRun"]
-                .iter()
-                .any(|verb| action.starts_with(verb));
+            let action = op.name().split_once(':').map_or("", |(_, action)| action);
+            let mut verbs = ["Describe", "Get", "DryRun"].iter();
+            let reads = verbs.any(|verb| action.starts_with(verb));
             assert_eq!(reads, op.effect() == Effect::Read, "{}", op.name());
         }
     }
@@ -331,14 +326,10 @@ mod tests {
 
     #[test]
     fn iam_has_one_prefix_for_both_apis_of_load_balancers() {
-        assert_eq!(
-            Op::ClassicCreate.iam_action(),
-            Op::LoadBalancerCreate.iam_action()
-        );
-        assert_eq!(
-            Op::TargetsRegister.iam_action(),
-            "elasticloadbalancing:RegisterTargets"
-        );
+        let create = Op::LoadBalancerCreate.iam_action();
+        assert_eq!(Op::ClassicCreate.iam_action(), create);
+        let register = Op::TargetsRegister.iam_action();
+        assert_eq!(register, "elasticloadbalancing:RegisterTargets");
         assert_eq!(Op::InstancesById.iam_action(), "ec2:DescribeInstances");
     }
 
@@ -355,10 +346,8 @@ mod tests {
         // GetCallerIdentity needs no permission, and a dry run needs the permission of its call. The first load balancer of an
         // account creates the role of Elastic Load Balancing.
         let free = [Op::CallerIdentity, Op::DryRun];
-        let used = Op::ALL
-            .iter()
-            .filter(|op| !free.contains(op))
-            .map(|op| op.iam_action());
+        let used = Op::ALL.iter().filter(|op| !free.contains(op));
+        let used = used.map(|op| op.iam_action());
         let mut used: Vec<_> = used.chain(["iam:CreateServiceLinkedRole".to_owned()]).collect();
         used.sort();
         used.dedup();

@@ -36,13 +36,8 @@ fn errors(text: &str) -> Vec<String> {
     let error = loaded(text, &Environment::default()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let lines = error.message().lines();
-    lines
-        .map(|line| {
-            line.split_once("cloud.conf:")
-                .map_or(line, |(_, rest)| rest)
-                .to_owned()
-        })
-        .collect()
+    let without_name = |line: &str| line.rsplit("cloud.conf:").next().unwrap_or_default().to_owned();
+    lines.map(without_name).collect()
 }
 
 #[test]
@@ -83,10 +78,8 @@ ec2-read-burst = 7
     let connection = &settings.connection;
     assert_eq!(connection.region.as_deref(), Some("us-west-2"));
     let role = connection.role.as_ref().unwrap();
-    assert_eq!(
-        (role.account.as_str(), role.source_arn.is_some()),
-        ("123456789012", true)
-    );
+    let role = (role.account.as_str(), role.source_arn.is_some());
+    assert_eq!(role, ("123456789012", true));
     let endpoint = Endpoint {
         service: Service::Ec2,
         region: Some("us-west-2".into()),
@@ -95,10 +88,8 @@ ec2-read-burst = 7
         signing_name: Some("other".into()),
     };
     assert_eq!(connection.endpoints, [endpoint]);
-    assert_eq!(
-        (settings.vpc.as_deref(), settings.subnet.as_deref()),
-        (Some("vpc-1"), Some("subnet-1"))
-    );
+    assert_eq!(settings.vpc.as_deref(), Some("vpc-1"));
+    assert_eq!(settings.subnet.as_deref(), Some("subnet-1"));
     let (id, legacy) = ("a".to_owned(), true);
     assert_eq!(settings.cluster, Cluster { id, legacy });
     assert_eq!(settings.families, [IpFamily::V6, IpFamily::V4]);
@@ -201,28 +192,22 @@ fn suspicious_values_are_warnings() {
                 Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n";
     let (config, warnings) = loaded(text, &Environment::default()).unwrap();
     assert_eq!(config.families, [IpFamily::V4]);
-    let warnings: Vec<String> = warnings
-        .iter()
-        .map(|warning| warning.message().to_owned())
-        .collect();
+    let warnings: Vec<_> = warnings.iter().map(Problem::message).collect();
     for part in [
         "\"ipv5\" is neither",
         "no effect without RoleARN",
         "unknown key",
         "\"s3\" is not a supported API",
     ] {
-        assert!(
-            warnings.iter().any(|warning| warning.contains(part)),
-            "{part} is not in {warnings:#?}"
-        );
+        let is_reported = warnings.iter().any(|warning| warning.contains(part));
+        assert!(is_reported, "{part} is not in {warnings:#?}");
     }
 }
 
 fn overrides(entries: &[(&str, &str)]) -> String {
     let entry = |(at, (service, region)): (usize, &(&str, &str))| {
-        format!(
-            "[ServiceOverride \"{at}\"]\nService={service}\nRegion={region}\nURL=http://{at}\nSigningRegion=r\n"
-        )
+        let url = format!("URL=http://{at}\nSigningRegion=r");
+        format!("[ServiceOverride \"{at}\"]\nService={service}\nRegion={region}\n{url}\n")
     };
     entries.iter().enumerate().map(entry).collect()
 }
@@ -237,11 +222,7 @@ fn endpoints_are_chosen_by_api_and_region() {
     ]);
     let (config, _) = loaded(&text, &Environment::default()).unwrap();
     let connection = config.connection;
-    let url = |service, region| {
-        connection
-            .endpoint(service, region)
-            .map(|found| found.url.as_str())
-    };
+    let url = |service, region| Some(connection.endpoint(service, region)?.url.as_str());
     assert_eq!(url(Service::Ec2, "one"), Some("http://1"));
     assert_eq!(url(Service::Ec2, "two"), Some("http://2"));
     assert_eq!(url(Service::Ec2, "three"), None);
@@ -250,10 +231,8 @@ fn endpoints_are_chosen_by_api_and_region() {
     assert_eq!(url(Service::ElbV2, "two"), None);
     assert_eq!(url(Service::Metadata, "one"), Some("http://3"));
     let twice = errors(&overrides(&[("s3", "one"), ("s3", "one")]));
-    assert!(
-        twice[0].contains("a second entry for \"s3\" in region \"one\""),
-        "{twice:?}"
-    );
+    let second = "a second entry for \"s3\" in region \"one\"";
+    assert!(twice[0].contains(second), "{twice:?}");
     // The Go program accepts these, and ignores short names.
     for (entries, url) in [
         ([("ec2", "one"), ("EC2", "one")], "http://1"),
@@ -263,19 +242,13 @@ fn endpoints_are_chosen_by_api_and_region() {
         let (config, warnings) = loaded(&overrides(&entries), &Environment::default()).unwrap();
         let urls = config.connection.endpoints.iter().map(|one| one.url.as_str());
         assert_eq!(urls.collect::<Vec<_>>(), [url]);
-        assert!(
-            warnings[0].message().contains("a second entry for "),
-            "{warnings:?}"
-        );
+        let warning = warnings[0].message();
+        assert!(warning.contains("a second entry for "), "{warning}");
     }
     let wrong = Environment::default().with("AWS_ENDPOINT_URL_EC2", "ec2");
     let error = loaded("", &wrong).map(drop).unwrap_err();
-    assert!(
-        error
-            .message()
-            .contains("AWS_ENDPOINT_URL_EC2: \"ec2\" is not a URL"),
-        "{error}"
-    );
+    let problem = "AWS_ENDPOINT_URL_EC2: \"ec2\" is not a URL";
+    assert!(error.message().contains(problem), "{error}");
 }
 
 #[test]
@@ -287,9 +260,10 @@ fn proxies_are_read_and_never_printed() {
     assert_eq!(proxy, Some(("https_proxy", url)));
     assert!(!format!("{config:?}").contains("secret"));
     let error = loaded("", &env("http://user:secret@ x")).map(drop).unwrap_err();
+    let message = error.message();
     assert!(
-        error.message().contains("https_proxy") && !error.message().contains("secret"),
-        "{error}"
+        message.contains("https_proxy") && !message.contains("secret"),
+        "{message}"
     );
 }
 
@@ -300,9 +274,8 @@ fn a_ca_bundle_must_be_valid_pem() {
         (path.to_str().unwrap(), "is not a PEM bundle"),
         ("/no/such/file", "could not read"),
     ] {
-        let error = loaded("", &Environment::default().with("AWS_CA_BUNDLE", path))
-            .map(drop)
-            .unwrap_err();
+        let env = Environment::default().with("AWS_CA_BUNDLE", path);
+        let error = loaded("", &env).map(drop).unwrap_err();
         assert!(error.message().contains(text), "{error}");
     }
 }
@@ -314,17 +287,13 @@ fn only_credentials_endpoints_and_quotas_change_without_a_restart() {
     let read = |text: &str| loaded(text, &env).unwrap().0;
     let old = read("[Global]\nVPC = vpc-1");
     let role = "RoleARN = arn:aws:iam::1:role/a";
-    let changes = old.changes(&read(&format!(
-        "[Global]\nvpc=vpc-1\n{role}\n{}",
-        overrides(&[("ec2", "one")])
-    )));
+    let endpoints = overrides(&[("ec2", "one")]);
+    let changes = old.changes(&read(&format!("[Global]\nvpc=vpc-1\n{role}\n{endpoints}")));
     assert!(changes.reconnect && changes.restart.is_empty());
     assert_eq!(changes.live[0], "[Global] RoleARN");
     let changes = old.changes(&read("[Global]\nVPC=vpc-2\n[Quota]\nec2-write-burst=1"));
-    assert_eq!(
-        (changes.live, changes.reconnect),
-        (vec!["[Quota] ec2-write-burst".into()], false)
-    );
+    assert_eq!(changes.live, ["[Quota] ec2-write-burst"]);
+    assert!(!changes.reconnect);
     assert_eq!(changes.restart, ["[Global] VPC"]);
     std::fs::write(&credentials, "[default]\naws_access_key_id = other").unwrap();
     let changes = old.changes(&read("[Global]\nVPC=vpc-1"));

@@ -86,6 +86,7 @@ mod tests {
     fn provider_ids_are_read_in_all_forms_of_the_go_cloud_controller() {
         let instance = |id: &str| ProviderId::Instance(id.to_owned());
         let fargate = |id: &str| ProviderId::Fargate(id.to_owned());
+        let (by_name, by_address) = ("fargate-ip-192-168-164-88.internal", "fargate-192.168.164.88");
         for (text, expected) in [
             ("aws:///us-east-1a/i-12345678", instance("i-12345678")),
             ("aws:////i-12345678", instance("i-12345678")),
@@ -97,11 +98,11 @@ mod tests {
             ("aws://account/us-east-1a/i-12345678", instance("i-12345678")),
             (
                 "aws:///us-west-2c/1abc-2def/fargate-ip-192-168-164-88.internal",
-                fargate("fargate-ip-192-168-164-88.internal"),
+                fargate(by_name),
             ),
             (
                 "aws:///us-west-2c/1abc-2def/fargate-192.168.164.88",
-                fargate("fargate-192.168.164.88"),
+                fargate(by_address),
             ),
             ("eks-hybrid:///us-west-2/cluster/mi-0123", ProviderId::Foreign),
             ("kwok://node-1", ProviderId::Foreign),
@@ -136,20 +137,13 @@ mod tests {
 
     #[test]
     fn addresses_are_read_from_names() {
-        assert_eq!(
-            fargate_address("fargate-ip-192-168-164-88.internal").as_deref(),
-            Some("192.168.164.88")
-        );
-        assert_eq!(
-            fargate_address("fargate-192.168.164.88").as_deref(),
-            Some("192.168.164.88")
-        );
+        for name in ["fargate-ip-192-168-164-88.internal", "fargate-192.168.164.88"] {
+            assert_eq!(fargate_address(name).as_deref(), Some("192.168.164.88"), "{name}");
+        }
         assert_eq!(fargate_address("i-12345678"), None);
-        assert_eq!(
-            address_of_name("ip-10-0-0-4.ec2.internal").as_deref(),
-            Some("10.0.0.4")
-        );
-        assert_eq!(address_of_name("ip-10-0-0-4").as_deref(), Some("10.0.0.4"));
+        for name in ["ip-10-0-0-4.ec2.internal", "ip-10-0-0-4"] {
+            assert_eq!(address_of_name(name).as_deref(), Some("10.0.0.4"), "{name}");
+        }
         for name in ["ip-10-0-0", "ip-10-0-0-400", "web-10-0-0-4", "ip-"] {
             assert_eq!(address_of_name(name), None, "{name}");
         }

@@ -78,6 +78,7 @@ fn hashed(service: &ServiceId, algorithm: &'static Algorithm, text: &str) -> Str
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -85,10 +86,7 @@ mod tests {
         let service = ServiceId::new("default", "my-service", "12345678-1234-1234-1234-123456789abc");
         assert_eq!(
             balancer(&service),
-            "a1234567812341234123412345678 9abc"
-                .replace(' ', "")
-                .get(..32)
-                .unwrap_or_default()
+            "a1234567812341234123412345678 9abc".replace(' ', "")[..32]
         );
         assert_eq!(group("test-cluster", &service), "k8s-default-myservic-b7cb8b02f0");
         assert_ne!(
@@ -101,7 +99,7 @@ mod tests {
     #[test]
     fn host_names_identify_the_service_of_a_load_balancer() {
         let service = ServiceId::new("n", "s", "12345678-1234-1234-1234-123456789abc");
-        let name = balancer(&service);
+        let (name, other) = (balancer(&service), "k8s-n-s-0123456789");
         for (hostname, is) in [
             (
                 format!("{name}-0123456789abcdef.elb.us-east-1.amazonaws.com"),
@@ -114,7 +112,7 @@ mod tests {
             ),
             (format!("{name}.us-east-1.elb.amazonaws.com"), true),
             (
-                "k8s-n-s-0123456789-0123456789abcdef.elb.us-east-1.amazonaws.com".to_owned(),
+                format!("{other}-0123456789abcdef.elb.us-east-1.amazonaws.com"),
                 false,
             ),
             ("web.example".to_owned(), false),
@@ -126,106 +124,38 @@ mod tests {
     /// Reference vectors of the Go cloud controller.
     #[test]
     fn target_groups_are_named_as_upstream_names_them() {
-        let [a, b, other] = [
-            ("default", "service-a"),
-            ("default", "service-b"),
-            ("another", "service-a"),
-        ]
-        .map(|(namespace, name)| ServiceId::new(namespace, name, ""));
-        let (none, tcp, http) = (("", 0), ("TCP", 30), ("HTTP", 10));
-        for (cluster, service, ports, protocol, target_type, check, expected) in [
-            (
-                "a",
-                &a,
-                (80, 8080),
-                "TCP",
-                "instance",
-                none,
-                "servicea-7fa2e07508",
-            ),
-            (
-                "b",
-                &a,
-                (80, 8080),
-                "TCP",
-                "instance",
-                none,
-                "servicea-719ee635da",
-            ),
-            (
-                "a",
-                &other,
-                (80, 8080),
-                "TCP",
-                "instance",
-                none,
-                "servicea-f66e09847d",
-            ),
-            (
-                "a",
-                &b,
-                (80, 8080),
-                "TCP",
-                "instance",
-                none,
-                "serviceb-196c19c881",
-            ),
-            (
-                "a",
-                &a,
-                (9090, 8080),
-                "TCP",
-                "instance",
-                none,
-                "servicea-06876706cb",
-            ),
-            (
-                "a",
-                &a,
-                (80, 9090),
-                "TCP",
-                "instance",
-                none,
-                "servicea-119f844ec0",
-            ),
-            (
-                "a",
-                &a,
-                (80, 8080),
-                "UDP",
-                "instance",
-                none,
-                "servicea-3868761686",
-            ),
-            ("a", &a, (80, 8080), "TCP", "ip", none, "servicea-0fa31f4b0f"),
-            ("a", &a, (80, 8080), "TCP", "ip", http, "servicea-4028e49618"),
-            (
-                "a",
-                &a,
-                (80, 30080),
-                "TCP",
-                "instance",
-                tcp,
-                "servicea-3b765c4ef2",
-            ),
-            (
-                "a",
-                &a,
-                (80, 30080),
-                "TCP",
-                "instance",
-                http,
-                "servicea-be6811f2f5",
-            ),
+        // Cluster, Service, ports, protocol and target type, and the health check.
+        for case in [
+            "a default/service-a 80 8080 TCP instance => servicea-7fa2e07508",
+            "b default/service-a 80 8080 TCP instance => servicea-719ee635da",
+            "a another/service-a 80 8080 TCP instance => servicea-f66e09847d",
+            "a default/service-b 80 8080 TCP instance => serviceb-196c19c881",
+            "a default/service-a 9090 8080 TCP instance => servicea-06876706cb",
+            "a default/service-a 80 9090 TCP instance => servicea-119f844ec0",
+            "a default/service-a 80 8080 UDP instance => servicea-3868761686",
+            "a default/service-a 80 8080 TCP ip => servicea-0fa31f4b0f",
+            "a default/service-a 80 8080 TCP ip HTTP 10 => servicea-4028e49618",
+            "a default/service-a 80 30080 TCP instance TCP 30 => servicea-3b765c4ef2",
+            "a default/service-a 80 30080 TCP instance HTTP 10 => servicea-be6811f2f5",
         ] {
+            let (words, expected) = case.split_once(" => ").unwrap();
+            let words: Vec<_> = words.split(' ').collect();
+            let (namespace, name) = words[1].split_once('/').unwrap();
             let port = PortSpec {
-                port: ports.0,
-                node_port: ports.1,
-                protocol,
-                target_protocol: protocol,
+                port: words[2].parse().unwrap(),
+                node_port: words[3].parse().unwrap(),
+                protocol: words[4],
+                target_protocol: words[4],
             };
-            let name = target_group(&format!("cluster-{cluster}"), service, &port, target_type, check);
-            assert_eq!(name, format!("k8s-{}-{expected}", service.namespace));
+            let check = words
+                .get(6)
+                .map_or(("", 0), |protocol| (*protocol, words[7].parse().unwrap()));
+            let (cluster, service) = (
+                format!("cluster-{}", words[0]),
+                ServiceId::new(namespace, name, ""),
+            );
+            let found = target_group(&cluster, &service, &port, words[5], check);
+            assert_eq!(found, format!("k8s-{namespace}-{expected}"), "{case}");
         }
     }
 }

@@ -224,16 +224,12 @@ mod tests {
     use super::*;
 
     fn client(port: i32, source: &str, balancer: &str) -> Rule {
-        Rule::new(
-            "tcp",
-            (port, port),
-            source,
-            &format!("{RULE_PREFIX}client={balancer}"),
-        )
+        let description = format!("{RULE_PREFIX}client={balancer}");
+        Rule::new("tcp", (port, port), source, &description)
     }
 
-    /// The rules after the plan, and the number of its steps.
-    fn apply(desired: &DesiredRules, old: &[Rule]) -> (Vec<String>, usize) {
+    /// Asserts what the rules are after the plan, and the number of its steps.
+    fn assert_applied(desired: &DesiredRules, old: &[Rule], expected: &[&str], steps: usize) {
         let group = Object {
             id: "sg-1".to_owned(),
             ..Object::new(Kind::NodeGroup, "sg-1").entries(RULES, old.iter().cloned().map(Entry::Rule))
@@ -250,14 +246,15 @@ mod tests {
         let rules = observed.objects.all.iter().flat_map(|group| group.set(RULES));
         let rules = rules.filter_map(Entry::rule).map(|rule| {
             let end = rule.description.rsplit('/').next().unwrap_or_default();
-            format!(
-                "{} {}-{} {} {end}",
-                rule.protocol, rule.from, rule.to, rule.source
-            )
+            let (from, to) = (rule.from, rule.to);
+            format!("{} {from}-{to} {} {end}", rule.protocol, rule.source)
         });
         let mut rules: Vec<_> = rules.collect();
         rules.sort();
-        (rules, plan.steps.len())
+        assert_eq!(
+            (rules, plan.steps.len()),
+            (expected.iter().map(ToString::to_string).collect(), steps)
+        );
     }
 
     fn names(names: &[&str]) -> BTreeSet<String> {
@@ -279,35 +276,18 @@ mod tests {
             managed: names(&["a", "b"]),
             ..DesiredRules::default()
         };
-        assert_eq!(
-            apply(&both, &old),
-            (
-                vec![
-                    format!("icmp 3-4 {ALL} mtu"),
-                    format!("tcp 10256-10256 {ALL} client=a")
-                ],
-                0
-            )
-        );
+        let mtu = "icmp 3-4 0.0.0.0/0 mtu";
+        assert_applied(&both, &old, &[mtu, "tcp 10256-10256 0.0.0.0/0 client=a"], 0);
         let left = DesiredRules {
             required: required(&[b]),
             ..both
         };
-        assert_eq!(
-            apply(&left, &old),
-            (
-                vec![
-                    format!("icmp 3-4 {ALL} mtu"),
-                    format!("tcp 10256-10256 {ALL} client=b")
-                ],
-                1
-            )
-        );
+        assert_applied(&left, &old, &[mtu, "tcp 10256-10256 0.0.0.0/0 client=b"], 1);
         let none = DesiredRules {
             required: BTreeMap::new(),
             ..left
         };
-        assert_eq!(apply(&none, &old), (vec![], 1));
+        assert_applied(&none, &old, &[], 1);
     }
 
     #[test]
@@ -315,13 +295,8 @@ mod tests {
         let ssh = Rule::new("tcp", (22, 22), ALL, "ssh");
         let http = Rule::new("tcp", (30080, 30080), ALL, "by hand");
         let other = client(31000, "10.0.0.0/8", "x");
-        let old = [
-            ssh,
-            http,
-            other,
-            Rule::mtu("10.0.0.0/8", MTU),
-            Rule::mtu("192.168.0.0/16", MTU),
-        ];
+        let mtu = ["10.0.0.0/8", "192.168.0.0/16"].map(|source| Rule::mtu(source, MTU));
+        let old = [&[ssh, http, other], &mtu[..]].concat();
         let desired = DesiredRules {
             required: required(&[client(30080, ALL, "a")]),
             managed: names(&["a"]),
@@ -333,7 +308,7 @@ mod tests {
             "tcp 30080-30080 0.0.0.0/0 by hand",
             "tcp 31000-31000 10.0.0.0/8 client=x",
         ];
-        assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
+        assert_applied(&desired, &old, &expected, 1);
     }
 
     #[test]
@@ -344,7 +319,7 @@ mod tests {
             ..DesiredRules::default()
         };
         let expected = ["icmp 3-4 0.0.0.0/0 mtu", "tcp 1-1 0.0.0.0/0 client=a"];
-        assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
+        assert_applied(&desired, &old, &expected, 1);
     }
 
     #[test]
@@ -357,12 +332,14 @@ mod tests {
             ..DesiredRules::default()
         };
         let expected = ["-1 -1--1 sg-1 ", "-1 -1--1 sg-peer "];
-        assert_eq!(apply(&desired, &old), (expected.map(str::to_owned).to_vec(), 1));
+        assert_applied(&desired, &old, &expected, 1);
     }
 
     #[test]
     fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
         type Outcome<'a> = Result<(&'a str, &'a [&'a str]), &'a str>;
+        let key = "kubernetes.io/cluster/c";
+        let untagged = "none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c";
         let cases: [(&[&str], &[&str], Outcome<'_>); 5] = [
             (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
             (
@@ -371,26 +348,16 @@ mod tests {
                 Ok(("sg-2", &["sg-3"])),
             ),
             (&["sg-1"], &[], Ok(("sg-1", &[]))),
-            (
-                &["sg-1", "sg-2"],
-                &[],
-                Err("none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c"),
-            ),
+            (&["sg-1", "sg-2"], &[], Err(untagged)),
             (&[], &[], Err("it has no security group")),
         ];
         for (groups, tagged, expected) in cases {
             let groups = groups.iter().map(|id| (*id).to_owned()).collect();
-            let chosen = NodeGroup::choose(
-                groups,
-                |id| tagged.contains(&id.as_str()),
-                "kubernetes.io/cluster/c",
-            );
+            let chosen = NodeGroup::choose(groups, |id| tagged.contains(&id.as_str()), key);
             match (&chosen, expected) {
                 (Ok(chosen), Ok((id, others))) => {
-                    assert_eq!(
-                        (chosen.id.as_str(), chosen.others.join(" ")),
-                        (id, others.join(" "))
-                    );
+                    let found = (chosen.id.as_str(), chosen.others.join(" "));
+                    assert_eq!(found, (id, others.join(" ")));
                 }
                 (Err(why), Err(text)) => assert!(why.starts_with(text), "{why}"),
                 _ => panic!("{chosen:?} is not {expected:?}"),

@@ -480,10 +480,12 @@ fn health_check(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use ccm_core::load_balancer::{Policy, ServiceId};
+    use ccm_core::{load_balancer::Policy, testkit::cluster as testkit};
 
     use super::*;
     use crate::config::SharedProbe;
+
+    const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
     const SETTINGS: LoadBalancing = LoadBalancing {
         disable_security_group_ingress: false,
@@ -493,18 +495,25 @@ mod tests {
         default_type: Flavor::Classic,
     };
 
-    fn service(annotations: &[(&str, &str)]) -> ServiceView {
+    /// A Service with the port 443 and these annotations, written as `type=nlb; scheme=internal`.
+    fn service(annotations: &str) -> ServiceView {
+        let mut service = testkit::service("s", &[443]);
+        service.ports[0].name = "https".into();
+        testkit::annotate_all(&mut service, PREFIX, annotations);
+        service
+    }
+
+    /// A Service with the external traffic policy Local.
+    fn local(annotations: &str) -> ServiceView {
         ServiceView {
-            id: ServiceId::new("n", "s", "u"),
-            annotations: annotations.iter().copied().collect(),
-            ports: vec![ServicePort {
-                name: "https".into(),
-                port: 443,
-                node_port: 30443,
-                ..ServicePort::default()
-            }],
-            ..ServiceView::default()
+            external_policy: Policy::Local,
+            health_check_node_port: 31000,
+            ..service(annotations)
         }
+    }
+
+    fn read(annotations: &str, flavor: Flavor) -> Spec {
+        Spec::read(&service(annotations), &SETTINGS, flavor)
     }
 
     /// Protocol, port, path, interval and thresholds, as they are sent.
@@ -515,25 +524,14 @@ mod tests {
             Some(Value::String(text)) => text.clone(),
             value => value.map(ToString::to_string).unwrap_or_default(),
         };
-        let [protocol, port, path, interval, healthy, unhealthy] = [
-            "health_check_protocol",
-            "health_check_port",
-            "health_check_path",
-            "health_check_interval",
-            "healthy_threshold",
-            "unhealthy_threshold",
-        ]
-        .map(text);
+        let [protocol, port, path, interval] =
+            ["protocol", "port", "path", "interval"].map(|name| text(&format!("health_check_{name}")));
+        let [healthy, unhealthy] = ["healthy_threshold", "unhealthy_threshold"].map(text);
         format!("{protocol}:{port}{path} {interval} {healthy}/{unhealthy}")
     }
 
     #[test]
     fn the_health_check_is_that_of_upstream() {
-        let local = |annotations: &[(&str, &str)]| ServiceView {
-            external_policy: Policy::Local,
-            health_check_node_port: 31000,
-            ..service(annotations)
-        };
         let shared = LoadBalancing {
             shared_probe: Some(SharedProbe {
                 port: 10256,
@@ -541,37 +539,27 @@ mod tests {
             }),
             ..SETTINGS
         };
-        let own = [
-            (a::CHECK_PROTOCOL, "https"),
-            (a::CHECK_PORT, "81"),
-            (a::CHECK_PATH, "/x"),
-        ];
+        let own = "healthcheck-protocol=https; healthcheck-port=81; healthcheck-path=/x";
+        let tcp = "healthcheck-protocol=TCP; healthcheck-port=8001";
+        let thresholds = "healthcheck-healthy-threshold=4; healthcheck-unhealthy-threshold=5";
         for (service, settings, expected) in [
-            (service(&[]), &SETTINGS, "TCP:traffic-port 30 3/3"),
-            (local(&[]), &SETTINGS, "HTTP:31000/healthz 10 2/2"),
+            (service(""), &SETTINGS, "TCP:traffic-port 30 3/3"),
+            (local(""), &SETTINGS, "HTTP:31000/healthz 10 2/2"),
+            (local(tcp), &SETTINGS, "TCP:8001 10 2/2"),
             (
-                local(&[(a::CHECK_PROTOCOL, "TCP"), (a::CHECK_PORT, "8001")]),
-                &SETTINGS,
-                "TCP:8001 10 2/2",
-            ),
-            (
-                service(&[(a::CHECK_PROTOCOL, "Http")]),
+                service("healthcheck-protocol=Http"),
                 &SETTINGS,
                 "HTTP:traffic-port/ 30 3/3",
             ),
             (
-                service(&[(a::CHECK_INTERVAL, "23")]),
+                service("healthcheck-interval=23"),
                 &SETTINGS,
                 "TCP:traffic-port 23 3/3",
             ),
-            (
-                service(&[(a::CHECK_HEALTHY, "4"), (a::CHECK_UNHEALTHY, "5")]),
-                &SETTINGS,
-                "TCP:traffic-port 30 4/5",
-            ),
-            (service(&own), &SETTINGS, "HTTPS:81/x 30 3/3"),
-            (service(&own), &shared, "HTTP:10256/healthz 30 3/3"),
-            (local(&[]), &shared, "HTTP:31000/healthz 10 2/2"),
+            (service(thresholds), &SETTINGS, "TCP:traffic-port 30 4/5"),
+            (service(own), &SETTINGS, "HTTPS:81/x 30 3/3"),
+            (service(own), &shared, "HTTP:10256/healthz 30 3/3"),
+            (local(""), &shared, "HTTP:31000/healthz 10 2/2"),
         ] {
             assert_eq!(checked(&service, settings), expected);
         }
@@ -579,40 +567,32 @@ mod tests {
 
     #[test]
     fn the_health_check_of_a_classic_load_balancer_is_that_of_upstream() {
-        let checked = |external_policy, annotations: &[(&str, &str)]| {
-            let service = ServiceView {
-                external_policy,
-                health_check_node_port: 31000,
-                ..service(annotations)
-            };
-            let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
-            assert_eq!(spec.invalid, [], "{annotations:?}");
-            let text = spec.balancer["health_check"].as_str().unwrap_or_default();
-            text.to_owned()
-        };
-        let (port, tcp) = ((a::CHECK_PORT, "traffic-port"), (a::CHECK_PROTOCOL, "TCP"));
-        for (policy, annotations, expected) in [
-            (Policy::Cluster, &[][..], "TCP:30443"),
-            (Policy::Cluster, &[port], "TCP:30443"),
-            (Policy::Cluster, &[(a::CHECK_PORT, "81")], "TCP:81"),
-            (Policy::Local, &[], "HTTP:31000/healthz"),
-            (Policy::Local, &[port, tcp], "TCP:30443"),
-            (Policy::Local, &[port], "HTTP:30443/healthz"),
+        let (port, both) = (
+            "healthcheck-port=traffic-port",
+            "healthcheck-port=traffic-port; healthcheck-protocol=TCP",
+        );
+        for (service, expected) in [
+            (service(""), "TCP:30443"),
+            (service(port), "TCP:30443"),
+            (service("healthcheck-port=81"), "TCP:81"),
+            (local(""), "HTTP:31000/healthz"),
+            (local(both), "TCP:30443"),
+            (local(port), "HTTP:30443/healthz"),
         ] {
-            assert_eq!(checked(policy, annotations), expected, "{annotations:?}");
+            let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
+            assert_eq!(spec.invalid, [], "{service:?}");
+            assert_eq!(spec.balancer["health_check"], expected, "{service:?}");
         }
     }
 
     #[test]
     fn a_timeout_that_aws_would_refuse_is_ignored() {
         let read = |timeout: &str, interval: &str| {
-            let annotations = [(a::CHECK_TIMEOUT, timeout), (a::CHECK_INTERVAL, interval)];
-            let spec = Spec::read(&service(&annotations), &SETTINGS, Flavor::Network);
+            let annotations = format!("healthcheck-timeout={timeout}; healthcheck-interval={interval}");
+            let spec = self::read(&annotations, Flavor::Network);
             assert_eq!(spec.invalid, []);
-            let timeout = spec
-                .target_group
-                .get("health_check_timeout")
-                .and_then(Value::as_i64);
+            let timeout = spec.target_group.get("health_check_timeout");
+            let timeout = timeout.and_then(Value::as_i64);
             (timeout, spec.ignored.len())
         };
         assert_eq!(read("10", "10"), (Some(10), 0));
@@ -623,15 +603,14 @@ mod tests {
 
     #[test]
     fn only_the_spelling_of_upstream_changes_listeners() {
-        let listeners = |backend| {
-            let service = service(&[(a::BACKEND_PROTOCOL, backend)]);
-            let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
+        let listeners = |backend: &str| {
+            let spec = read(&format!("backend-protocol={backend}"), Flavor::Classic);
             (spec.ports[0].protocol, spec.ports[0].target_protocol)
         };
         assert_eq!(listeners("http"), ("HTTP", "HTTP"));
         assert_eq!(listeners("HTTP"), ("TCP", "TCP"));
         let proxy = |flavor| {
-            let spec = Spec::read(&service(&[(a::PROXY_PROTOCOL, "v2")]), &SETTINGS, flavor);
+            let spec = read("proxy-protocol=v2", flavor);
             (spec.proxy_protocol, spec.ignored.len(), spec.invalid.len())
         };
         assert_eq!(proxy(Flavor::Network), (false, 1, 0));
@@ -641,12 +620,8 @@ mod tests {
     #[test]
     fn tls_is_chosen_by_number_or_name() {
         let protocols = |ports: &str, backend: &str| {
-            let annotations = [
-                (a::CERTIFICATES, "arn:1,arn:2"),
-                (a::SSL_PORTS, ports),
-                (a::BACKEND_PROTOCOL, backend),
-            ];
-            let spec = Spec::read(&service(&annotations), &SETTINGS, Flavor::Network);
+            let annotations = format!("ssl-cert=arn:1,arn:2; ssl-ports={ports}; backend-protocol={backend}");
+            let spec = read(&annotations, Flavor::Network);
             (spec.ports[0].protocol, spec.ports[0].target_protocol)
         };
         for (ports, backend, expected) in [
@@ -663,73 +638,52 @@ mod tests {
 
     #[test]
     fn a_load_balancer_is_dual_stack_if_it_can_be() {
-        let spec = |flavor, port: Protocol, annotations: &[(&str, &str)]| {
+        let spec = |flavor, port: Protocol, annotations: &str| {
             let mut service = service(annotations);
             service.ip_families = [IpFamily::V6, IpFamily::V4].into();
             service.ports[0].protocol = port;
             let spec = Spec::read(&service, &SETTINGS, flavor);
             (spec.ranges.join(" "), spec.invalid.len())
         };
-        let dual_stack = [(a::IP_ADDRESS_TYPE, "dualstack")];
+        let dual_stack = "ip-address-type=dualstack";
         let (v4, both) = ("0.0.0.0/0".to_owned(), "0.0.0.0/0 ::/0".to_owned());
-        assert_eq!(spec(Flavor::Network, Protocol::Tcp, &[]), (both.clone(), 0));
-        assert_eq!(spec(Flavor::Network, Protocol::Udp, &[]), (v4.clone(), 0));
-        assert_eq!(spec(Flavor::Network, Protocol::Udp, &dual_stack), (both, 1));
-        assert_eq!(spec(Flavor::Classic, Protocol::Tcp, &[]), (v4, 0));
+        assert_eq!(spec(Flavor::Network, Protocol::Tcp, ""), (both.clone(), 0));
+        assert_eq!(spec(Flavor::Network, Protocol::Udp, ""), (v4.clone(), 0));
+        assert_eq!(spec(Flavor::Network, Protocol::Udp, dual_stack), (both, 1));
+        assert_eq!(spec(Flavor::Classic, Protocol::Tcp, ""), (v4, 0));
     }
 
     #[test]
     fn values_that_upstream_ignores_are_defaults() {
-        let empty = [
-            (a::CROSS_ZONE, ""),
-            (a::ACCESS_LOG, ""),
-            (a::ACCESS_LOG_INTERVAL, ""),
-            (a::IDLE_TIMEOUT, ""),
-            (a::DRAINING, ""),
-            (a::DRAINING_TIMEOUT, ""),
-            (a::BACKEND_PROTOCOL, "SSL"),
-        ];
+        let empty = "cross-zone-load-balancing-enabled=; access-log-enabled=; access-log-emit-interval=; \
+            connection-idle-timeout=; connection-draining-enabled=; connection-draining-timeout=; backend-protocol=SSL";
         for flavor in [Flavor::Network, Flavor::Classic] {
-            assert_eq!(Spec::read(&service(&empty), &SETTINGS, flavor).invalid, []);
+            assert_eq!(read(empty, flavor).invalid, []);
         }
-        let unknown = [
-            (a::TYPE, "nl"),
-            (a::TARGET_TYPE, "ip"),
-            (a::IP_ADDRESS_TYPE, "ipv6"),
-            (a::ALPN_POLICY, "h3"),
-            (a::ATTRIBUTES, "idle=1"),
-        ];
-        let spec = Spec::read(&service(&unknown), &SETTINGS, Flavor::Network);
-        assert_eq!((spec.invalid.len(), spec.ignored.len()), (0, unknown.len()));
+        let unknown = "type=nl; nlb-target-type=ip; ip-address-type=ipv6; alpn-policy=h3; attributes=idle=1";
+        let spec = read(unknown, Flavor::Network);
+        assert_eq!((spec.invalid.len(), spec.ignored.len()), (0, 5));
         assert!(!spec.dual_stack && spec.listener["alpn_policy"].is_null());
-        let spec = Spec::read(&service(&empty), &SETTINGS, Flavor::Classic);
+        let spec = read(empty, Flavor::Classic);
         assert_eq!(spec.balancer["health_check"], "SSL:30443");
     }
 
     #[test]
     fn all_invalid_values_are_reported_at_once() {
-        let wrong = [
-            (a::SCHEME, "public"),
-            (a::SUBNETS, " ,"),
-            (a::EXTRA_SECURITY_GROUPS, "sg-1"),
-            (a::CROSS_ZONE, "perhaps"),
-            (a::ACCESS_LOG, "yes"),
-            (a::TARGET_GROUP_ATTRIBUTES, "stickiness.enabled=true"),
-            (a::CHECK_PROTOCOL, "quic"),
-            (a::CHECK_PORT, "http"),
-            (a::CHECK_HEALTHY, "11"),
-            (a::CHECK_UNHEALTHY, "1"),
-            (a::CHECK_TIMEOUT, "often"),
-            (a::CHECK_INTERVAL, "1"),
-        ];
-        let named = |invalid: &[InvalidField]| -> BTreeSet<String> {
+        let wrong = "scheme=public; subnets= ,; extra-security-groups=sg-1; cross-zone-load-balancing-enabled=perhaps; \
+            access-log-enabled=yes; target-group-attributes=stickiness.enabled=true; healthcheck-protocol=quic; \
+            healthcheck-port=http; healthcheck-healthy-threshold=11; healthcheck-unhealthy-threshold=1; \
+            healthcheck-timeout=often; healthcheck-interval=1";
+        let named = |annotations: &str| -> BTreeSet<String> {
+            let invalid = read(annotations, Flavor::Network).invalid;
             invalid.iter().map(|invalid| invalid.field.to_string()).collect()
         };
-        let all = named(&Spec::read(&service(&wrong), &SETTINGS, Flavor::Network).invalid);
-        for (key, value) in wrong {
-            let one = Spec::read(&service(&[(key, value)]), &SETTINGS, Flavor::Network).invalid;
-            assert_eq!(named(&one), [key.to_owned()].into(), "{value}");
-            assert!(all.contains(key), "{key}");
+        let all = named(wrong);
+        for annotation in wrong.split("; ") {
+            let (name, _) = annotation.split_once('=').unwrap();
+            let key = format!("{PREFIX}{name}");
+            assert!(all.contains(&key), "{key}");
+            assert_eq!(named(annotation), [key].into(), "{annotation}");
         }
         let affinity = ServiceView {
             session_affinity: SessionAffinity::ClientIp {
@@ -738,50 +692,49 @@ mod tests {
             load_balancer_ip: "192.0.2.1".into(),
             source_ranges: Some(vec!["x".into()]),
             ports: Vec::new(),
-            ..service(&[])
+            ..service("")
         };
         assert_eq!(Spec::read(&affinity, &SETTINGS, Flavor::Network).invalid.len(), 4);
     }
 
     #[test]
     fn invalid_values_of_classic_load_balancers_are_reported() {
-        let wrong = [
-            (a::BACKEND_PROTOCOL, "quic"),
-            (a::CERTIFICATES, "arn:1"),
-            (a::IDLE_TIMEOUT, "0"),
-            (a::DRAINING, "maybe"),
-            (a::DRAINING_TIMEOUT, "1h"),
-            (a::ACCESS_LOG_INTERVAL, "7m"),
-            (a::TARGET_GROUP_ATTRIBUTES, "preserve_client_ip.enabled=true"),
-            (a::CHECK_PROTOCOL, "quic"),
-            (a::CHECK_PORT, "http"),
-            (a::PROXY_PROTOCOL, "true"),
-        ];
-        let invalid = Spec::read(&service(&wrong), &SETTINGS, Flavor::Classic).invalid;
-        assert_eq!(invalid.len(), wrong.len() - 1, "{invalid:#?}");
+        let wrong = "backend-protocol=quic; ssl-cert=arn:1; connection-idle-timeout=0; connection-draining-enabled=maybe; \
+            connection-draining-timeout=1h; access-log-emit-interval=7m; \
+            target-group-attributes=preserve_client_ip.enabled=true; healthcheck-protocol=quic; healthcheck-port=http; \
+            proxy-protocol=true";
+        let invalid = read(wrong, Flavor::Classic).invalid;
+        assert_eq!(
+            invalid.len(),
+            9,
+            "all but the attributes of target groups: {invalid:#?}"
+        );
     }
 
     #[test]
     fn a_service_with_our_hostname_is_kept_if_it_requests_another_controller() {
-        let flavor = |annotations: &[(&str, &str)], default_type| {
+        use Flavor::{Classic, Elsewhere, Network};
+        for (annotations, default_type, expected) in [
+            ("", Classic, Classic),
+            ("", Network, Network),
+            ("", Elsewhere, Elsewhere),
+            ("type=nlb", Elsewhere, Network),
+            ("type=external", Network, Elsewhere),
+            ("type=NLB", Classic, Classic),
+        ] {
             let settings = LoadBalancing {
                 default_type,
                 ..SETTINGS
             };
-            Flavor::of(&service(annotations), &settings)
-        };
-        assert_eq!(flavor(&[], Flavor::Classic), Flavor::Classic);
-        assert_eq!(flavor(&[], Flavor::Network), Flavor::Network);
-        assert_eq!(flavor(&[], Flavor::Elsewhere), Flavor::Elsewhere);
-        assert_eq!(flavor(&[(a::TYPE, "nlb")], Flavor::Elsewhere), Flavor::Network);
-        assert_eq!(
-            flavor(&[(a::TYPE, "external")], Flavor::Network),
-            Flavor::Elsewhere
-        );
-        assert_eq!(flavor(&[(a::TYPE, "NLB")], Flavor::Classic), Flavor::Classic);
-        let mut served = service(&[(a::TYPE, "external")]);
+            assert_eq!(
+                Flavor::of(&service(annotations), &settings),
+                expected,
+                "{annotations}"
+            );
+        }
+        let mut served = service("type=external");
         assert!(!has_own_hostname(&served));
-        let hostname = Some("au-0123.elb.us-east-1.amazonaws.com".into());
+        let hostname = Some("auids-0123.elb.us-east-1.amazonaws.com".into());
         served.ingress = vec![ccm_core::load_balancer::Ingress {
             hostname,
             ..Default::default()

@@ -89,6 +89,7 @@ fn is_public(subnet: &Subnet, tables: &[RouteTable]) -> Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::client::ec2::Route;
 
@@ -100,10 +101,7 @@ mod tests {
         Subnet {
             id: id.to_owned(),
             zone: zone.to_owned(),
-            tags: tags
-                .iter()
-                .map(|tag| ((*tag).to_owned(), String::new()))
-                .collect(),
+            tags: tags.iter().map(|tag| (tag.to_string(), String::new())).collect(),
             cidrs: Vec::new(),
         }
     }
@@ -124,11 +122,8 @@ mod tests {
 
     /// Subnets whose ID begins with `p` have no route to the internet.
     fn choose(subnets: &[Subnet], internal: bool) -> Result<Vec<String>, String> {
-        let private: Vec<_> = subnets
-            .iter()
-            .map(|subnet| subnet.id.as_str())
-            .filter(|id| id.starts_with('p'))
-            .collect();
+        let ids = subnets.iter().map(|subnet| subnet.id.as_str());
+        let private: Vec<_> = ids.filter(|id| id.starts_with('p')).collect();
         let mut tables = vec![table(true, &[])];
         if !private.is_empty() {
             tables.push(table(false, &private));
@@ -153,63 +148,42 @@ mod tests {
 
     #[test]
     fn one_subnet_in_each_zone_is_chosen_as_upstream_chooses_it() {
-        let (a, b, c) = ("us-west-2a", "us-west-2b", "us-west-2c");
-        let cases: [(&str, Vec<Subnet>, bool, &[&str]); 9] = [
-            ("public", vec![subnet("a1", a, &[ELB])], false, &["a1"]),
+        // Subnets are written as the ID, the letter of the zone, and tags.
+        let read = |text: &str| {
+            let mut words = text.split(' ');
+            let (id, zone) = (words.next().unwrap(), words.next().unwrap());
+            let tags = words.map(|tag| match tag {
+                "elb" => ELB,
+                "internal" => INTERNAL,
+                "ours" => OURS,
+                _ => "kubernetes.io/cluster/x",
+            });
+            subnet(id, &format!("us-west-2{zone}"), &tags.collect::<Vec<_>>())
+        };
+        let cases: [(&str, &[&str], bool, &[&str]); 9] = [
+            ("public", &["a1 a elb"], false, &["a1"]),
             (
                 "role before cluster",
-                vec![subnet("a3", a, &[OURS, INTERNAL]), subnet("a9", a, &[ELB])],
+                &["a3 a ours internal", "a9 a elb"],
                 false,
                 &["a9"],
             ),
-            (
-                "cluster before none",
-                vec![subnet("a1", a, &[]), subnet("a2", a, &[OURS])],
-                false,
-                &["a2"],
-            ),
-            ("untagged", vec![subnet("a1", a, &[])], false, &["a1"]),
-            (
-                "another cluster's",
-                vec![
-                    subnet("a1", a, &["kubernetes.io/cluster/x"]),
-                    subnet("b1", b, &[]),
-                ],
-                false,
-                &["b1"],
-            ),
-            (
-                "internal",
-                vec![subnet("b1", b, &[ELB]), subnet("p2", b, &[INTERNAL])],
-                true,
-                &["p2"],
-            ),
-            (
-                "equal",
-                vec![subnet("a2", a, &[]), subnet("a1", a, &[])],
-                false,
-                &["a1"],
-            ),
-            (
-                "by zone",
-                vec![subnet("z", a, &[]), subnet("m", b, &[]), subnet("d", c, &[])],
-                false,
-                &["z", "m", "d"],
-            ),
-            (
-                "local zones",
-                vec![subnet("l", "us-west-2-lax-1a", &[ELB]), subnet("a1", a, &[])],
-                false,
-                &["a1"],
-            ),
+            ("cluster before none", &["a1 a", "a2 a ours"], false, &["a2"]),
+            ("untagged", &["a1 a"], false, &["a1"]),
+            ("another cluster's", &["a1 a theirs", "b1 b"], false, &["b1"]),
+            ("internal", &["b1 b elb", "p2 b internal"], true, &["p2"]),
+            ("equal", &["a2 a", "a1 a"], false, &["a1"]),
+            ("by zone", &["z a", "m b", "d c"], false, &["z", "m", "d"]),
+            ("local zones", &["l -lax-1a elb", "a1 a"], false, &["a1"]),
         ];
         for (name, subnets, internal, expected) in cases {
+            let subnets: Vec<_> = subnets.iter().map(|text| read(text)).collect();
             let chosen = choose(&subnets, internal).unwrap_or_default();
             assert_eq!(chosen, expected, "{name}");
         }
-        let none = choose(&[subnet("p1", a, &[ELB])], false);
+        let none = choose(&[read("p1 a elb")], false);
         assert!(none.is_err_and(|text| text.contains("route to an internet gateway")));
-        let foreign = [subnet("fallback", a, &["kubernetes.io/cluster/x"])];
+        let foreign = [read("fallback a theirs")];
         assert_eq!(choose(&foreign, false), Ok(vec!["fallback".to_owned()]));
     }
 
@@ -229,10 +203,8 @@ mod tests {
         let ids = named(&names(&["web", "subnet-1"]), subnets.get(..2).unwrap_or_default());
         let ids = ids.map(|subnets| subnets.into_iter().map(|subnet| subnet.id).collect::<Vec<_>>());
         assert_eq!(ids, Ok(names(&["subnet-1", "subnet-2"])));
-        assert_eq!(
-            named(&names(&["web"]), &subnets),
-            Err("2 subnets have the tag Name=web".to_owned())
-        );
+        let twice = "2 subnets have the tag Name=web".to_owned();
+        assert_eq!(named(&names(&["web"]), &subnets), Err(twice));
         assert!(named(&names(&["subnet-9"]), &subnets).is_err());
     }
 }

@@ -6,7 +6,7 @@ use ccm_core::{
     Cloud, async_trait,
     load_balancer::{ServiceNode, ServiceView},
     testkit::{
-        cluster::annotate,
+        cluster::annotate_all,
         conformance::{
             self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
         },
@@ -206,9 +206,8 @@ impl BalancerSubject for Account {
     }
 
     fn change(&self, service: &mut ServiceView) {
-        let mut set = |key: &str, value| annotate(service, &format!("{ANNOTATION}{key}"), Some(value));
-        set("cross-zone-load-balancing-enabled", "true");
-        set("healthcheck-healthy-threshold", "5");
+        let annotations = "cross-zone-load-balancing-enabled=true; healthcheck-healthy-threshold=5";
+        annotate_all(service, ANNOTATION, annotations);
     }
 }
 

@@ -9,23 +9,15 @@ use ccm_core::{
 use ccm_testbed::proxy::{Action, Request, Rule, aws_refusal};
 use serde_json::json;
 
-use crate::stage::{NLB, Stage, start};
-
-const NOTHING: Vec<String> = Vec::new();
-
-fn answer(code: u16, body: String) -> Action {
-    Action::answer(code, body)
-}
+use crate::stage::{MANAGED, NLB, NOTHING, Stage, start};
 
 /// Answers requests for this action of ELBv2 whose body contains a text.
 fn reply(stage: &Stage, action: &'static str, containing: &'static str, code: u16, body: &str) -> u64 {
     let is_matched = move |request: &Request| {
         request.resource == "elbv2" && request.name == action && request.body.contains(containing)
     };
-    stage
-        .aws
-        .proxy
-        .add(Rule::when(is_matched, answer(code, body.to_owned())))
+    let answer = Action::answer(code, body.to_owned());
+    stage.aws.proxy.add(Rule::when(is_matched, answer))
 }
 
 #[tokio::test]
@@ -34,33 +26,25 @@ async fn an_incomplete_listing_changes_nothing() {
                 <DescribeLoadBalancersResult><LoadBalancers/><NextMarker>more</NextMarker></DescribeLoadBalancersResult>\
                 </DescribeLoadBalancersResponse>";
     let refused = aws_refusal(false, "ValidationError", "bad marker");
-    let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80], &[]);
-    stage.settle_well().await;
-    type Reply<'a> = (&'a str, u16, &'a str);
-    let cases: [(&str, &[Reply<'_>]); 2] = [
-        (
-            "HTML instead of XML",
-            &[("", 200, "<!DOCTYPE html><html><body>Welcome</body></html>")],
-        ),
-        ("a lost page", &[("", 200, page), ("Marker=more", 400, &refused)]),
-    ];
-    for (name, replies) in cases {
+    let mut stage = Stage::served(NLB, 1, &[80], "").await;
+    let html = "<!DOCTYPE html><html><body>Welcome</body></html>";
+    // The answers to the first page, and to the second one.
+    for (name, first, second) in [
+        ("HTML instead of XML", html, None),
+        ("a lost page", page, Some(&refused)),
+    ] {
         stage.restart().await;
         stage.aws.proxy.forget();
-        let rules = replies.iter().rev();
-        let rules = rules.map(|(containing, code, body)| {
-            let containing: &'static str = if containing.is_empty() { "" } else { "Marker=more" };
-            reply(&stage, "DescribeLoadBalancers", containing, *code, body)
-        });
-        let rules: Vec<_> = rules.collect();
+        let second = second.map(|body| reply(&stage, "DescribeLoadBalancers", "Marker=more", 400, body));
+        let first = reply(&stage, "DescribeLoadBalancers", "", 200, first);
         let failed = stage.cluster.settle().await;
-        assert!(
-            failed.is_err() || !stage.cluster.complaints().is_empty(),
-            "{name}"
-        );
+        let is_reported = failed.is_err() || !stage.cluster.complaints().is_empty();
+        assert!(is_reported, "{name}");
         assert_eq!(stage.aws.proxy.writes().len(), 0, "{name}");
-        rules.into_iter().for_each(|rule| stage.aws.proxy.remove(rule));
+        second
+            .into_iter()
+            .chain([first])
+            .for_each(|rule| stage.aws.proxy.remove(rule));
         assert_eq!(stage.settle_well().await, NOTHING, "{name}");
     }
 }
@@ -71,7 +55,7 @@ async fn throttling_does_not_change_the_result() {
     let mut throttling = Rule::new(Action::status(400));
     (throttling.probability, throttling.seed) = (Some(0.3), 7);
     let throttling = stage.aws.proxy.add(throttling);
-    stage.add("web", &[80, 443], &[]);
+    stage.add("web", &[80, 443], "");
     // A listing that is throttled five times fails a round; the service controller starts another one.
     let mut rounds = 0;
     while stage.cluster.settle_despite_failures().await.is_err() {
@@ -83,8 +67,7 @@ async fn throttling_does_not_change_the_result() {
     assert_eq!(stage.objects("target_groups").await.len(), 2);
     assert_eq!(stage.objects("orphan_target_groups").await.len(), 0);
     assert_eq!(stage.rules("nodes").await.len(), 3);
-    stage.restart().await;
-    assert_eq!(stage.settle_well().await, NOTHING);
+    stage.assert_settled().await;
 }
 
 #[tokio::test]
@@ -92,14 +75,10 @@ async fn a_load_balancer_that_another_cluster_deletes_meanwhile_stops_nothing() 
     let mut stage = Stage::new(NLB, 1).await;
     let body = json!({"Name": "aothers", "Type": "network", "Subnets": [stage.aws.id("PUBLIC_A")]});
     stage.call("v2", "create_load_balancer", body).await;
-    let refused = aws_refusal(
-        false,
-        "LoadBalancerNotFound",
-        "One or more load balancers not found",
-    );
+    let refused = aws_refusal(false, "LoadBalancerNotFound", "not found");
     reply(&stage, "DescribeTags", "aothers", 400, &refused);
     stage.restart().await;
-    stage.add("web", &[80], &[]);
+    stage.add("web", &[80], "");
     stage.settle_well().await;
     assert!(!stage.service("web").ingress.is_empty());
 }
@@ -107,16 +86,12 @@ async fn a_load_balancer_that_another_cluster_deletes_meanwhile_stops_nothing() 
 #[tokio::test]
 async fn an_object_that_aws_does_not_find_yet_is_not_a_refusal_of_its_entries() {
     let mut stage = Stage::new(NLB, 2).await;
-    let refused = aws_refusal(
-        false,
-        "TargetGroupNotFound",
-        "One or more target groups not found",
-    );
+    let refused = aws_refusal(false, "TargetGroupNotFound", "not found");
     let is_registration = |request: &Request| request.name == "RegisterTargets";
-    let mut once = Rule::when(is_registration, answer(400, refused));
+    let mut once = Rule::when(is_registration, Action::answer(400, refused));
     once.count = Some(1);
     stage.aws.proxy.add(once);
-    stage.add("web", &[80], &[]);
+    stage.add("web", &[80], "");
     let writes = stage.settle_well().await;
     let registrations = writes.iter().filter(|name| *name == "RegisterTargets");
     assert_eq!(registrations.count(), 2, "{writes:?}");
@@ -126,7 +101,7 @@ async fn an_object_that_aws_does_not_find_yet_is_not_a_refusal_of_its_entries() 
 async fn a_service_is_refused_until_a_subnet_qualifies() {
     let mut stage = Stage::new(NLB, 1).await;
     let subnets = format!("{},nowhere", stage.aws.id("PUBLIC_A"));
-    stage.add("web", &[80], &[("subnets", &subnets)]);
+    stage.add("web", &[80], &format!("subnets={subnets}"));
     assert_eq!(stage.settle().await, NOTHING);
     stage.assert_problem("subnet \"nowhere\" is not in the VPC");
     stage.annotate("web", "subnets", None);
@@ -139,16 +114,14 @@ async fn the_error_of_a_vpc_without_subnets_names_the_fix() {
     let more = "DefaultLoadBalancerType=nlb\nVPC=vpc-0123456789abcdef0\n";
     let mut stage = Stage::new(NLB, 1).await;
     stage.restart_with(more).await;
-    stage.add("web", &[80], &[]);
+    stage.add("web", &[80], "");
     assert_eq!(stage.settle().await, NOTHING);
     stage.assert_problem("no subnet with a route to an internet gateway");
 }
 
 #[tokio::test]
 async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
-    let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(NLB, 1, &[80], "").await;
     let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
     let body = json!({"Resources": [stage.aws.id("SG_NODES")], "Tags": tags});
     stage.call("ec2", "create_tags", body).await;
@@ -161,13 +134,9 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     other.services.push(service("api", &[8080]));
     other.settle().await.unwrap();
     assert_eq!(other.complaints(), NOTHING);
-    assert_eq!(
-        stage.rules("nodes").await.len(),
-        before.len() + 1,
-        "the rule for path MTU is shared"
-    );
-    stage.restart().await;
-    assert_eq!(stage.settle_well().await, NOTHING);
+    let rules = stage.rules("nodes").await.len();
+    assert_eq!(rules, before.len() + 1, "the rule for path MTU is shared");
+    stage.assert_settled().await;
     for service in &mut other.services {
         service.deleting = true;
     }
@@ -179,24 +148,20 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
 
 #[tokio::test]
 async fn references_to_a_replaced_security_group_are_revoked() {
-    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
-    stage.add("web", &[80], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(MANAGED, 1, &[80], "").await;
     let before = stage.rules("nodes").await;
     let groups = stage.call("ec2", "describe_security_groups", json!({})).await;
     let groups = groups["SecurityGroups"].as_array().unwrap();
-    let own = groups
-        .iter()
-        .find(|group| group["GroupName"].as_str().unwrap().starts_with("k8s-"));
-    let own = own.unwrap()["GroupId"].clone();
-    let rule =
-        json!({"IpProtocol": "tcp", "FromPort": 9, "ToPort": 9, "UserIdGroupPairs": [{"GroupId": own}]});
+    let mut all = groups.iter();
+    let own = all.find(|group| group["GroupName"].as_str().unwrap().starts_with("k8s-"));
+    let own = json!([{"GroupId": own.unwrap()["GroupId"]}]);
+    let rule = json!({"IpProtocol": "tcp", "FromPort": 9, "ToPort": 9, "UserIdGroupPairs": own});
     let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": [rule]});
     stage.call("ec2", "authorize_security_group_ingress", body).await;
     // Nodes may have one group without the cluster's tag. There, only the rules of the Go program are its own.
     let group = json!({"GroupName": "untagged", "Description": "x", "VpcId": groups[0]["VpcId"]});
     let untagged = stage.call("ec2", "create_security_group", group).await;
-    let all = json!({"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": own}]});
+    let all = json!({"IpProtocol": "-1", "UserIdGroupPairs": own});
     let body = json!({"GroupId": untagged["GroupId"], "IpPermissions": [rule, all]});
     stage.call("ec2", "authorize_security_group_ingress", body).await;
     // moto deletes a group that rules refer to.
@@ -206,7 +171,10 @@ async fn references_to_a_replaced_security_group_are_revoked() {
         request.name == "DeleteSecurityGroup" && is_referred_to.load(Ordering::SeqCst)
     };
     let body = aws_refusal(true, "DependencyViolation", "resource has a dependent object");
-    stage.aws.proxy.add(Rule::when(refused, answer(400, body)));
+    stage
+        .aws
+        .proxy
+        .add(Rule::when(refused, Action::answer(400, body)));
     stage.restart().await;
     let extra = stage.aws.id("SG_EXTRA").to_owned();
     stage.annotate("web", "security-groups", Some(&extra));

@@ -3,6 +3,8 @@
 
 mod classic;
 mod conformance;
+#[path = "../context/mod.rs"]
+mod context;
 mod faults;
 mod network;
 mod stage;

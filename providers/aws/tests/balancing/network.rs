@@ -5,67 +5,35 @@ use std::time::Duration;
 use ccm_core::load_balancer::{IpFamily, Protocol};
 use ccm_testbed::{
     observe::assert_has,
-    proxy::{Action, Rule, aws_refusal},
+    proxy::{Action, Request, Rule, aws_refusal},
 };
 use serde_json::{Value, json};
 use tokio::time::{advance, pause, resume};
 
-use crate::stage::{NLB, Stage};
-
-const NOTHING: Vec<String> = Vec::new();
-
-/// The only object of a kind.
-async fn only(stage: &Stage, kind: &str) -> Value {
-    let mut objects = stage.objects(kind).await;
-    assert_eq!(objects.len(), 1, "{objects:#?}");
-    objects.remove(0)
-}
-
-async fn assert_empty(stage: &Stage) {
-    for kind in ["v2", "target_groups", "orphan_target_groups", "classic"] {
-        assert_eq!(stage.objects(kind).await, Vec::<Value>::new());
-    }
-    assert_eq!(stage.rules("nodes").await, NOTHING);
-    assert_eq!(stage.objects("security_groups").await.len(), 2);
-}
-
-async fn delete(stage: &mut Stage) -> Vec<String> {
-    for service in &mut stage.cluster.services {
-        service.deleting = true;
-    }
-    let writes = stage.settle_well().await;
-    assert!(stage.cluster.services.is_empty());
-    assert_empty(stage).await;
-    writes
-}
+use crate::stage::{MANAGED, NLB, NOTHING, Stage};
 
 #[tokio::test]
 async fn a_load_balancer_is_created_and_deleted_with_its_service() {
     let mut stage = Stage::new("", 3).await;
-    stage.add("web", &[80, 443], &[("type", "nlb")]);
+    stage.add("web", &[80, 443], "type=nlb");
     let writes = stage.settle_well().await;
     assert_eq!(writes.len(), 8, "{writes:?}");
     let hostname = stage.service("web").ingress[0].hostname.clone().unwrap();
     assert!(hostname.starts_with("auidweb-"), "{hostname}");
     assert_eq!(stage.objects("target_groups").await.len(), 2);
-    assert_eq!(
-        stage.rules("nodes").await,
-        [
-            "icmp 3-4 from 0.0.0.0/0 (kubernetes.io/rule/nlb/mtu)",
-            "tcp 30080-30080 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auidweb)",
-            "tcp 30443-30443 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auidweb)",
-        ]
-    );
-    stage.restart().await;
-    assert_eq!(stage.settle_well().await, NOTHING);
-    assert_eq!(delete(&mut stage).await.len(), 4);
+    let rules = [
+        "icmp 3-4 from 0.0.0.0/0 (kubernetes.io/rule/nlb/mtu)",
+        "tcp 30080-30080 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auidweb)",
+        "tcp 30443-30443 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auidweb)",
+    ];
+    assert_eq!(stage.rules("nodes").await, rules);
+    stage.assert_settled().await;
+    assert_eq!(stage.delete().await.len(), 4);
 }
 
 #[tokio::test]
 async fn a_node_that_leaves_costs_one_call_for_each_port() {
-    let mut stage = Stage::new(NLB, 3).await;
-    stage.add("web", &[80, 443, 8080], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(NLB, 3, &[80, 443, 8080], "").await;
     stage.cluster.nodes.pop();
     assert_eq!(stage.settle_well().await, ["DeregisterTargets"; 3]);
     assert_eq!(stage.aws.proxy.requests().len(), 3, "no reads");
@@ -76,50 +44,38 @@ async fn a_node_that_leaves_costs_one_call_for_each_port() {
 
 #[tokio::test]
 async fn a_listener_changes_to_tls_and_back_in_place() {
-    let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[443], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(NLB, 1, &[443], "").await;
     let certificate = stage.aws.id("CERT1").to_owned();
     stage.annotate("web", "ssl-cert", Some(&certificate));
     assert_eq!(stage.settle_well().await, ["ModifyListener"]);
-    let listener = &only(&stage, "v2").await["listeners"][0];
-    assert_eq!(
-        (&listener["name"], &listener["certificates"]),
-        (&json!("TLS:443"), &json!([certificate]))
-    );
+    let listener = &stage.only("v2").await["listeners"][0];
+    assert_eq!(listener["name"], "TLS:443");
+    assert_eq!(listener["certificates"], json!([certificate]));
     // Targets with TLS need another target group; the old one is deleted.
     stage.annotate("web", "backend-protocol", Some("ssl"));
-    let writes = [
-        "CreateTargetGroup",
-        "RegisterTargets",
-        "ModifyListener",
-        "DeleteTargetGroup",
-    ];
-    assert_eq!(stage.settle_well().await, writes);
-    assert_eq!(only(&stage, "target_groups").await["protocol"], "TLS");
+    let calls = "CreateTargetGroup RegisterTargets ModifyListener DeleteTargetGroup";
+    assert_eq!(stage.settle_well().await.join(" "), calls);
+    assert_eq!(stage.only("target_groups").await["protocol"], "TLS");
     stage.annotate("web", "backend-protocol", None);
     stage.annotate("web", "ssl-cert", None);
     stage.settle_well().await;
-    stage.restart().await;
-    assert_eq!(stage.settle_well().await, NOTHING);
-    delete(&mut stage).await;
+    stage.assert_settled().await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
     let mut stage = Stage::new(NLB, 1).await;
-    stage.add("dns", &[53, 80], &[]);
+    stage.add("dns", &[53, 80], "");
     stage.service("dns").ports[0].protocol = Protocol::Udp;
     stage.settle_well().await;
     let both = stage.service("dns").ports[0].clone();
     stage.service("dns").ports.push(both);
     stage.service("dns").ports[2].protocol = Protocol::Tcp;
     stage.settle_well().await;
-    let listeners = only(&stage, "v2").await["listeners"].take();
-    assert_eq!(
-        [&listeners[0]["name"], &listeners[1]["name"]],
-        ["TCP:80", "TCP_UDP:53"]
-    );
+    let listeners = stage.only("v2").await["listeners"].take();
+    let names = [&listeners[0]["name"], &listeners[1]["name"]];
+    assert_eq!(names, ["TCP:80", "TCP_UDP:53"]);
     let rules = stage.rules("nodes").await;
     for protocol in ["tcp", "udp"] {
         let rule = format!("{protocol} 30053-30053 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auiddns)");
@@ -129,46 +85,43 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
     stage.service("dns").ports[2].node_port = 30999;
     assert_eq!(stage.settle().await, NOTHING);
     stage.assert_problem("different node ports");
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn attributes_are_set_and_unset_again() {
     let mut stage = Stage::new(NLB, 1).await;
-    let affinity = "dns_record.client_routing_policy=availability_zone_affinity";
-    let annotations = [
-        ("cross-zone-load-balancing-enabled", "true"),
-        ("proxy-protocol", "*"),
-        ("target-group-attributes", "preserve_client_ip.enabled=false"),
-        ("attributes", affinity),
-    ];
-    stage.add("web", &[80], &annotations);
+    let annotations = "cross-zone-load-balancing-enabled=true; proxy-protocol=*; \
+        target-group-attributes=preserve_client_ip.enabled=false; \
+        attributes=dns_record.client_routing_policy=availability_zone_affinity";
+    stage.add("web", &[80], annotations);
     let calls = ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"];
     let mut writes = stage.settle_well().await;
     writes.retain(|name| name.starts_with("Modify"));
     assert_eq!(writes, calls);
-    let group = only(&stage, "target_groups").await["attributes"].clone();
+    let group = stage.only("target_groups").await["attributes"].clone();
     assert_eq!(group["proxy_protocol_v2.enabled"], "true");
     assert_eq!(group["preserve_client_ip.enabled"], "false");
-    for (key, _) in &annotations[..3] {
+    for key in [
+        "cross-zone-load-balancing-enabled",
+        "proxy-protocol",
+        "target-group-attributes",
+    ] {
         stage.annotate("web", key, None);
     }
     let mut writes = stage.settle_well().await;
     writes.sort_by_key(|name| calls.iter().position(|call| name == call));
     assert_eq!(writes, calls);
-    let group = only(&stage, "target_groups").await["attributes"].clone();
+    let group = stage.only("target_groups").await["attributes"].clone();
     assert_eq!(group["preserve_client_ip.enabled"], "true");
-    let balancer = only(&stage, "v2").await;
-    assert_eq!(
-        balancer["attributes"]["load_balancing.cross_zone.enabled"],
-        "false"
-    );
+    let cross_zone = &stage.only("v2").await["attributes"]["load_balancing.cross_zone.enabled"];
+    assert_eq!(*cross_zone, "false");
 }
 
 #[tokio::test]
 async fn a_managed_security_group_follows_ports_and_ranges() {
-    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
-    stage.add("web", &[80, 443], &[]);
+    let mut stage = Stage::new(MANAGED, 1).await;
+    stage.add("web", &[80, 443], "");
     // No subnet has IPv6.
     stage.service("web").ip_families = [IpFamily::V4, IpFamily::V6].into();
     stage.settle_well().await;
@@ -183,37 +136,32 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
     stage.service("web").source_ranges = Some(vec!["10.1.2.0/24".into()]);
     stage.service("web").ports.pop();
     stage.settle_well().await;
-    assert_eq!(
-        stage.rules(name).await,
-        ["icmp 3-4 from 10.1.2.0/24 ()", "tcp 80-80 from 10.1.2.0/24 ()"]
-    );
+    let rules = ["icmp 3-4 from 10.1.2.0/24 ()", "tcp 80-80 from 10.1.2.0/24 ()"];
+    assert_eq!(stage.rules(name).await, rules);
     // Client, three of the health check, MTU.
     assert_eq!(stage.rules("nodes").await.len(), 5);
-    stage.restart().await;
-    assert_eq!(stage.settle_well().await, NOTHING);
+    stage.assert_settled().await;
     // Other groups replace it: it is deleted.
     let extra = stage.aws.id("SG_EXTRA").to_owned();
     stage.annotate("web", "security-groups", Some(&extra));
     stage.settle_well().await;
-    assert_eq!(only(&stage, "v2").await["groups"], json!([extra]));
+    assert_eq!(stage.only("v2").await["groups"], json!([extra]));
     assert_eq!(stage.objects("security_groups").await.len(), 2);
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn a_security_group_of_the_other_mode_stays_attached() {
-    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
-    stage.add("web", &[80], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(MANAGED, 1, &[80], "").await;
     stage.restart_with(NLB).await;
     assert_eq!(stage.settle_well().await, NOTHING);
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn a_service_that_prefers_dual_stack_gets_ipv4_in_subnets_without_ipv6() {
     let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80], &[]);
+    stage.add("web", &[80], "");
     stage.service("web").ip_families = [IpFamily::V4, IpFamily::V6].into();
     stage.settle_well().await;
     let found = stage.call("v2", "describe_load_balancers", json!({})).await;
@@ -221,13 +169,13 @@ async fn a_service_that_prefers_dual_stack_gets_ipv4_in_subnets_without_ipv6() {
     stage.annotate("web", "ip-address-type", Some("dualstack"));
     assert_eq!(stage.settle().await, NOTHING);
     assert_has(&stage.blocked()[0].field, &["ip address type"]);
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn each_subnet_needs_an_address() {
     let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80], &[("eip-allocations", "eipalloc-1")]);
+    stage.add("web", &[80], "eip-allocations=eipalloc-1");
     assert_eq!(stage.settle().await, NOTHING);
     stage.assert_problem("aws-load-balancer-eip-allocations: 1 values for");
 }
@@ -236,7 +184,7 @@ async fn each_subnet_needs_an_address() {
 async fn rules_over_the_quota_are_one_warning_and_the_rest_is_added() {
     let mut stage = Stage::new(NLB, 1).await;
     let ports: Vec<u16> = (1..=30).collect();
-    stage.add("web", &ports, &[]);
+    stage.add("web", &ports, "");
     // 300 rules.
     let ranges = (1..=10).map(|range| format!("10.{range}.0.0/16").into());
     stage.service("web").source_ranges = Some(ranges.collect());
@@ -246,27 +194,28 @@ async fn rules_over_the_quota_are_one_warning_and_the_rest_is_added() {
     assert_eq!(blocked.len(), 1, "{blocked:#?}");
     assert_has(&blocked[0].observed, &["RulesPerSecurityGroupLimitExceeded"]);
     assert!(!stage.service("web").ingress.is_empty());
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn a_shared_rule_stays_until_its_last_service_leaves() {
     let more = "DefaultLoadBalancerType=nlb\nClusterServiceLoadBalancerHealthProbeMode=Shared\n";
     let mut stage = Stage::new(more, 1).await;
-    stage.add("a", &[80], &[]);
-    stage.add("b", &[81], &[]);
+    stage.add("a", &[80], "");
+    stage.add("b", &[81], "");
     stage.settle_well().await;
     let probes = |rules: Vec<String>, of: &str| {
-        let probes = rules.iter().filter(|rule| rule.contains("10256"));
-        probes
-            .filter(|rule| rule.ends_with(&format!("health={of})")))
-            .count()
+        let of = format!("health={of})");
+        let probes = rules
+            .iter()
+            .filter(|rule| rule.contains("10256") && rule.ends_with(&of));
+        probes.count()
     };
     assert_eq!(probes(stage.rules("nodes").await, "auida"), 3);
     stage.service("a").deleting = true;
     stage.settle_well().await;
     assert_eq!(probes(stage.rules("nodes").await, "auidb"), 3);
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 /// Removes the ownership tag from all objects, as if the Go program had created them.
@@ -290,7 +239,7 @@ async fn disown(stage: &Stage) {
 async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_service() {
     let mut stage = Stage::new(NLB, 2).await;
     let subnets = format!("{},{}", stage.aws.id("PUBLIC_A"), stage.aws.id("PUBLIC_B"));
-    stage.add("web", &[80], &[("subnets", &subnets)]);
+    stage.add("web", &[80], &format!("subnets={subnets}"));
     stage.settle_well().await;
     disown(&stage).await;
     stage.annotate("web", "subnets", None);
@@ -312,10 +261,9 @@ async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_
         "AddTags",
     ];
     assert_has(&format!("{writes:?}"), &calls);
-    assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 3);
-    stage.restart().await;
-    assert_eq!(stage.settle_well().await, NOTHING);
-    delete(&mut stage).await;
+    assert_eq!(stage.only("v2").await["zones"].as_array().unwrap().len(), 3);
+    stage.assert_settled().await;
+    stage.delete().await;
 }
 
 #[tokio::test]
@@ -329,16 +277,16 @@ async fn actions_that_upstream_does_not_use_may_be_denied() {
         "UpdateSecurityGroupRuleDescriptionsIngress",
     ];
     let mut stage = Stage::new(NLB, 2).await;
-    let denied = |request: &ccm_testbed::proxy::Request| ADDITIONAL.contains(&request.name.as_str());
+    let denied = |request: &Request| ADDITIONAL.contains(&request.name.as_str());
     let refusal = Action::status(403);
     stage.aws.proxy.add(Rule::when(denied, refusal));
     stage.restart().await;
     let subnets = stage.aws.id("PUBLIC_A").to_owned();
-    stage.add("web", &[80], &[("subnets", &subnets)]);
+    stage.add("web", &[80], &format!("subnets={subnets}"));
     stage.settle().await;
     stage.annotate("web", "subnets", None);
     stage.settle().await;
-    assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 1);
+    assert_eq!(stage.only("v2").await["zones"].as_array().unwrap().len(), 1);
     let blocked = format!("{:?}", stage.blocked());
     assert_has(&blocked, &["elasticloadbalancing:SetSubnets"]);
     stage.restart().await;
@@ -350,7 +298,7 @@ async fn actions_that_upstream_does_not_use_may_be_denied() {
     stage.service("web").deleting = true;
     stage.settle().await;
     assert!(stage.cluster.services.is_empty());
-    assert_empty(&stage).await;
+    stage.assert_empty().await;
 }
 
 #[tokio::test]
@@ -364,72 +312,64 @@ async fn an_instance_that_cannot_be_a_target_does_not_block_others() {
         stage.call("ec2", change, body).await;
         ids.push(id);
     }
-    stage.add("web", &[80], &[]);
+    stage.add("web", &[80], "");
     stage.settle().await;
-    let group = only(&stage, "target_groups").await;
+    let group = stage.only("target_groups").await;
     assert_eq!(group["targets"].as_array().unwrap().len(), 2);
     let blocked = format!("{:?}", stage.blocked());
     assert_has(&blocked, &["InvalidTarget"]);
     assert!(ids.iter().all(|id| blocked.contains(id)), "{ids:?}: {blocked}");
     assert!(!stage.service("web").ingress.is_empty());
     // An instance that runs again is registered after some minutes.
-    stage
-        .call("ec2", "start_instances", json!({"InstanceIds": [ids[0]]}))
-        .await;
+    let body = json!({"InstanceIds": [ids[0]]});
+    stage.call("ec2", "start_instances", body).await;
     assert_eq!(stage.settle().await, NOTHING);
     pause();
     advance(Duration::from_secs(600)).await;
     resume();
     stage.settle().await;
-    let group = only(&stage, "target_groups").await;
+    let group = stage.only("target_groups").await;
     assert_eq!(group["targets"].as_array().unwrap().len(), 3);
     assert!(!format!("{:?}", stage.blocked()).contains(&ids[0]));
 }
 
 #[tokio::test]
 async fn a_service_never_gets_a_second_load_balancer() {
-    let mut stage = Stage::new("", 1).await;
-    stage.add("web", &[80], &[("type", "nlb")]);
-    stage.settle_well().await;
+    let mut stage = Stage::served("", 1, &[80], "type=nlb").await;
     for requested in [None, Some("external")] {
         stage.annotate("web", "type", requested);
         assert_eq!(stage.settle().await, NOTHING);
         stage.assert_problem("create a second Service");
     }
     // Its targets follow the nodes.
-    let node = crate::stage::node(&stage.aws, "late").await;
-    stage.cluster.nodes.push(node);
+    stage.join("late").await;
     assert_eq!(stage.settle().await, ["RegisterTargets"]);
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn the_rest_of_a_load_balancer_that_was_deleted_manually_is_deleted() {
-    let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80, 443], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(NLB, 1, &[80, 443], "").await;
     let found = stage.call("v2", "describe_load_balancers", json!({})).await;
     let body = json!({"LoadBalancerArn": found["LoadBalancers"][0]["LoadBalancerArn"]});
     stage.call("v2", "delete_load_balancer", body).await;
     stage.restart().await;
-    delete(&mut stage).await;
+    stage.delete().await;
 }
 
 #[tokio::test]
 async fn deletion_protection_is_reported() {
-    let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80], &[]);
-    stage.settle_well().await;
+    let mut stage = Stage::served(NLB, 1, &[80], "").await;
     let body = aws_refusal(false, "OperationNotPermitted", "deletion protection is enabled");
-    let refusal = Action::answer(400, body);
-    let rule = stage.aws.proxy.add(Rule::when(
-        |request| request.name == "DeleteLoadBalancer",
-        refusal,
-    ));
+    let is_deletion = |request: &Request| request.name == "DeleteLoadBalancer";
+    let rule = stage
+        .aws
+        .proxy
+        .add(Rule::when(is_deletion, Action::answer(400, body)));
     stage.service("web").deleting = true;
     stage.settle().await;
     stage.assert_problem("turn off its deletion protection");
     assert!(!stage.service("web").finalizers.is_empty());
     stage.aws.proxy.remove(rule);
-    delete(&mut stage).await;
+    stage.delete().await;
 }

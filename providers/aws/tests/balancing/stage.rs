@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use ccm_core::{
-    AddressType, BuildContext, Cloud, Environment, NodeAddress, NodeView, Provider, Result,
-    client::ClientMetrics,
+    AddressType, Cloud, NodeAddress, Result,
     load_balancer::{Blocked, ServiceNode, ServiceView},
-    registry,
-    testkit::cluster::{TestCluster, annotate, service},
+    testkit::{
+        cluster::{TestCluster, annotate, annotate_all, service},
+        nodes::service_node,
+    },
 };
 use ccm_testbed::{
     observe::assert_has,
@@ -15,21 +16,20 @@ use ccm_testbed::{
 };
 use serde_json::Value;
 
+use crate::context::build;
+
 /// The prefix of the annotations of Services.
 pub(crate) const ANNOTATION: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Without an annotation, Services get network load balancers.
 pub(crate) const NLB: &str = "DefaultLoadBalancerType=nlb\n";
 
-fn provider() -> &'static Provider {
-    let mut all = registry::all().into_iter();
-    all.find(|provider| provider.name == ccm_provider_aws::NAME)
-        .unwrap()
-}
+/// As [`NLB`], with security groups that the provider manages.
+pub(crate) const MANAGED: &str = "DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n";
+/// No writes, or no rules.
+pub(crate) const NOTHING: Vec<String> = Vec::new();
 
 /// A provider without state on this account. `more`: lines of `[Global]`.
 pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("cloud.conf");
     // The last one of several equal keys is used.
     let end = "[ServiceOverride";
     let conf = aws.config().replacen(end, &format!("{more}{end}"), 1);
@@ -38,39 +38,16 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> 
     let quota: String = buckets
         .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
         .collect();
-    std::fs::write(&path, format!("{conf}[Quota]\n{quota}")).unwrap();
-    let variables = aws.environment().into_iter();
-    let environment = variables.fold(Environment::default(), |all, (name, value)| all.with(name, value));
-    let context = BuildContext {
-        cloud_config: Some(path),
-        flags: Default::default(),
-        environment,
-        cluster_name: "kubernetes".into(),
-        user_agent: "aws-cloud-controller-manager/test".into(),
-        metrics: ClientMetrics::default(),
-        plan: Default::default(),
-        fences: Default::default(),
-    };
-    (provider().validate)(&context)?;
-    (provider().build)(context).await
+    build(&format!("{conf}[Quota]\n{quota}"), &aws.environment()).await
 }
 
 /// Creates an instance and returns its node.
 pub(crate) async fn node(aws: &AwsCloud, name: &str) -> ServiceNode {
     let machine = aws.create_machine(name).await.unwrap();
     let mut addresses = machine.addresses.iter();
-    let address = addresses.find(|(kind, _)| kind == "InternalIP").unwrap();
-    ServiceNode {
-        view: Arc::new(NodeView {
-            name: name.to_owned(),
-            uid: format!("uid-{name}"),
-            provider_id: Some(machine.provider_id.clone()),
-            ..NodeView::default()
-        }),
-        addresses: vec![NodeAddress::new(AddressType::InternalIP, address.1.clone())].into(),
-        eligible: true,
-        ready: true,
-    }
+    let (_, address) = addresses.find(|(kind, _)| kind == "InternalIP").unwrap();
+    let address = NodeAddress::new(AddressType::InternalIP, address.clone());
+    service_node(name, &machine.provider_id, vec![address])
 }
 
 /// A cluster with nodes and a Service `web` on an account of its own.
@@ -96,19 +73,61 @@ impl Stage {
         }
     }
 
-    /// Adds a Service with these annotations.
-    pub(crate) fn add(&mut self, name: &str, ports: &[u16], annotations: &[(&str, &str)]) {
+    /// A cluster whose Service `web` has a load balancer.
+    pub(crate) async fn served(more: &str, nodes: usize, ports: &[u16], annotations: &str) -> Self {
+        let mut stage = Self::new(more, nodes).await;
+        stage.add("web", ports, annotations);
+        stage.settle_well().await;
+        stage
+    }
+
+    /// Adds a Service with these annotations, written as `type=nlb; scheme=internal`.
+    pub(crate) fn add(&mut self, name: &str, ports: &[u16], annotations: &str) {
         let mut service = service(name, ports);
-        for (key, value) in annotations {
-            annotate(&mut service, &format!("{ANNOTATION}{key}"), Some(value));
-        }
+        annotate_all(&mut service, ANNOTATION, annotations);
         self.cluster.services.push(service);
+    }
+
+    /// Adds a node.
+    pub(crate) async fn join(&mut self, name: &str) {
+        let node = node(&self.aws, name).await;
+        self.cluster.nodes.push(node);
+    }
+
+    /// Restarts the process, and asserts that it writes nothing.
+    pub(crate) async fn assert_settled(&mut self) {
+        self.restart().await;
+        assert_eq!(self.settle_well().await, NOTHING);
+    }
+
+    /// The only object of a kind.
+    pub(crate) async fn only(&self, kind: &str) -> Value {
+        let [object] = self.objects(kind).await.try_into().expect("one object");
+        object
+    }
+
+    /// Deletes all Services, and asserts that nothing is left. Returns the actions that wrote.
+    pub(crate) async fn delete(&mut self) -> Vec<String> {
+        for service in &mut self.cluster.services {
+            service.deleting = true;
+        }
+        let writes = self.settle_well().await;
+        assert!(self.cluster.services.is_empty());
+        self.assert_empty().await;
+        writes
+    }
+
+    pub(crate) async fn assert_empty(&self) {
+        for kind in ["v2", "target_groups", "orphan_target_groups", "classic"] {
+            assert_eq!(self.objects(kind).await, Vec::<Value>::new());
+        }
+        assert_eq!(self.rules("nodes").await, NOTHING);
+        assert_eq!(self.objects("security_groups").await.len(), 2);
     }
 
     /// The Service of this name.
     pub(crate) fn service(&mut self, name: &str) -> &mut ServiceView {
-        let mut services = self.cluster.services.iter_mut();
-        services.find(|service| &*service.id.name == name).unwrap()
+        self.cluster.service(name)
     }
 
     /// Sets or removes an annotation of a Service.

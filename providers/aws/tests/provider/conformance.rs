@@ -6,7 +6,10 @@ use ccm_core::{
     Cloud, Freshness, InstanceQuery, InstanceState, Instances, NodeView, Priority, Result, Routes,
     async_trait,
     routes::RouteNode,
-    testkit::conformance::{self, BoxError, RouteSubject, Subject},
+    testkit::{
+        conformance::{self, BoxError, RouteSubject, Subject},
+        nodes::node_view,
+    },
 };
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -52,12 +55,9 @@ impl Instances for Renamed {
     ) -> Vec<Result<InstanceState>> {
         let renamed = |query: &InstanceQuery| {
             let names = self.names.lock();
-            let name = names
-                .get(&query.node.name)
-                .map_or(&query.node.name, |(dns, _)| dns)
-                .clone();
+            let dns = names.get(&query.node.name).map(|(dns, _)| dns.clone());
             let node = NodeView {
-                name,
+                name: dns.unwrap_or_else(|| query.node.name.clone()),
                 ..NodeView::clone(&query.node)
             };
             InstanceQuery {
@@ -66,11 +66,8 @@ impl Instances for Renamed {
             }
         };
         let queries: Vec<_> = queries.iter().map(renamed).collect();
-        self.cloud
-            .instances()
-            .unwrap()
-            .describe(&queries, freshness, priority)
-            .await
+        let instances = self.cloud.instances().unwrap();
+        instances.describe(&queries, freshness, priority).await
     }
 }
 
@@ -88,15 +85,10 @@ impl OnMoto {
     }
 
     async fn change(&self, operation: &str, name: &str) -> Result<(), BoxError> {
-        let id = self
-            .names
-            .lock()
-            .get(name)
-            .map(|(_, id)| id.clone())
-            .ok_or("instance not created")?;
-        self.stage
-            .call("ec2", operation, json!({"InstanceIds": [id]}))
-            .await;
+        let names = self.names.lock().clone();
+        let (_, id) = names.get(name).ok_or("instance not created")?;
+        let arguments = json!({"InstanceIds": [id]});
+        self.stage.call("ec2", operation, arguments).await;
         Ok(())
     }
 }
@@ -143,18 +135,11 @@ pub(crate) async fn table(stage: &Stage) -> Result<Vec<(IpNet, String)>, BoxErro
     let filter = json!({"Filters": [{"Name": "tag-key", "Values": [format!("kubernetes.io/cluster/{}", crate::stage::CLUSTER)]}]});
     let tables = stage.call("ec2", "describe_route_tables", filter).await;
     let mut found = Vec::new();
-    for route in tables["RouteTables"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .flat_map(|table| table["Routes"].as_array().unwrap())
-    {
-        let destination = route["DestinationCidrBlock"]
-            .as_str()
-            .or(route["DestinationIpv6CidrBlock"].as_str());
-        let target = route["InstanceId"]
-            .as_str()
-            .or(route["NetworkInterfaceId"].as_str());
+    let tables = tables["RouteTables"].as_array().into_iter().flatten();
+    for route in tables.flat_map(|table| table["Routes"].as_array().unwrap()) {
+        let first = |keys: [&str; 2]| keys.into_iter().find_map(|key| route[key].as_str());
+        let destination = first(["DestinationCidrBlock", "DestinationIpv6CidrBlock"]);
+        let target = first(["InstanceId", "NetworkInterfaceId"]);
         if let (Some(destination), Some(target)) = (destination, target) {
             found.push((destination.parse()?, target.to_owned()));
         }
@@ -173,12 +158,8 @@ impl RouteSubject for OnMoto {
     }
 
     fn unroutable(&self) -> Option<RouteNode> {
-        let view = NodeView {
-            provider_id: Some(self.absent_provider_id()),
-            ..NodeView::default()
-        };
         Some(RouteNode {
-            view: Arc::new(view),
+            view: node_view("", Some(&self.absent_provider_id())),
             ..RouteNode::default()
         })
     }

@@ -2,51 +2,80 @@
 
 use std::time::Duration;
 
-use ccm_core::{ErrorKind, Freshness, InstanceState, Need, Power};
+use ccm_core::{
+    ErrorKind, Freshness, InstanceQuery, InstanceState, Need, Power, Result,
+    testkit::nodes::{self, describe},
+};
+use ccm_testbed::{observe::assert_has, proxy::Request};
 use serde_json::json;
 
-use crate::stage::{Stage, present, query};
+use crate::stage::{Stage, present, query, refusal};
 
 const ABSENT: &str = "aws:///us-east-1a/i-0123456789abcdef0";
 
-fn topology(id: &str) -> String {
+/// A response of EC2 to `action` with this content.
+fn response(action: &str, content: &str) -> String {
     format!(
-        "<DescribeInstanceTopologyResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><instanceSet><item>\
-         <instanceId>{id}</instanceId><instanceType>m5.large</instanceType><networkNodeSet><item>nn-1</item><item>nn-2</item>\
-         <item>nn-3</item></networkNodeSet></item></instanceSet></DescribeInstanceTopologyResponse>"
+        "<{action}Response xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">{content}</{action}Response>"
     )
+}
+
+/// Waits for the topology of instances to be requested.
+async fn wait_for_topology(stage: &Stage) {
+    let is_topology = |request: &Request| request.name == "DescribeInstanceTopology";
+    let proxy = &stage.account.proxy;
+    proxy.wait_for(|all| all.iter().any(is_topology)).await;
+}
+
+/// The actions that were requested, without the topology of instances.
+fn actions(stage: &Stage) -> Vec<String> {
+    let mut actions = stage.actions();
+    actions.retain(|action| action != "DescribeInstanceTopology");
+    actions
+}
+
+fn existence(name: &str, provider_id: &str) -> InstanceQuery {
+    nodes::query(name, Some(provider_id), Need::Existence)
+}
+
+/// The answers as `present`, `absent` and `error`.
+fn shown(answers: &[Result<InstanceState>]) -> String {
+    let shown = answers.iter().map(|answer| match answer {
+        Ok(InstanceState::Present(_)) => "present",
+        Ok(InstanceState::Absent) => "absent",
+        Ok(_) => "other",
+        Err(_) => "error",
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_has_type_zone_addresses_and_labels() {
     let stage = Stage::new(1, "").await;
     let (_, dns, id, zone) = stage.launch("node-2").await;
-    stage.answer("DescribeInstanceTopology", "", 200, &topology(&id));
+    let layers = "<item>nn-1</item><item>nn-2</item><item>nn-3</item>";
+    let item = format!("<instanceId>{id}</instanceId><instanceType>m5.large</instanceType>");
+    let item = format!("<item>{item}<networkNodeSet>{layers}</networkNodeSet></item>");
+    let content = format!("<instanceSet>{item}</instanceSet>");
+    let topology = response("DescribeInstanceTopology", &content);
+    stage.answer("DescribeInstanceTopology", "", 200, &topology);
     let first = stage.find(&dns, None).await;
     assert_eq!(first.provider_id, format!("aws:///{zone}/{id}"));
-    assert_eq!(
-        (first.instance_type.as_deref(), first.zone.as_deref()),
-        (Some("m5.large"), Some(zone.as_str()))
-    );
+    assert_eq!(first.instance_type.as_deref(), Some("m5.large"));
+    assert_eq!(first.zone, Some(zone));
     assert_eq!(first.region.as_deref(), Some("us-east-1"));
     assert!(first.labels["topology.k8s.aws/zone-id"].starts_with("use1-az"));
-    let kinds: Vec<String> = first
+    let kinds: Vec<_> = first
         .addresses
         .iter()
         .map(|address| address.kind.to_string())
         .collect();
-    assert_eq!(kinds[..1], ["InternalIP"]);
-    assert!(
-        kinds.contains(&"InternalDNS".to_owned()) && kinds.contains(&"Hostname".to_owned()),
-        "{kinds:?}"
-    );
+    let kinds = kinds.join(" ");
+    assert!(kinds.starts_with("InternalIP "), "{kinds}");
+    assert_has(&kinds, &["InternalDNS", "Hostname"]);
     // Topology does not delay a node: its labels come with a later refresh.
     assert_eq!(first.labels.len(), 1);
-    stage
-        .account
-        .proxy
-        .wait_for(|all| all.iter().any(|one| one.name == "DescribeInstanceTopology"))
-        .await;
+    wait_for_topology(&stage).await;
     loop {
         let again = stage.find(&dns, Some(&first.provider_id)).await;
         if let Some(layer) = again.labels.get("topology.k8s.aws/network-node-layer-3") {
@@ -60,142 +89,65 @@ async fn a_node_has_type_zone_addresses_and_labels() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_topology_of_an_unsupported_region_is_read_once() {
     let stage = Stage::new(2, "").await;
-    stage.refuse(
-        "DescribeInstanceTopology",
-        "",
-        400,
-        "UnsupportedOperation",
-        "not in this region",
-    );
+    let topology = "DescribeInstanceTopology";
+    stage.refuse(topology, "", 400, "UnsupportedOperation");
     for name in ["node-3", "node-4"] {
         let (_, dns, ..) = stage.launch(name).await;
         let node = stage.find(&dns, None).await;
         assert_eq!(node.labels.len(), 1);
-        stage
-            .account
-            .proxy
-            .wait_for(|all| all.iter().any(|one| one.name == "DescribeInstanceTopology"))
-            .await;
+        wait_for_topology(&stage).await;
     }
-    let requests = stage.count("DescribeInstanceTopology");
-    assert_eq!(requests, 1);
+    assert_eq!(stage.count(topology), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_nodes_cost_few_requests() {
     let stage = Stage::new(0, "").await;
     let names: Vec<String> = (0..60).map(|i| format!("n-{i}")).collect();
-    let machines = stage.account.launch(&names).await.unwrap();
-    stage.account.proxy.forget();
+    let machines = stage.launch_all(&names).await;
     let queries: Vec<_> = machines.iter().map(|(_, dns, ..)| query(dns, None)).collect();
-    let found: Vec<_> = stage
-        .describe(&queries, Freshness::now())
-        .await
-        .into_iter()
-        .map(present)
-        .collect();
-    let mut actions = stage.actions();
-    actions.retain(|action| action != "DescribeInstanceTopology");
-    assert_eq!(actions, ["DescribeInstances", "DescribeAvailabilityZones"]);
+    let found = stage.describe(&queries).await.into_iter().map(present);
+    let mut queries: Vec<_> = found.map(|one| existence("x", &one.provider_id)).collect();
+    let names_and_zones = ["DescribeInstances", "DescribeAvailabilityZones"];
+    assert_eq!(actions(&stage), names_and_zones);
     stage.account.proxy.forget();
     // All of them by id, and one that does not exist: it must not fail the others.
-    let mut queries: Vec<_> = found
-        .iter()
-        .map(|one| query("x", Some(&one.provider_id)))
-        .collect();
-    queries.push(query("absent", Some(ABSENT)));
-    for query in &mut queries {
-        query.need = Need::Existence;
-    }
-    let answers = stage.describe(&queries, Freshness::now()).await;
-    assert_eq!(
-        answers
-            .iter()
-            .filter(|answer| matches!(answer, Ok(InstanceState::Present(_))))
-            .count(),
-        60
-    );
-    assert!(matches!(answers.last(), Some(Ok(InstanceState::Absent))));
-    let mut actions = stage.actions();
-    actions.retain(|action| action != "DescribeInstanceTopology");
-    assert_eq!(actions, ["DescribeInstances", "DescribeInstances"]);
+    queries.push(existence("absent", ABSENT));
+    let answers = stage.describe(&queries).await;
+    assert_eq!(shown(&answers), format!("{}absent", "present ".repeat(60)));
+    assert_eq!(actions(&stage), ["DescribeInstances", "DescribeInstances"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_second_read_reports_an_instance_as_absent() {
     let stage = Stage::new(0, "").await;
-    let machines = stage
-        .account
-        .launch(&["a".to_owned(), "b".to_owned()])
-        .await
-        .unwrap();
-    let ids: Vec<String> = machines
+    let machines = stage.launch_all(&["a".to_owned(), "b".to_owned()]).await;
+    let machines = machines
         .iter()
-        .map(|(_, _, id, zone)| format!("aws:///{zone}/{id}"))
-        .collect();
-    let mut queries = vec![
-        query("a", Some(&ids[0])),
-        query("absent", Some(ABSENT)),
-        query("b", Some(&ids[1])),
-    ];
-    queries.iter_mut().for_each(|query| query.need = Need::Existence);
+        .map(|(_, _, id, zone)| format!("aws:///{zone}/{id}"));
+    let mut queries: Vec<_> = machines.map(|id| existence("x", &id)).collect();
+    queries.insert(1, existence("absent", ABSENT));
     // The filter finds nothing, as right after a start.
-    let empty = "<DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><reservationSet/></DescribeInstancesResponse>";
-    let rule = stage.answer("DescribeInstances", "instance-id", 200, empty);
-    let answers = stage.describe(&queries, Freshness::now()).await;
-    assert!(
-        matches!(
-            answers.as_slice(),
-            [
-                Ok(InstanceState::Present(_)),
-                Ok(InstanceState::Absent),
-                Ok(InstanceState::Present(_))
-            ]
-        ),
-        "{answers:?}"
-    );
+    let empty = response("DescribeInstances", "<reservationSet/>");
+    let rule = stage.answer("DescribeInstances", "instance-id", 200, &empty);
+    assert_eq!(shown(&stage.describe(&queries).await), "present absent present");
     // The second read fails: no instance is reported absent.
-    stage.refuse(
-        "DescribeInstances",
-        "InstanceId.1",
-        400,
-        "InvalidParameterValue",
-        "no",
-    );
-    let answers = stage.describe(&queries, Freshness::now()).await;
-    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    stage.refuse("DescribeInstances", "InstanceId.1", 400, "InvalidParameterValue");
+    assert_eq!(shown(&stage.describe(&queries).await), "error error error");
     stage.account.proxy.remove(rule);
-    let answers = stage.describe(&queries, Freshness::now()).await;
-    assert!(
-        matches!(
-            answers.as_slice(),
-            [
-                Ok(InstanceState::Present(_)),
-                Err(_),
-                Ok(InstanceState::Present(_))
-            ]
-        ),
-        "{answers:?}"
-    );
+    assert_eq!(shown(&stage.describe(&queries).await), "present error present");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_id_is_read_alone() {
     let stage = Stage::new(0, "").await;
     let (_, _, id, zone) = stage.launch("a").await;
-    stage.refuse(
-        "DescribeInstances",
-        "i-odd",
-        400,
-        "InvalidInstanceID.Malformed",
-        "Invalid id: \"i-odd\"",
-    );
+    let malformed = refusal("InvalidInstanceID.Malformed", "Invalid id: \"i-odd\"");
+    stage.answer("DescribeInstances", "i-odd", 400, &malformed);
     let id = format!("aws:///{zone}/{id}");
-    let queries = [
-        query("odd", Some("aws:///us-east-1a/i-odd")),
-        query("a", Some(&id)),
-    ];
-    let answers = stage.describe(&queries, Freshness::now()).await;
+    let odd = query("odd", Some("aws:///us-east-1a/i-odd"));
+    let queries = [odd, query("a", Some(&id))];
+    let answers = stage.describe(&queries).await;
     let [Err(error), Ok(InstanceState::Present(_))] = answers.as_slice() else {
         panic!("{answers:?}")
     };
@@ -212,18 +164,15 @@ async fn a_name_with_another_domain_is_found_by_its_address() {
     assert!(found.provider_id.ends_with(&id));
     // A listing, which is cheaper than reads by id and by name, has only the private DNS name.
     let both = [query("x", Some(&found.provider_id)), query(&name, None)];
-    for answer in stage.describe(&both, Freshness::now()).await {
+    for answer in stage.describe(&both).await {
         assert!(present(answer).provider_id.ends_with(&id));
     }
     // With resource names the id is in the name.
-    let found = stage
-        .find(&format!("{id}.us-east-1.compute.internal"), None)
-        .await;
+    let name = format!("{id}.us-east-1.compute.internal");
+    let found = stage.find(&name, None).await;
     assert!(found.provider_id.ends_with(&id));
-    assert_eq!(
-        stage.ask(query("ip-10-9-9-9.corp.example", None)).await.unwrap(),
-        InstanceState::Unresolved
-    );
+    let other = stage.ask(query("ip-10-9-9-9.corp.example", None)).await;
+    assert_eq!(other.unwrap(), InstanceState::Unresolved);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,10 +183,8 @@ async fn an_instance_without_cluster_tag_is_not_found_by_its_name() {
     stage.call("ec2", "delete_tags", tags).await;
     // It is found by its address, since it is in the cluster's VPC.
     let name = dns.replace("ip-", "pi-");
-    assert_eq!(
-        stage.ask(query(&name, None)).await.unwrap(),
-        InstanceState::Unresolved
-    );
+    let other = stage.ask(query(&name, None)).await;
+    assert_eq!(other.unwrap(), InstanceState::Unresolved);
     let found = stage.find("a", Some(&format!("aws:///us-east-1a/{id}"))).await;
     assert!(found.provider_id.ends_with(&id));
 }
@@ -251,60 +198,38 @@ async fn a_fargate_node_is_its_network_interface() {
     let found = stage.find("f", Some(&format!("aws:///{zone}/1abc/{id}"))).await;
     assert_eq!((found.power, found.instance_type.clone()), (Power::On, None));
     assert!(found.provider_id.ends_with(&id) && found.addresses[0].kind == ccm_core::AddressType::InternalIP);
-    let absent = stage
-        .ask(query(
-            "f",
-            Some("aws:///us-east-1a/1abc/fargate-ip-10-9-9-9.internal"),
-        ))
-        .await;
-    assert_eq!(absent.unwrap(), InstanceState::Absent);
+    let absent = query("f", Some("aws:///us-east-1a/1abc/fargate-ip-10-9-9-9.internal"));
+    assert_eq!(stage.ask(absent).await.unwrap(), InstanceState::Absent);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_html_page_is_an_error() {
     let stage = Stage::new(0, "").await;
-    let mut question = query("absent", Some(ABSENT));
-    question.need = Need::Existence;
-    for (code, kind) in [
-        (502, ErrorKind::Unavailable),
-        (200, ErrorKind::Unavailable),
-        (404, ErrorKind::Unexpected),
-    ] {
-        let rule = stage.answer(
-            "DescribeInstances",
-            "",
-            code,
-            "<!DOCTYPE html><html><body>Welcome</body></html>",
-        );
-        let error = stage.ask(question.clone()).await.unwrap_err();
+    let html = "<!DOCTYPE html><html><body>Welcome</body></html>";
+    use ErrorKind::{Unavailable, Unexpected};
+    for (code, kind) in [(502, Unavailable), (200, Unavailable), (404, Unexpected)] {
+        let rule = stage.answer("DescribeInstances", "", code, html);
+        let error = stage.ask(existence("absent", ABSENT)).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{code}: {error:?}");
         assert!(!error.report().contains("Welcome"), "{error:?}");
         stage.account.proxy.remove(rule);
     }
     // A Fargate node without an address is not absent.
-    let odd = stage
-        .ask(query("f", Some("aws:///us-east-1a/1abc/fargate-x")))
-        .await;
-    assert_eq!(odd.unwrap_err().kind(), ErrorKind::InvalidSpec);
+    let odd = query("f", Some("aws:///us-east-1a/1abc/fargate-x"));
+    let error = stage.ask(odd).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidSpec);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listing_with_a_failed_page_is_an_error() {
     let stage = Stage::new(0, "").await;
     let names: Vec<String> = (0..3).map(|i| format!("n-{i}")).collect();
-    let machines = stage.account.launch(&names).await.unwrap();
-    let page = "<DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><reservationSet/><nextToken>t</nextToken></DescribeInstancesResponse>";
-    stage.refuse(
-        "DescribeInstances",
-        "NextToken",
-        400,
-        "InvalidParameterValue",
-        "bad token",
-    );
-    stage.answer("DescribeInstances", "private-dns-name", 200, page);
-    let queries: Vec<_> = machines.iter().map(|(_, dns, ..)| query(dns, None)).collect();
-    let answers = stage
-        .describe(&queries[..1], Freshness::AtMost(Duration::ZERO))
-        .await;
-    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    let machines = stage.launch_all(&names).await;
+    let page = response("DescribeInstances", "<reservationSet/><nextToken>t</nextToken>");
+    stage.refuse("DescribeInstances", "NextToken", 400, "InvalidParameterValue");
+    stage.answer("DescribeInstances", "private-dns-name", 200, &page);
+    let (_, dns, ..) = &machines[0];
+    let fresh = Freshness::AtMost(Duration::ZERO);
+    let answers = describe(&*stage.cloud, &[query(dns, None)], fresh).await;
+    assert_eq!(shown(&answers), "error");
 }

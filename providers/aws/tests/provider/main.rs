@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod conformance;
+#[path = "../context/mod.rs"]
+mod context;
 mod instances;
 mod routes;
 mod server;

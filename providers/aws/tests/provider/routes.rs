@@ -3,8 +3,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Cloud, ErrorKind, NodeView, Priority,
+    Cloud, ErrorKind, Priority,
     routes::{Applied, ClusterCidrs, Desired, RouteNode, RoutePlan, plan},
+    testkit::nodes::node_view,
+};
+use ccm_testbed::{
+    moto::Machine,
+    observe::assert_has,
+    proxy::{Action, Request, Rule},
 };
 use ipnet::IpNet;
 use serde_json::{Value, json};
@@ -13,8 +19,6 @@ use crate::{
     conformance::table,
     stage::{CLUSTER, Stage, refusal},
 };
-use ccm_testbed::observe::assert_has;
-
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
@@ -44,16 +48,10 @@ fn assert_all_ok((plan, applied): &(RoutePlan, Applied)) -> usize {
 
 async fn nodes(stage: &Stage, count: usize) -> Vec<Arc<RouteNode>> {
     let names: Vec<String> = (1..=count).map(|i| format!("r-{i}")).collect();
-    let machines = stage.account.launch(&names).await.unwrap();
-    stage.account.proxy.forget();
-    let node = |(i, (name, _, id, zone)): (usize, (String, String, String, String))| {
+    let machines = stage.launch_all(&names).await;
+    let node = |(i, (name, _, id, zone)): (usize, Machine)| {
         Arc::new(RouteNode {
-            view: Arc::new(NodeView {
-                uid: format!("uid-of-{name}"),
-                name,
-                provider_id: Some(format!("aws:///{zone}/{id}")),
-                ..NodeView::default()
-            }),
+            view: node_view(&name, Some(&format!("aws:///{zone}/{id}"))),
             pod_cidrs: vec![
                 net(&format!("10.244.{i}.0/24")),
                 net(&format!("fd44:0:0:{i:x}::/64")),
@@ -72,8 +70,8 @@ fn instance(node: &RouteNode) -> String {
 
 /// One more table with this tag.
 async fn another_table(stage: &Stage, key: &str, value: &str) {
-    let tag = json!([{"Key": key, "Value": value}]);
-    let arguments = json!({"VpcId": stage.account.id("VPC"), "TagSpecifications": [{"ResourceType": "route-table", "Tags": tag}]});
+    let tags = json!([{"ResourceType": "route-table", "Tags": [{"Key": key, "Value": value}]}]);
+    let arguments = json!({"VpcId": stage.account.id("VPC"), "TagSpecifications": tags});
     stage.call("ec2", "create_route_table", arguments).await;
 }
 
@@ -111,10 +109,9 @@ async fn routes_of_both_families_are_created_in_all_tables() {
     let filter = json!({"Filters": [{"Name": "tag-value", "Values": ["shared"]}]});
     let found = stage.call("ec2", "describe_route_tables", filter).await;
     let id = found["RouteTables"][0]["RouteTableId"].clone();
-    let key = if destination.addr().is_ipv4() {
-        "DestinationCidrBlock"
-    } else {
-        "DestinationIpv6CidrBlock"
+    let key = match destination {
+        IpNet::V4(_) => "DestinationCidrBlock",
+        IpNet::V6(_) => "DestinationIpv6CidrBlock",
     };
     let arguments = json!({"RouteTableId": id, key: destination.to_string()});
     stage.call("ec2", "delete_route", arguments).await;
@@ -138,7 +135,7 @@ async fn a_route_that_moves_is_replaced() {
     assert_eq!((stage.count("ReplaceRoute"), stage.count("DeleteRoute")), (2, 0));
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
     // With upstream's policy it is deleted and created again.
-    stage.refuse("ReplaceRoute", "", 403, "UnauthorizedOperation", "denied");
+    stage.refuse("ReplaceRoute", "", 403, "UnauthorizedOperation");
     let nodes = self::nodes(&stage, 1).await;
     assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
@@ -153,12 +150,11 @@ async fn only_the_blackhole_of_a_stopped_instance_stays() {
     let of = json!({"InstanceIds": [id]});
     stage.call("ec2", "stop_instances", of.clone()).await;
     let route = |key: &str, destination: &str| {
-        format!(
-            "<item><{key}>{destination}</{key}><instanceId>{id}</instanceId><state>blackhole</state></item>"
-        )
+        let target = format!("<instanceId>{id}</instanceId><state>blackhole</state>");
+        format!("<item><{key}>{destination}</{key}>{target}</item>")
     };
-    let routes = route("destinationCidrBlock", "10.244.1.0/24")
-        + &route("destinationIpv6CidrBlock", "fd44:0:0:1::/64");
+    let v4 = route("destinationCidrBlock", "10.244.1.0/24");
+    let routes = v4 + &route("destinationIpv6CidrBlock", "fd44:0:0:1::/64");
     let tables = format!(
         "<DescribeRouteTablesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><routeTableSet><item>\
          <routeTableId>rtb-1</routeTableId><routeSet>{routes}</routeSet><tagSet><item>\
@@ -167,11 +163,8 @@ async fn only_the_blackhole_of_a_stopped_instance_stays() {
     stage.answer("DescribeRouteTables", "", 200, &tables);
     let changes = async |cloud: &dyn Cloud, node: &RouteNode| {
         let (plan, _) = pass(cloud, &[Arc::new(node.clone())]).await.unwrap();
-        [
-            plan.changes.delete.len(),
-            plan.changes.create.len(),
-            plan.changes.finish.len(),
-        ]
+        let changes = &plan.changes;
+        [changes.delete.len(), changes.create.len(), changes.finish.len()]
     };
     for cloud in [&stage.cloud, &stage.restarted().await.unwrap()] {
         assert_eq!(changes(&**cloud, &nodes[0]).await, [0, 0, 0]);
@@ -192,7 +185,7 @@ async fn a_refused_deletion_does_not_block_others() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 3).await;
     assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
-    stage.refuse("DeleteRoute", "10.244.1.0", 400, "InvalidParameterValue", "no");
+    stage.refuse("DeleteRoute", "10.244.1.0", 400, "InvalidParameterValue");
     let (plan, applied) = pass(&*stage.cloud, &nodes[2..]).await.unwrap();
     let deleted = plan.changes.delete.iter().zip(&applied.deleted);
     // The controller retries a deletion by its handle.
@@ -209,7 +202,8 @@ async fn an_instance_with_several_interfaces_is_routed_to_by_its_first() {
     let id = instance(&nodes[0]);
     let interface = json!({"SubnetId": stage.account.id("PRIVATE_A")});
     let created = stage.call("ec2", "create_network_interface", interface).await;
-    let attach = json!({"InstanceId": id, "DeviceIndex": 1, "NetworkInterfaceId": created["NetworkInterface"]["NetworkInterfaceId"]});
+    let interface = &created["NetworkInterface"]["NetworkInterfaceId"];
+    let attach = json!({"InstanceId": id, "DeviceIndex": 1, "NetworkInterfaceId": interface});
     stage.call("ec2", "attach_network_interface", attach).await;
     // EC2 refuses the forms for an instance with one interface.
     let refused = refusal("InvalidInstanceID", "There are multiple interfaces");
@@ -218,14 +212,8 @@ async fn an_instance_with_several_interfaces_is_routed_to_by_its_first() {
     assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     let found = table(&stage).await.unwrap();
     assert_eq!(found.len(), 2);
-    let of = stage
-        .account
-        .call(
-            "ec2",
-            "describe_network_interfaces",
-            json!({"NetworkInterfaceIds": [found[0].1]}),
-        )
-        .await;
+    let of = json!({"NetworkInterfaceIds": [found[0].1]});
+    let of = stage.account.call("ec2", "describe_network_interfaces", of).await;
     if let Ok(of) = of {
         assert_eq!(of["NetworkInterfaces"][0]["SourceDestCheck"], json!(false));
     }
@@ -235,29 +223,20 @@ async fn an_instance_with_several_interfaces_is_routed_to_by_its_first() {
 async fn a_full_table_is_filled_and_the_rest_is_reported_once() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 30).await;
-    let full = refusal(
-        "RouteLimitExceeded",
-        "The maximum number of routes has been reached.",
-    );
-    let answer = ccm_testbed::proxy::Action::answer(400, full);
-    let mut rule = ccm_testbed::proxy::Rule::when(|request| request.name == "CreateRoute", answer);
+    let full = refusal("RouteLimitExceeded", "The table is full.");
+    let is_creation = |request: &Request| request.name == "CreateRoute";
+    let mut rule = Rule::when(is_creation, Action::answer(400, full));
     rule.nth = 13;
     stage.account.proxy.add(rule);
     let (plan, applied) = pass(&*stage.cloud, &nodes).await.unwrap();
     assert_eq!(plan.changes.create.len(), 60);
     assert_eq!(applied.created.iter().filter(|result| result.is_ok()).count(), 12);
-    let refused = applied.created.iter().filter_map(|result| result.as_ref().err());
-    assert!(
-        refused
-            .clone()
-            .all(|error| error.kind() == ErrorKind::QuotaExceeded)
-    );
+    let mut refused = applied.created.iter().filter_map(|result| result.as_ref().err());
+    assert!(refused.all(|error| error.kind() == ErrorKind::QuotaExceeded));
     let requests = stage.count("CreateRoute");
     let concurrent = 9;
-    assert!(
-        (13..=13 + concurrent).contains(&requests),
-        "{requests}: after the refusal no more are sent"
-    );
+    let is_bounded = (13..=13 + concurrent).contains(&requests);
+    assert!(is_bounded, "{requests}: after the refusal no more are sent");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -272,20 +251,17 @@ async fn the_error_of_a_cluster_without_a_table_names_the_fix() {
 async fn a_foreign_route_is_left_unchanged() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 1).await;
-    let filter =
-        json!({"Filters": [{"Name": "tag-key", "Values": [format!("kubernetes.io/cluster/{CLUSTER}")]}]});
+    let filter = json!({"Filters": [{"Name": "tag-key", "Values": ["kubernetes.io/cluster/kubernetes"]}]});
     let found = stage.call("ec2", "describe_route_tables", filter).await;
-    let (id, gateway) = (
-        &found["RouteTables"][0]["RouteTableId"],
-        &found["RouteTables"][0]["Routes"],
-    );
-    let gateway = gateway
+    let table = &found["RouteTables"][0];
+    let mut gateways = table["Routes"]
         .as_array()
         .unwrap()
         .iter()
-        .find_map(|route| route["GatewayId"].as_str().filter(|id| id.starts_with("igw")));
-    let arguments =
-        json!({"RouteTableId": id, "DestinationCidrBlock": "10.244.1.0/24", "GatewayId": gateway});
+        .map(|route| &route["GatewayId"]);
+    let gateway = gateways.find(|id| id.as_str().is_some_and(|id| id.starts_with("igw")));
+    let mut arguments = json!({"DestinationCidrBlock": "10.244.1.0/24", "GatewayId": gateway});
+    arguments["RouteTableId"] = table["RouteTableId"].clone();
     stage.call("ec2", "create_route", arguments).await;
     let (_, applied) = pass(&*stage.cloud, &nodes).await.unwrap();
     let [Err(error), Ok(())] = applied.created.as_slice() else {

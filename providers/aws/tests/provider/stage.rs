@@ -2,55 +2,21 @@
 
 use std::sync::Arc;
 
+pub(crate) use ccm_core::testkit::nodes::present;
 use ccm_core::{
-    BuildContext, Cloud, Environment, Freshness, Instance, InstanceQuery, InstanceState, Need, NodeView,
-    Priority, Provider, Result, client::ClientMetrics, registry,
+    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Need, Result,
+    testkit::nodes::{self, ask, describe},
 };
-use ccm_provider_aws::NAME;
 use ccm_testbed::{
     moto::{Account, Machine, Moto},
-    proxy::{Action, Rule},
+    proxy::{Action, Request, Rule},
 };
 use serde_json::Value;
 
+use crate::context::build;
+
 /// The cluster's id.
 pub(crate) const CLUSTER: &str = "kubernetes";
-
-/// The registered provider.
-pub(crate) fn provider() -> &'static Provider {
-    let found = registry::all().into_iter().find(|provider| provider.name == NAME);
-    found.unwrap()
-}
-
-/// A context whose config file has this text. The file exists as long as the directory value.
-pub(crate) fn context(conf: &str, variables: &[(String, String)]) -> (tempfile::TempDir, BuildContext) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("cloud.conf");
-    std::fs::write(&path, conf).unwrap();
-    let environment = variables
-        .iter()
-        .fold(Environment::default(), |environment, (name, value)| {
-            environment.with(name, value)
-        });
-    let context = BuildContext {
-        cloud_config: Some(path),
-        flags: Default::default(),
-        environment,
-        cluster_name: CLUSTER.into(),
-        user_agent: "aws-cloud-controller-manager/test".into(),
-        metrics: ClientMetrics::default(),
-        plan: Default::default(),
-        fences: Default::default(),
-    };
-    (directory, context)
-}
-
-/// Builds the provider from this config file.
-pub(crate) async fn build(conf: &str, variables: &[(String, String)]) -> Result<Arc<dyn Cloud>> {
-    let (_directory, context) = context(conf, variables);
-    (provider().validate)(&context)?;
-    (provider().build)(context).await
-}
 
 /// An account and the provider on it.
 pub(crate) struct Stage {
@@ -101,23 +67,20 @@ impl Stage {
         body: &str,
     ) -> u64 {
         let answer = Action::answer(code, body.to_owned());
-        let rule = Rule::when(
-            move |request| request.name == action && request.body.contains(containing),
-            answer,
-        );
+        let is_matched = move |request: &Request| request.name == action && request.body.contains(containing);
+        let rule = Rule::when(is_matched, answer);
         self.account.proxy.add(rule)
     }
 
-    /// Answers requests with a failure in the format of EC2.
+    /// Answers requests for this action, whose body contains a text, with a failure in the format of EC2.
     pub(crate) fn refuse(
         &self,
         action: &'static str,
         containing: &'static str,
         status: u16,
         code: &str,
-        message: &str,
     ) -> u64 {
-        self.answer(action, containing, status, &refusal(code, message))
+        self.answer(action, containing, status, &refusal(code, "refused by the test"))
     }
 
     /// The number of requests for an action.
@@ -130,20 +93,19 @@ impl Stage {
         self.account.launch(&[name.to_owned()]).await.unwrap().remove(0)
     }
 
-    pub(crate) async fn describe(
-        &self,
-        queries: &[InstanceQuery],
-        freshness: Freshness,
-    ) -> Vec<Result<InstanceState>> {
-        self.cloud
-            .instances()
-            .unwrap()
-            .describe(queries, freshness, Priority::User)
-            .await
+    /// Runs instances with these names, and forgets the requests.
+    pub(crate) async fn launch_all(&self, names: &[String]) -> Vec<Machine> {
+        let machines = self.account.launch(names).await.unwrap();
+        self.account.proxy.forget();
+        machines
+    }
+
+    pub(crate) async fn describe(&self, queries: &[InstanceQuery]) -> Vec<Result<InstanceState>> {
+        describe(&*self.cloud, queries, Freshness::now()).await
     }
 
     pub(crate) async fn ask(&self, query: InstanceQuery) -> Result<InstanceState> {
-        self.describe(&[query], Freshness::now()).await.pop().unwrap()
+        ask(&*self.cloud, query).await
     }
 
     /// The instance of a node.
@@ -153,23 +115,7 @@ impl Stage {
 }
 
 pub(crate) fn query(name: &str, provider_id: Option<&str>) -> InstanceQuery {
-    let node = NodeView {
-        name: name.into(),
-        uid: format!("uid-of-{name}"),
-        provider_id: provider_id.map(Into::into),
-        ..NodeView::default()
-    };
-    InstanceQuery {
-        node: Arc::new(node),
-        need: Need::Metadata,
-    }
-}
-
-pub(crate) fn present(answer: Result<InstanceState>) -> Instance {
-    match answer {
-        Ok(InstanceState::Present(instance)) => instance,
-        other => panic!("expected Present, got {other:?}"),
-    }
+    nodes::query(name, provider_id, Need::Metadata)
 }
 
 /// A failure in the format of EC2.

@@ -3,21 +3,30 @@
 use ccm_core::{
     BuildContext, ErrorKind,
     check::{Finding, Severity},
-    load_balancer::{Claim, ServicePort, ServiceView},
+    load_balancer::Claim,
+    testkit::cluster::{annotate_all, service},
 };
 use ccm_testbed::{
     observe::assert_has,
-    proxy::{Action, Rule},
+    proxy::{Action, Request, Rule, aws_refusal},
 };
 use serde_json::json;
 
 use crate::{
+    context::{build, context, provider},
     server::{Server, tls},
-    stage::{Stage, build, context, present, provider, query, refusal},
+    stage::{Stage, present, query, refusal},
 };
 
 const CLUSTER: &str = "[Global]\nRegion=us-east-1\nVPC=vpc-1\nKubernetesClusterID=a\n";
 const ZONES: &str = "<DescribeAvailabilityZonesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><availabilityZoneInfo/></DescribeAvailabilityZonesResponse>";
+
+fn owned<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<(String, String)> {
+    let variables = variables.into_iter();
+    variables
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
 
 fn variables(given: &[(&str, impl AsRef<str>)]) -> Vec<(String, String)> {
     let keys = [
@@ -26,9 +35,7 @@ fn variables(given: &[(&str, impl AsRef<str>)]) -> Vec<(String, String)> {
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ];
     let given = given.iter().map(|(name, value)| (*name, value.as_ref()));
-    let all = keys.into_iter().chain(given);
-    all.map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
+    owned(keys.into_iter().chain(given))
 }
 
 /// The result of `validate`: its findings, as lines that begin with their severity, and its confirmations.
@@ -88,13 +95,11 @@ async fn a_role_is_assumed_with_source_headers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_cannot_be_assumed_is_named() {
-    let denied =
-        ccm_testbed::proxy::aws_refusal(false, "AccessDenied", "not authorized to perform: sts:AssumeRole");
+    let denied = aws_refusal(false, "AccessDenied", "not authorized to perform: sts:AssumeRole");
     let server = Server::start(None, move |_| (403, denied.clone())).await;
     let conf = format!("{CLUSTER}RoleARN=arn:aws:iam::1:role/ccm\n");
-    let error = build(&conf, &variables(&[("AWS_ENDPOINT_URL", &server.url())]))
-        .await
-        .unwrap_err();
+    let given = variables(&[("AWS_ENDPOINT_URL", server.url())]);
+    let error = build(&conf, &given).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
     let parts = [
         "could not assume the role",
@@ -107,10 +112,8 @@ async fn a_role_that_cannot_be_assumed_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_credentials_the_sources_are_named() {
     let server = Server::start(None, sts).await;
-    let variables = [
-        ("AWS_ENDPOINT_URL".to_owned(), server.url()),
-        ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
-    ];
+    let url = server.url();
+    let variables = owned([("AWS_ENDPOINT_URL", &*url), ("AWS_EC2_METADATA_DISABLED", "true")]);
     let error = build(CLUSTER, &variables).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
     assert_has(&error.report(), &["no credentials found in environment"]);
@@ -126,24 +129,17 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
     let directory = tempfile::tempdir().unwrap();
     let bundle = directory.path().join("ca.pem");
     std::fs::write(&bundle, &pem).unwrap();
-    let bundle = bundle.to_str().unwrap();
-    build(
-        CLUSTER,
-        &variables(&[("HTTPS_PROXY", server.url().as_str()), ("AWS_CA_BUNDLE", bundle)]),
-    )
-    .await
-    .unwrap();
+    let (url, bundle) = (server.url(), bundle.to_str().unwrap());
+    let proxied = variables(&[("HTTPS_PROXY", &*url), ("AWS_CA_BUNDLE", bundle)]);
+    build(CLUSTER, &proxied).await.unwrap();
     let requests = server.requests();
-    assert!(
-        requests[0].starts_with("CONNECT ec2.us-east-1.amazonaws.com:443 "),
-        "{requests:?}"
-    );
+    let connect = "CONNECT ec2.us-east-1.amazonaws.com:443 ";
+    assert!(requests[0].starts_with(connect), "{requests:?}");
     assert_has(&requests[1], &["Action=DescribeAvailabilityZones"]);
     // Another certificate authority.
     let (_, other) = tls("x");
     std::fs::write(bundle, other).unwrap();
     let one_try = "[Quota]\nec2-read-requests-per-second=1000\n";
-    let proxied = variables(&[("HTTPS_PROXY", server.url().as_str()), ("AWS_CA_BUNDLE", bundle)]);
     let error = build(&format!("{CLUSTER}{one_try}"), &proxied).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
 }
@@ -187,30 +183,20 @@ async fn on_an_instance_everything_is_found() {
     let stage = Stage::new(0, "").await;
     let (_, _, id, _) = stage.launch("cp").await;
     let metadata = metadata(id.clone()).await;
-    let given = [
+    let given = owned([
         ("AWS_ACCESS_KEY_ID", "x"),
         ("AWS_SECRET_ACCESS_KEY", "x"),
         ("AWS_ENDPOINT_URL", &stage.account.proxy.url()),
         ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.url()),
-    ];
-    let given: Vec<(String, String)> = given
-        .iter()
-        .map(|(name, value)| ((*name).into(), (*value).into()))
-        .collect();
+    ]);
     let cloud = build("", &given).await.unwrap();
-    let expected = format!(
-        "region us-east-1, VPC {}, cluster \"kubernetes\"",
-        stage.account.id("VPC")
-    );
+    let vpc = stage.account.id("VPC");
+    let expected = format!("region us-east-1, VPC {vpc}, cluster \"kubernetes\"");
     assert_eq!(cloud.scope(), expected);
     // The instance does not exist in another region.
     let other_region = "[Global]\nRegion=eu-west-1\n";
     let error = build(other_region, &given).await.unwrap_err();
-    let message = error.message();
-    assert!(
-        message.contains(&id) && message.contains("check region eu-west-1"),
-        "{error}"
-    );
+    assert_has(error.message(), &[&id, "check region eu-west-1"]);
     // Without the tag the cluster id is unknown, which is an error unless it is allowed.
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
     stage.call("ec2", "delete_tags", tags).await;
@@ -237,28 +223,18 @@ async fn an_expired_token_is_renewed_and_throttling_is_retried() {
         (400, "Throttling"),
     ] {
         let answer = Action::answer(code, refusal(refused, "no"));
-        stage
-            .account
-            .proxy
-            .add(Rule::when(|request| request.name == "DescribeInstances", answer).at(1));
+        let is_read = |request: &Request| request.name == "DescribeInstances";
+        stage.account.proxy.add(Rule::when(is_read, answer).at(1));
         present(stage.ask(question()).await);
     }
     // Permanently: no instance is reported absent.
-    stage.refuse(
-        "DescribeInstances",
-        "",
-        403,
-        "AuthFailure",
-        "AWS was not able to validate the provided access credentials",
-    );
+    let text = "AWS was not able to validate the provided access credentials";
+    stage.answer("DescribeInstances", "", 403, &refusal("AuthFailure", text));
     let error = stage.ask(question()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated);
-    assert!(
-        error
-            .to_string()
-            .starts_with("ec2:DescribeInstances: AWS was not able"),
-        "{error}"
-    );
+    let text = error.to_string();
+    let is_named = text.starts_with("ec2:DescribeInstances: AWS was not able");
+    assert!(is_named, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,44 +245,33 @@ async fn changed_credentials_are_applied_only_if_valid() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("credentials");
     let write = |key: &str| {
-        std::fs::write(
-            &file,
-            format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n"),
-        )
-        .unwrap();
+        let text = format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n");
+        std::fs::write(&file, text).unwrap();
     };
     write("first");
-    given.push((
-        "AWS_SHARED_CREDENTIALS_FILE".to_owned(),
-        file.to_str().unwrap().to_owned(),
-    ));
+    let name = "AWS_SHARED_CREDENTIALS_FILE".to_owned();
+    given.push((name, file.to_str().unwrap().to_owned()));
     let (_directory, context) = context(&stage.account.cloud_conf(), &given);
     let cloud = (provider().build)(context).await.unwrap();
     assert!(cloud.watched_files().contains(&file));
     assert_eq!(cloud.reload().await.unwrap().applied, Vec::<String>::new());
     let generation = cloud.generation();
     write("second");
-    let refused = stage.refuse("DescribeAvailabilityZones", "", 401, "AuthFailure", "no");
-    assert_eq!(
-        cloud.reload().await.unwrap_err().kind(),
-        ErrorKind::Unauthenticated
-    );
+    let refused = stage.refuse("DescribeAvailabilityZones", "", 401, "AuthFailure");
+    let error = cloud.reload().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
     assert_eq!(cloud.generation(), generation);
     stage.account.proxy.remove(refused);
-    assert_eq!(
-        cloud.reload().await.unwrap().applied,
-        ["file of AWS_SHARED_CREDENTIALS_FILE"]
-    );
+    let applied = cloud.reload().await.unwrap().applied;
+    assert_eq!(applied, ["file of AWS_SHARED_CREDENTIALS_FILE"]);
     assert_ne!(cloud.generation(), generation);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn validate_reports_a_vpc_that_does_not_exist() {
     let stage = Stage::new(0, "").await;
-    let conf = format!(
-        "{}[Global]\nVPC=vpc-0123456789abcdef0\n",
-        stage.account.cloud_conf()
-    );
+    let more = "[Global]\nVPC=vpc-0123456789abcdef0\n";
+    let conf = format!("{}{more}", stage.account.cloud_conf());
     let (findings, _) = validated(&conf, &stage.account.environment()).await;
     let vpc = "[Global] VPC: vpc-0123456789abcdef0 does not exist in this account, region and VPC";
     // The subnet is not in the VPC, either.
@@ -315,50 +280,28 @@ async fn validate_reports_a_vpc_that_does_not_exist() {
 
 #[tokio::test]
 async fn validate_reports_wrong_annotations_of_services() {
-    let directory = tempfile::tempdir().unwrap();
-    let conf = directory.path().join("cloud.conf");
-    std::fs::write(&conf, "[Global]\nZone=us-east-1a\n").unwrap();
-    let context = BuildContext {
-        cloud_config: Some(conf),
-        ..BuildContext::default()
+    let (_directory, context) = context("[Global]\nZone=us-east-1a\n", &[]);
+    let checker = (provider().checker.unwrap())(&context).expect("valid configuration");
+    let prefix = "service.beta.kubernetes.io/aws-load-balancer-";
+    let service = |annotations: &str| {
+        let mut service = service("web", &[80]);
+        annotate_all(&mut service, prefix, annotations);
+        service
     };
-    let checker = (provider().checker.unwrap())(&context)
-        .map_err(|findings| format!("{findings:?}"))
-        .unwrap();
-    let named = |name: &str| format!("service.beta.kubernetes.io/aws-load-balancer-{name}");
-    let service = |annotations: &[(&str, &str)]| ServiceView {
-        annotations: annotations
-            .iter()
-            .map(|(name, value)| (named(name), *value))
-            .collect(),
-        ports: vec![ServicePort {
-            port: 80,
-            node_port: 30080,
-            ..ServicePort::default()
-        }],
-        ..ServiceView::default()
-    };
-    assert_eq!(
-        checker.claims(&service(&[("type", "external")])),
-        Claim::Elsewhere
-    );
-    let wrong = service(&[
-        ("type", "nlb"),
-        ("healthcheck-port", "http"),
-        ("shceme", "internal"),
-    ]);
+    let elsewhere = checker.claims(&service("type=external"));
+    assert_eq!(elsewhere, Claim::Elsewhere);
+    let wrong = service("type=nlb; healthcheck-port=http; shceme=internal");
     assert_eq!(checker.claims(&wrong), Claim::Ours);
     let findings = checker.service(&wrong).unwrap();
-    let found: Vec<_> = findings
+    let found = findings
         .iter()
-        .map(|finding| (finding.severity, finding.field.to_string()))
-        .collect();
+        .map(|finding| (finding.severity, finding.field.to_string()));
     let fields = [
         (Severity::Error, "healthcheck-port"),
         (Severity::Warning, "shceme"),
     ];
-    let fields = fields.map(|(severity, name)| (severity, named(name)));
-    assert_eq!(found, fields, "{findings:?}");
+    let fields = fields.map(|(severity, name)| (severity, format!("{prefix}{name}")));
+    assert_eq!(found.collect::<Vec<_>>(), fields, "{findings:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -366,7 +309,7 @@ async fn validate_reports_missing_permissions_and_wrong_ids() {
     let stage = Stage::new(0, "").await;
     let more = "[Global]\nSubnetID=subnet-0123456789abcdef0\nRouteTableID=rtb-0123456789abcdef0\n";
     let conf = format!("{}{more}", stage.account.cloud_conf());
-    stage.refuse("CreateTags", "DryRun=true", 403, "UnauthorizedOperation", "no");
+    stage.refuse("CreateTags", "DryRun=true", 403, "UnauthorizedOperation");
     let (findings, passed) = validated(&conf, &stage.account.environment()).await;
     let expected = [
         "Error [Global] SubnetID: subnet-0123456789abcdef0",

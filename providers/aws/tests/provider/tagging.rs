@@ -19,7 +19,10 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::stage::{Stage, provider, refusal};
+use crate::{
+    context::provider,
+    stage::{Stage, refusal},
+};
 
 const LABEL: &str = "k8s.io/cloud-provider-aws";
 /// The checksum of `key1=value1`.
@@ -83,8 +86,8 @@ async fn create(nodes: &Api<Node>, name: &str, provider_id: &str) {
 }
 
 async fn tag(stage: &Stage, id: &str) -> Option<String> {
-    let filter =
-        json!({"Filters": [{"Name": "resource-id", "Values": [id]}, {"Name": "key", "Values": ["key1"]}]});
+    let filters = json!([{"Name": "resource-id", "Values": [id]}, {"Name": "key", "Values": ["key1"]}]);
+    let filter = json!({ "Filters": filters });
     let found = stage.call("ec2", "describe_tags", filter).await;
     found["Tags"][0]["Value"].as_str().map(str::to_owned)
 }
@@ -95,15 +98,11 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     let control_plane = ControlPlane::start().await.unwrap();
     let client = control_plane.client().await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
-    let machines = stage
-        .account
-        .launch(&["a".to_owned(), "b".to_owned()])
-        .await
-        .unwrap();
-    let mut ids: BTreeMap<String, String> = machines
+    let machines = stage.launch_all(&["a".to_owned(), "b".to_owned()]).await;
+    let ids = machines
         .iter()
-        .map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")))
-        .collect();
+        .map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")));
+    let mut ids: BTreeMap<String, String> = ids.collect();
     // A node whose instance EC2 does not find (yet), and one of another cloud: neither delays the others.
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
     let fargate = "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal";
@@ -154,10 +153,8 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     create(&nodes, "e", &format!("aws:///us-east-1a/{id}")).await;
     wait_for("the next node", || async { label("e").await.is_some() }).await;
     let writes = stage.account.proxy.writes();
-    assert!(
-        writes.len() == 1 && writes[0].body.contains(id.as_str()),
-        "{writes:?}"
-    );
+    let is_one = writes.len() == 1 && writes[0].body.contains(id.as_str());
+    assert!(is_one, "{writes:?}");
     shutdown.cancel();
     running.await.unwrap();
 }
@@ -169,7 +166,7 @@ async fn a_rate_limit_delays_only_the_nodes_beyond_it() {
     let client = control_plane.client().await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let names = ["a", "b", "c"].map(str::to_owned);
-    for (name, _, id, zone) in stage.account.launch(&names).await.unwrap() {
+    for (name, _, id, zone) in stage.launch_all(&names).await {
         create(&nodes, &name, &format!("aws:///{zone}/{id}")).await;
     }
     let limit = [
