@@ -254,6 +254,11 @@ pub(crate) fn texts<'a>(object: &'a Object<Kind>, name: &str) -> impl Iterator<I
     list.into_iter().flatten().filter_map(Value::as_str)
 }
 
+/// The tags of the Services that use the object.
+pub(crate) fn service_tags(object: &Object<Kind>) -> impl Iterator<Item = &str> {
+    texts(object, "tags").filter(|tag| super::names::is_service_tag(tag))
+}
+
 /// The object's tags.
 pub(crate) fn tags(object: &Object<Kind>) -> Vec<String> {
     texts(object, "tags").map(str::to_owned).collect()

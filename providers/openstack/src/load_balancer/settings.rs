@@ -120,7 +120,7 @@ impl LoadBalancer {
 }
 
 /// The settings of load balancers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LoadBalancing {
     /// `[LoadBalancer]`.
     pub(crate) conf: LoadBalancer,

@@ -51,7 +51,7 @@ fn holder<'a>(
     if let Some(owner) = leaving.find(|owner| belongs(site, listener, owner)) {
         return Some((owner, true));
     }
-    let is_untagged = !kinds::texts(listener, "tags").any(names::is_service_tag);
+    let is_untagged = kinds::service_tags(listener).next().is_none();
     let fits = |active: &ActiveService| {
         let mut ports = active.ports.iter();
         let port = ports.find(|port| port.listener_key.to_string() == listener.key);
@@ -196,10 +196,7 @@ fn is_pool_of(name: &str, owner: &str) -> bool {
 /// The desired listener of a Service belongs to another user of the load balancer.
 fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
     let listener = site.objects.get(Kind::Listener, key);
-    let tags = listener
-        .into_iter()
-        .flat_map(|listener| kinds::texts(listener, "tags"));
-    let tags: Vec<_> = tags.filter(|tag| names::is_service_tag(tag)).collect();
+    let tags: Vec<_> = listener.into_iter().flat_map(kinds::service_tags).collect();
     let have = if tags.is_empty() {
         "another user's".to_owned()
     } else {
