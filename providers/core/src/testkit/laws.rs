@@ -113,6 +113,15 @@ pub trait Lawful: PartModel + Clone {
         default_name(service)
     }
 
+    /// The owner of an object that is for one Service; another client's if it is for none.
+    fn owner_if(&self, is_for: impl Fn(&ServiceId) -> bool) -> Owner {
+        let mut services = (0..SERVICES).map(service_id);
+        let clusters = || self.clusters().names.into_iter();
+        let names = |id| clusters().map(|cluster| self.owner(&id, cluster)).collect();
+        let service = services.find(is_for);
+        service.map_or(Owner::Foreign, |id| Owner::Services(names(id)))
+    }
+
     /// Whether the change deletes a load balancer or an address, other than to apply the spec of a member.
     fn destroys(&self, change: &Self::Change) -> bool;
 }

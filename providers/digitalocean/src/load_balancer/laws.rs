@@ -33,12 +33,6 @@ fn of(value: Value) -> Balancer {
     serde_json::from_value(value).unwrap()
 }
 
-fn is_foreign(balancer: &Balancer) -> bool {
-    let tags = ClusterTags::new(&ownership_tag(), None);
-    let mut names = (0..SERVICES).map(|index| default_name(&service_id(index)));
-    tags.foreign(balancer).is_some() || names.all(|name| name != balancer.name())
-}
-
 /// Changes a load balancer of a Service, as others would.
 fn edit(name: &str, change: fn(&mut Value)) -> Edit<Truth> {
     Edit::new(name, move |truth: &mut Truth, number| {
@@ -191,8 +185,10 @@ impl Lawful for Model {
     fn picture(&self, truth: &Truth) -> Vec<Line> {
         let mut picture = Vec::new();
         for balancer in truth.values() {
-            let owner = Owner::service(balancer.name()).foreign_if(is_foreign(balancer));
             let name = balancer.name();
+            let owner = self.owner_if(|service| default_name(service) == name);
+            let tags = ClusterTags::new(&ownership_tag(), None);
+            let owner = owner.foreign_if(tags.foreign(balancer).is_some());
             let mut document = RULES.writable(balancer);
             let tags = std::mem::take(&mut document["tags"]);
             if owner == Owner::Foreign {

@@ -4,13 +4,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
-    Environment,
-    config::{Locations, Problems},
     load_balancer::{ClusterView, Ownership, Protocol, ServiceId, SessionAffinity},
-    plan::objects::{Object, Objects},
+    plan::objects::Object,
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws,
-        objects::{self, ObjectEdits, ObjectTrees, edit_set},
+        objects::{self, ObjectEdits, ObjectTrees},
         other_cluster_tag, ownership_tag, pick, service_id,
     },
 };
@@ -21,13 +19,12 @@ use super::{
     desired::{Inputs, ServiceInputs},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
-    groups::{Group, RULES},
-    kinds::{Kind, ListenerKey, OWNER, tags, texts},
+    groups::Group,
+    kinds::{Kind, ListenerKey, OWNER, service_tags, tags, texts},
     names,
     observe::{LoadBalancerSnapshot, Observed, floating, ownership_of_floating, tags_of},
     part::{Key, Model, PartMember},
-    responses::Rule,
-    settings::{LoadBalancer, LoadBalancing},
+    settings::LoadBalancing,
     steps::{Change, Reply},
     tags::Unrecorded,
 };
@@ -52,6 +49,10 @@ const STATUS: &str = "provisioning_status";
 const HIDDEN: [&str; 4] = ["vip_port_id", "vip_address", STATUS, "tags"];
 /// Attributes that keep the value that they were created with.
 const KEPT: [&str; 2] = ["name", "description"];
+/// The session affinity that a setting gives to Services.
+const STICKY: SessionAffinity = SessionAffinity::ClientIp {
+    timeout_seconds: None,
+};
 /// The tag that edits of other tags add.
 const EDITED: &str = "edited";
 
@@ -99,69 +100,48 @@ fn persons_listener(port: u16, balancer: &str) -> Object<Kind> {
     Kind::Listener.below(ListenerKey { transport, port }, balancer, &id, &record)
 }
 
-/// The Services whose security group this is.
-fn owner_of_group(group: &str) -> Owner {
-    let is_of = |id: &ServiceId| group.ends_with(&names::security_group(id));
-    let id = (0..SERVICES).map(service_id).find(is_of);
-    let tags = |id| CLUSTERS.map(|cluster| names::load_balancer(cluster, &id));
-    id.map_or(Owner::Foreign, |id| Owner::Services(tags(id).to_vec()))
-}
-
 impl Lawful for Model {
     type Truth = Truth;
 
     fn ground(&self) -> Truth {
-        let floating = |port: &str, address: &str, description: &str| {
-            let record = json!({"floating_ip_address": address, "port_id": port, "description": description});
-            Kind::Floating.object(address, address, &record)
-        };
         let described = |tag| names::floating_ip_description(CLUSTERS[0], &service_id(0), tag);
+        let (others, untagged) = (described(Some(&other_cluster_tag())), described(None));
+        let floating = [("vip-users", ""), ("", ""), ("", &*others), ("", &*untagged)];
+        let floating = (1..).zip(floating).map(|(number, (port, description))| {
+            let address = format!("192.0.2.{number}");
+            let record = json!({"floating_ip_address": address, "port_id": port, "description": description});
+            Kind::Floating.object(&*address, &address, &record)
+        });
         let balancer = json!({"name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
                               "vip_port_id": "vip-users", "provisioning_status": "ACTIVE"});
-        let objects = [
-            Kind::Balancer.object("mine", USERS, &balancer),
-            persons_listener(9000, "mine"),
-            floating("vip-users", "192.0.2.1", ""),
-            floating("", "192.0.2.2", ""),
-            floating("", "192.0.2.3", &described(Some(&other_cluster_tag()))),
-            floating("", "192.0.2.4", &described(None)),
-        ];
-        let ports = (0..2).map(|node| {
-            let address = json!([{"ip_address": format!("10.0.0.1{node}"), "subnet_id": "sub"}]);
-            let id = format!("port{node}");
-            let port = json!({"id": id, "device_id": format!("server{node}"), "fixed_ips": address,
-                              "security_groups": ["default"], "port_security_enabled": true});
+        let balancer = Kind::Balancer.object("mine", USERS, &balancer);
+        let objects = [balancer, persons_listener(9000, "mine")];
+        let ports = [0, 1].map(|node| {
+            let (id, address) = (format!("port{node}"), format!("10.0.0.1{node}"));
+            let port = json!({"id": id, "device_id": format!("server{node}"), "security_groups": ["default"],
+                              "fixed_ips": [{"ip_address": address, "subnet_id": "sub"}],
+                              "port_security_enabled": true});
             (id, serde_json::from_value(port).unwrap())
         });
         Truth {
-            objects: ObjectTrees::new(objects),
+            objects: ObjectTrees::new(objects.into_iter().chain(floating)),
             groups: ObjectTrees::new([]),
-            ports: ports.collect(),
+            ports: ports.into(),
         }
     }
 
     fn clusters(&self) -> Clusters {
         let settings = SETTINGS.map(|(key, values, is_visible)| Setting::choices(key, values, is_visible));
-        let created = (0..SERVICES).map(|number| {
-            let id = format!("Balancer-{}", tag(number));
-            Setting::annotation(a::LOAD_BALANCER_ID, id).invisible()
-        });
-        let is_sticky = Setting::field(|service| {
-            let timeout_seconds = None;
-            service.session_affinity = SessionAffinity::ClientIp { timeout_seconds };
-        });
+        let built = [0, 1, 2].map(|number| format!("Balancer-{}", tag(number)));
+        let built = Setting::choices(a::LOAD_BALANCER_ID, &built, false);
+        let is_sticky = Setting::field(|service| service.session_affinity = STICKY);
         let forwards = Setting::annotation(a::X_FORWARDED_FOR, "true").shows("X-Forwarded-For");
-        let others = [
-            created.collect(),
-            vec![is_sticky],
-            vec![forwards],
-            vec![Setting::source_ranges()],
-        ];
+        let others = [is_sticky, forwards, Setting::source_ranges()].map(|setting| vec![setting]);
         let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
         Clusters {
             names: CLUSTERS.to_vec(),
             ports: vec![(tcp, 80), (tcp, 443), (udp, 443), (Protocol::Sctp, 80)],
-            settings: settings.into_iter().chain(others).collect(),
+            settings: [&settings[..], &others, &[built]].concat(),
             provider_id: |index| format!("openstack:///server{index}"),
         }
     }
@@ -200,20 +180,20 @@ impl Lawful for Model {
             balancers.edit("fail load balancer", |balancer, _| set(balancer, STATUS, "ERROR")),
             Edit::new("delete load balancer", |truth: &mut Truth, number| {
                 let deleted = truth.objects.delete(number, is_created);
-                let port = deleted.map(|balancer| balancer.text("vip_port_id").to_owned());
                 // Octavia deletes its port, which detaches the floating IP.
+                let is_at = |port: &str| deleted.iter().any(|deleted| deleted.text("vip_port_id") == port);
                 let floating = truth.objects.of_mut(Kind::Floating);
-                let attached = floating.filter(|found| Some(found.text("port_id")) == port.as_deref());
+                let attached = floating.filter(|floating| is_at(floating.text("port_id")));
                 attached.for_each(|floating| set(floating, "port_id", ""));
             }),
             listeners.edit("give listener to another Service", |listener, number| {
                 set(listener, "tags", [tag(number), EDITED.to_owned()]);
             }),
             Edit::new("create listener", |truth: &mut Truth, number| {
-                let lacks_it = |tree: &&mut Objects<Kind>| tree.get(Kind::Listener, "tcp/80").is_none();
-                let is_balancer = |tree: &&mut Objects<Kind>| tree.all[0].kind == Kind::Balancer;
-                let trees = truth.objects.0.iter_mut().filter(is_balancer);
-                if let Some(tree) = pick(trees.filter(lacks_it), number) {
+                let trees = truth.objects.0.iter_mut().filter(|tree| {
+                    tree.all[0].kind == Kind::Balancer && tree.get(Kind::Listener, "tcp/80").is_none()
+                });
+                if let Some(tree) = pick(trees, number) {
                     tree.all.push(persons_listener(80, &tree.all[0].key.clone()));
                 }
             }),
@@ -236,10 +216,9 @@ impl Lawful for Model {
         match key {
             Key::Balancer(_) | Key::New(_) => {
                 let mut objects = truth.objects.view(|root| is_of(root, key));
-                if objects.of(Kind::Balancer).count() > 1 {
-                    // Of several load balancers nothing else is read.
-                    objects.all.retain(|root| is_of(root, key));
-                }
+                // Of several load balancers nothing else is read.
+                let is_alone = objects.of(Kind::Balancer).count() < 2;
+                objects.all.retain(|object| is_alone || is_of(object, key));
                 let services = members.iter().map(|member| &*member.service);
                 Observed::Balancers(LoadBalancerSnapshot {
                     is_being_created: false,
@@ -263,23 +242,18 @@ impl Lawful for Model {
                 for object in &mut objects.all {
                     object.attributes.remove(OWNER);
                     // Names may be other ones now.
-                    match (object.kind, &name) {
-                        (Kind::Balancer, Some(name)) => object.key.clone_from(name),
-                        (Kind::Listener, name) => object.parent.clone_from(name),
-                        (Kind::Floating, _) => object.key = object.text("floating_ip_address").to_owned(),
-                        _ => {}
+                    match object.kind {
+                        Kind::Balancer => object.key = object.text("name").to_owned(),
+                        Kind::Listener => object.parent.clone_from(&name),
+                        Kind::Floating => object.key = object.text("floating_ip_address").to_owned(),
+                        Kind::Pool | Kind::Monitor => {}
                     }
                 }
                 truth.objects.store(objects, |root| is_of(root, key));
             }
-            Observed::Groups(mut groups) => {
-                for group in &mut groups.all {
-                    let number = |rule: &mut Rule| rule.id = rule.to_string();
-                    edit_set(group, RULES, |rules| rules.iter_mut().for_each(number));
-                }
-                let is_of_part = |group: &Object<_>| *key == Key::Group(group.key.clone());
-                truth.groups.store(groups, is_of_part);
-            }
+            Observed::Groups(groups) => truth
+                .groups
+                .store(groups, |group| *key == Key::Group(group.key.clone())),
             Observed::Ports(ports) => truth.ports = ports,
         }
     }
@@ -303,14 +277,15 @@ impl Lawful for Model {
             member_subnet: "sub".into(),
             member_range: "10.0.0.0/24".into(),
             floating_network: Some("public".into()),
-            floating_subnets: Vec::new(),
+            ..ServiceInputs::default()
         };
-        let services = || members.iter().map(|member| &member.service.id);
-        let groups = services().map(names::security_group);
+        let services = members.iter().map(|member| &member.service.id);
+        let each = services.clone().map(|id| (id.clone(), found.clone()));
+        let groups = services.map(names::security_group);
         let groups = groups.map(|name| (name.clone(), vec![format!("id-{name}")]));
         Inputs {
             can: Capabilities::of(Version(27), "amphora"),
-            each: services().map(|id| (id.clone(), found.clone())).collect(),
+            each: each.collect(),
             groups: groups.collect(),
             ..Inputs::default()
         }
@@ -345,9 +320,8 @@ impl Lawful for Model {
 
     fn repair(&self, truth: &mut Truth) {
         for balancer in truth.objects.of_mut(Kind::Balancer) {
-            let users = texts(balancer, "tags").filter(|tag| names::is_service_tag(tag));
             // One that its own Service alone uses can be deleted.
-            if !users.eq([&*balancer.key]) {
+            if !service_tags(balancer).eq([&*balancer.key]) {
                 set(balancer, STATUS, "ACTIVE");
             }
         }
@@ -355,44 +329,41 @@ impl Lawful for Model {
 
     fn picture(&self, truth: &Truth) -> Vec<Line> {
         let mut picture = Vec::new();
+        let is_edited = |object: &Object<Kind>| texts(object, "tags").any(|tag| tag == EDITED);
+        let owner_of_group = |group: &str| self.owner_if(|id| group.ends_with(&names::security_group(id)));
         let floating_ips = truth.objects.view(|root| root.kind == Kind::Floating);
         for (balancer, tree) in truth.objects.roots(Kind::Balancer) {
-            let users = texts(balancer, "tags").filter(|tag| names::is_service_tag(tag));
-            let users: Vec<_> = users.map(str::to_owned).collect();
             let ownership = ownership_tag().ownership(texts(balancer, "tags"));
             let is_others = is_created(balancer) && !ownership.allows_changes();
-            let all_users = Owner::Services(users.clone()).foreign_if(is_others);
+            let all_users = service_tags(balancer).map(str::to_owned).collect();
+            let all_users = Owner::Services(all_users).foreign_if(is_others);
             let cluster = Owner::Cluster.foreign_if(is_others || !is_created(balancer));
-            let is_edited = |object: &Object<Kind>| texts(object, "tags").any(|tag| tag == EDITED);
             for object in &tree.all {
-                let mut object = object.clone();
-                if texts(&object, "allowed_cidrs").next().is_none() {
-                    // Octavia's other form of all clients, which the model leaves unchanged.
-                    set(&mut object, "allowed_cidrs", ["0.0.0.0/0"].map(str::to_owned));
-                }
-                let object = &object;
                 let listener = tree.get(Kind::Listener, &object.key);
                 let may_stay = is_edited(balancer) || listener.is_some_and(is_edited);
                 let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
                     // Its children are found by the load balancer's tags. If others changed those, they stay.
-                    true if may_stay && !users.iter().any(|user| user == tag) => Owner::Cluster,
+                    true if may_stay && !service_tags(balancer).any(|user| user == tag) => Owner::Cluster,
                     true => Owner::service(tag),
                     false if tag.starts_with("t-") => all_users.clone(),
                     false => cluster.clone(),
                 };
-                let mut tags = listener.into_iter().flat_map(|listener| texts(listener, "tags"));
-                let owner = owner_of(tags.find(|tag| names::is_service_tag(tag)).unwrap_or_default());
+                let service = listener.and_then(|listener| service_tags(listener).next());
+                let owner = owner_of(service.unwrap_or_default());
                 picture.extend(objects::lines(object, &owner, [&HIDDEN, &KEPT], |_| false));
                 let line = |tag| Line::at_least(format!("{} has {tag}", object.title()), &owner_of(tag));
                 let tags = texts(object, "tags").filter(|tag| *tag != EDITED);
                 picture.extend(tags.map(line));
             }
             let is_owned = ownership == Ownership::Ours || is_edited(balancer);
-            let text = format!("{} has the ownership tag: {is_owned}", balancer.title());
-            picture.push(Line::exact(text, &all_users));
             let has_floating = floating(&floating_ips, balancer).is_some();
-            let text = format!("{} has a floating IP: {has_floating}", balancer.title());
-            picture.push(Line::exact(text, &all_users));
+            let facts = [("the ownership tag", is_owned), ("a floating IP", has_floating)];
+            let line = |(what, has)| format!("{} has {what}: {has}", balancer.title());
+            picture.extend(facts.map(|fact| Line::exact(line(fact), &all_users)));
+        }
+        for line in &mut picture {
+            // Octavia has two forms of all clients, and the model leaves both unchanged.
+            line.text = line.text.replace("[\"0.0.0.0/0\"]", "[]");
         }
         picture.extend(floating_ips.all.iter().map(|floating| {
             let (description, port) = (floating.text("description"), floating.text("port_id"));
@@ -423,13 +394,9 @@ impl Lawful for Model {
 
 #[test]
 fn openstack_keeps_the_laws() {
-    let conf = LoadBalancer {
-        manage_security_groups: true,
-        create_monitor: true,
-        ..LoadBalancer::default()
-    };
-    let mut problems = Problems::new("laws", Locations::default());
-    let settings = LoadBalancing::of(&conf, &BTreeMap::new(), &Environment::default(), &mut problems);
+    let mut settings = LoadBalancing::default();
+    let conf = &mut settings.conf;
+    (conf.manage_security_groups, conf.create_monitor) = (true, true);
     let settings = Arc::new(settings);
     laws(&Model { settings }, 60);
 }

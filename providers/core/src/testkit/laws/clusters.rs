@@ -71,10 +71,10 @@ impl Setting {
 
     /// Each of these values of an annotation, and whether it alone changes the objects of a new Service.
     #[must_use]
-    pub fn choices(key: &str, values: &[&str], is_visible: bool) -> Vec<Self> {
-        let choice = |value: &&str| Self {
+    pub fn choices(key: &str, values: &[impl AsRef<str>], is_visible: bool) -> Vec<Self> {
+        let choice = |value: &_| Self {
             is_visible,
-            ..Self::annotation(key, *value)
+            ..Self::annotation(key, AsRef::as_ref(value))
         };
         values.iter().map(choice).collect()
     }
