@@ -130,7 +130,7 @@ fn values_that_the_api_would_refuse_are_errors_with_their_key() {
         "network=PRIVATE => is not one of EXTERNAL, INTERNAL",
         "network=INTERNAL; network-stack=DUALSTACK => network-stack: an internal load balancer",
         "size-slug=lb-huge => is not one of lb-small, lb-medium, lb-large",
-        "size-unit=-1 => size-unit: \"-1\" is not a whole number",
+        "size-unit=-1 => size-unit: -1 is not between 0 and 4294967295",
         "size-unit=2; size-slug=lb-small => cannot be used together with size-slug",
         "sticky-sessions-type=cookies => sticky-sessions-cookie-name: missing",
         "sticky-sessions-type=cookies; sticky-sessions-cookie-name=a => sticky-sessions-cookie-ttl: missing",
