@@ -155,8 +155,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 return Ok(self.key_in_use());
             }
             if planned.plan.steps.is_empty() {
-                self.conclude(&observed);
                 let degraded = engine.model.degraded(&self.key, &self.members, &observed);
+                self.conclude(&observed, degraded.is_some());
                 return degraded.map_or(Ok(PartState::Done), Err);
             }
             let needs_read = planned
@@ -471,11 +471,16 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// No step is due: records the output of the part, and the parts that can run now.
-    fn conclude(&mut self, observed: &M::Observed) {
+    /// No step is due: records the output of the part, and the parts that can run now. No member has left a degraded part.
+    fn conclude(&mut self, observed: &M::Observed, is_degraded: bool) {
         let mut memory = self.memory.lock();
         let Some(discovery) = &self.discovery else { return };
-        for member in &self.members {
+        let leaves = |member: &&Member<M>| member.membership == Membership::Leaving;
+        for member in self
+            .members
+            .iter()
+            .filter(|member| !(is_degraded && leaves(member)))
+        {
             let (id, view) = (&member.service.id, &member.service);
             let Some(entry) = discovery.entry(id) else {
                 continue;

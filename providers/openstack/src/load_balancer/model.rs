@@ -253,7 +253,10 @@ impl PartModel for Model {
         };
         let balancer = snapshot.balancer()?;
         let staying = || PartMember::staying(members);
-        (staying().next().is_some() && observe::is_broken(balancer)).then(|| {
+        let ownership = snapshot.ownership_tag.ownership(kinds::texts(balancer, "tags"));
+        // A Service that leaves one of another cluster has nothing there.
+        let is_used = staying().next().is_some() || ownership.allows_changes();
+        (is_used && observe::is_broken(balancer)).then(|| {
             let (name, id) = (balancer.text("name"), &balancer.id);
             let is_own =
                 |member: &PartMember| names::load_balancer(&snapshot.cluster, &member.service.id) == name;
@@ -261,8 +264,7 @@ impl PartModel for Model {
                 let named = desired::named(&member.service);
                 observe::may_be_known(&snapshot.objects, balancer, &named, &snapshot.ownership_tag)
             };
-            let tags = kinds::texts(balancer, "tags");
-            let is_unused = snapshot.ownership_tag.ownership(tags).allows_changes()
+            let is_unused = ownership.allows_changes()
                 && staying().any(is_own)
                 && !staying().any(is_known);
             let text = if is_unused {

@@ -9,7 +9,7 @@ use ccm_core::{
 use ccm_sim::{Action, Fault};
 use tokio::time::Instant;
 
-use crate::stage::{MANAGED, Stage, advance_to, service};
+use crate::stage::{ID, MANAGED, Stage, advance_to, annotate, service};
 
 fn failures(stage: &Stage) -> Vec<String> {
     let reports = stage.reports.iter();
@@ -387,4 +387,30 @@ async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
         assert_eq!(stage.complaints(), [""; 0], "{what}");
         assert_eq!(stage.balancers().len(), 2, "{what}");
     }
+}
+
+#[tokio::test]
+async fn a_service_leaves_a_shared_load_balancer_in_error_when_it_is_repaired() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    let mut other = service("other", &[81]);
+    annotate(&mut other, ID, Some(&id));
+    stage.services.push(other);
+    stage.settle().await;
+    stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert_eq!(
+        (stage.services.len(), stage.balancers()[0].listeners.len()),
+        (2, 2)
+    );
+    stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(
+        (stage.services.len(), stage.balancers()[0].listeners.len()),
+        (1, 1)
+    );
 }
