@@ -118,12 +118,19 @@ impl Services {
     }
 
     async fn create(&self) -> Result<()> {
-        let service = serde_json::from_value(json!({
+        let service: Service = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {"name": NAME, "annotations": self.site.cloud.service().annotations},
             "spec": {"type": "LoadBalancer", "selector": {"app": NAME}, "ports": ports([80, 443, 8080])},
         }))?;
-        self.services.create(&PostParams::default(), &service).await?;
+        // The API server releases the node ports of a deleted Service a moment after the Service is gone.
+        let is_early = |error: &kube::Error| error.to_string().contains("already allocated");
+        let create = async || match self.services.create(&PostParams::default(), &service).await {
+            Err(error) if is_early(&error) => None,
+            result => Some(result),
+        };
+        let created = eventually(LIMIT, create).await;
+        created.context("the node ports stay allocated")??;
         Ok(())
     }
 
