@@ -38,8 +38,8 @@ impl SourceRanges {
 
     fn read<'a>(service: &ServiceView, items: impl Iterator<Item = &'a str>) -> (Self, Vec<InvalidField>) {
         let (mut ranges, mut invalid) = Self::of_spec(service);
-        if ranges.is_empty() && invalid.is_empty() {
-            let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
+        let text = service.annotation(Self::ANNOTATION).unwrap_or_default();
+        if ranges.is_empty() && invalid.is_empty() && !text.trim().is_empty() {
             let refused = |item: &str| InvalidField {
                 field: Field::Annotation(Self::ANNOTATION.to_owned()),
                 message: format!(
@@ -47,14 +47,14 @@ impl SourceRanges {
                     Self::ANNOTATION
                 ),
             };
-            for item in items.filter(|_| !text.trim().is_empty()) {
+            for item in items {
                 match item.parse::<IpNet>() {
                     Ok(range) => drop(ranges.insert(range.trunc())),
                     Err(_) => invalid.push(refused(item)),
                 }
             }
             // Separators alone would allow no clients, which clouds read as all clients.
-            if ranges.is_empty() && invalid.is_empty() && !text.trim().is_empty() {
+            if ranges.is_empty() && invalid.is_empty() {
                 invalid.push(refused(text));
             }
         }

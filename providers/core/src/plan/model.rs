@@ -128,7 +128,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     }
 
     /// The error of a part that does not serve its members although no step is due: the cloud reports it as broken. The pass
-    /// fails with this error and is retried with backoff, so that a repair is noticed.
+    /// fails with this error and is retried with backoff, so that a repair is noticed. Until then no member has left the part.
     fn degraded(
         &self,
         _key: &Self::Key,
