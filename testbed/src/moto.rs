@@ -4,6 +4,7 @@
 //! `tests/parity/aws`: `moto_server.py` corrects differences from AWS, and `account.py` creates and reads the objects of an
 //! account with boto3.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::binary::free_port;
 use crate::cache;
 use crate::controlplane::blocking;
 use crate::process;
@@ -26,7 +26,7 @@ use crate::python;
 pub const SECRET: &str = "emulated-secret-access-key";
 /// The region of all accounts.
 pub const REGION: &str = "us-east-1";
-/// Time limit until the server answers.
+/// Time limit until the server has started.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The Python interpreter with moto, and the folder of the sources.
@@ -72,23 +72,25 @@ impl Moto {
     pub async fn start() -> Result<Self> {
         let (python, sources) = installed().await?;
         let folder = tempfile::tempdir()?;
-        let (port, control) = (free_port()?, free_port()?);
+        let [log, ready] = ["moto.log", "ports.json"].map(|name| folder.path().join(name));
         let mut command = Command::new(python);
         command
             .arg(sources.join("moto_server.py"))
-            .args([
-                "-H",
-                "127.0.0.1",
-                "-p",
-                &port.to_string(),
-                "--control",
-                &control.to_string(),
-            ])
+            .arg("--ready")
+            .arg(&ready)
             // Python must not write into the checkout.
             .env("PYTHONDONTWRITEBYTECODE", "1");
-        let log = folder.path().join("moto.log");
-        let child = process::spawn_tied(&command, process::open_log(&log)?)?;
-        let moto = Self {
+        let mut child = process::spawn_tied(&command, process::open_log(&log)?)?;
+        let started = Instant::now();
+        while !ready.exists() {
+            if child.try_wait()?.is_some() || started.elapsed() > LIMIT {
+                let _ended = process::kill(&mut child);
+                bail!("moto does not start; {}", process::log_tail(&log));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (port, control) = serde_json::from_slice(&fs::read(&ready)?)?;
+        Ok(Self {
             child: Mutex::new(child),
             port,
             control,
@@ -96,21 +98,7 @@ impl Moto {
             client: crate::http::client().pool_max_idle_per_host(0).build()?,
             accounts: AtomicU64::new(123_456_789_012),
             folder,
-        };
-        let started = Instant::now();
-        while moto
-            .client
-            .get(format!("{}/moto-api/", moto.url()))
-            .send()
-            .await
-            .is_err()
-        {
-            if moto.child.lock().try_wait()?.is_some() || started.elapsed() > LIMIT {
-                bail!("moto does not answer; {}", process::log_tail(&log));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(moto)
+        })
     }
 
     /// The URL of the server.

@@ -4,7 +4,7 @@ Corrections: network load balancers have their own ARNs and DNS names; listeners
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
 DescribeInstanceTopology returns no network; a second listener on a port is refused; tags of deleted instances are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
 tokens of the metadata service contain their lifetime. Requests run one after the other: moto answers with 500 when two change a dictionary at once.
-With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
+With `--ready FILE` as the only argument it has ports from the operating system, and also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
 import functools, json, os, sys, threading, traceback
 from cryptography.hazmat.primitives import serialization
@@ -19,7 +19,7 @@ from moto.core.responses import BaseResponse
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses import EC2Response
 from moto.instance_metadata.responses import InstanceMetadataResponse
-from moto.server import main
+from moto.server import ThreadedMotoServer, main
 
 B = v2.ELBv2Backend
 # Each certificate would get a key of RSA, created and checked, and each request would list moto's modules.
@@ -158,8 +158,10 @@ def _(old, request, url, headers):
     return status, {**more, "x-aws-ec2-metadata-token-ttl-seconds": "21600"} if url.endswith("/api/token") else more, body
 
 
-def control(moto, port):
+def serve(ready):
+    """Serves moto and the control requests on ports from the operating system, and writes both ports as JSON to the file `ready`."""
     from account import Account
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False); moto.start(); port = moto.get_host_and_port()[1]
     accounts, lock = {}, threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -169,15 +171,15 @@ def control(moto, port):
             number, method = self.path.strip("/").split("/"); arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             try:
                 with lock:
-                    if method == "seed": accounts[number] = Account(f"http://127.0.0.1:{moto}", arguments.pop("cluster"), number)
+                    if method == "seed": accounts[number] = Account(f"http://127.0.0.1:{port}", arguments.pop("cluster"), number)
                 status, answer = 200, json.dumps(getattr(accounts[number], method)(**arguments), default=str)
             except Exception: status, answer = 400, traceback.format_exc(limit=-2)
             answer = answer.encode(); self.send_response(status); self.send_header("Content-Length", str(len(answer))); self.end_headers(); self.wfile.write(answer)
 
-    threading.Thread(target=ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever, daemon=True).start()
+    control = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with open(ready + ".new", "w") as file: json.dump([port, control.server_port], file)
+    os.rename(ready + ".new", ready); control.serve_forever()
 
 
-if "--control" in sys.argv:
-    at = sys.argv.index("--control"); _, port = sys.argv[at:at + 2]; del sys.argv[at:at + 2]
-    control(int(sys.argv[sys.argv.index("-p") + 1]), int(port))
+if sys.argv[1] == "--ready": serve(sys.argv[2])
 sys.exit(main())
