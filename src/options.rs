@@ -142,14 +142,16 @@ pub fn parse(
     words: impl IntoIterator<Item = OsString>,
     providers: &[&'static Provider],
 ) -> Result<Request, Vec<OptionError>> {
-    parse_with(words, providers, None)
+    parse_with(words, providers, None, |_| Vec::new())
 }
 
-/// As [`parse`]. `implied`: the provider without `--cloud-provider`.
+/// As [`parse`]. `implied`: the provider without `--cloud-provider`. `more`: further problems, which are reported together with
+/// those of the command line.
 pub(crate) fn parse_with(
     words: impl IntoIterator<Item = OsString>,
     providers: &[&'static Provider],
     implied: Option<&str>,
+    more: impl FnOnce(&Config) -> Vec<String>,
 ) -> Result<Request, Vec<OptionError>> {
     let mut command = command(providers);
     let Arguments {
@@ -186,7 +188,14 @@ pub(crate) fn parse_with(
         &mut reader,
     );
     errors.append(&mut reader.errors);
-    let config = config.filter(|_| errors.is_empty()).ok_or(errors)?;
+    let config = match config {
+        Some(config) if errors.is_empty() => config,
+        config => {
+            let more = config.as_ref().map(more).unwrap_or_default();
+            errors.extend(more.into_iter().map(OptionError));
+            return Err(errors);
+        }
+    };
     Ok(match subcommand {
         None => Request::Run(Box::new(config)),
         Some(Subcommand::Plan) => Request::Plan(Box::new(PlanRequest {

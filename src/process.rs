@@ -71,7 +71,8 @@ pub fn main() -> ExitCode {
     };
     let mut words = env::args_os();
     let implied = providers::implied(&words.next().unwrap_or_default(), &registered);
-    match options::parse_with(words, &registered, implied) {
+    let more = |config: &Config| config_problems(config, &prepare_read_only(config, &Fence::standby()));
+    match options::parse_with(words, &registered, implied, more) {
         Ok(Request::Print(text)) => print_result(Some(Printed { text, exit_code: 0 })),
         Ok(Request::Run(config)) => {
             let logging = config.logging.clone();
@@ -199,10 +200,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         config: ConfigPages::new(&config),
         metrics,
     };
-    let mut problems = Vec::new();
-    if let Err(error) = (config.provider.validate)(&context) {
-        problems.extend(error.report().lines().map(str::to_owned));
-    }
+    let mut problems = config_problems(&config, &context);
     let requests = shown.metrics.with(ApiRequests::register);
     let api_server = ApiServer::load(&config.api_server, &config.version, &requests).await;
     let api_server = api_server.map_err(|problem| problems.push(problem)).ok();
@@ -292,6 +290,17 @@ fn prepare_read_only(config: &Config, fence: &Fence) -> BuildContext {
     }
     let fences = fence.clone().into();
     build_context(config, fences, ClientMetrics::default(), PlanMetrics::default())
+}
+
+/// The problems of the cloud config.
+fn config_problems(config: &Config, context: &BuildContext) -> Vec<String> {
+    let checked = (config.provider.validate)(context);
+    let report = checked.err().map(|error| error.report());
+    report
+        .iter()
+        .flat_map(|report| report.lines())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The tasks of the running process.

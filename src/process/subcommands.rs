@@ -7,7 +7,7 @@ use ccm_core::{Freshness, Priority, client::Fence, load_balancer::ReadOptions};
 use tokio::time::timeout;
 use tracing::info;
 
-use super::{Printed, StartProblems, prepare_read_only};
+use super::{Printed, StartProblems, config_problems, prepare_read_only};
 use crate::{
     api::{ApiRequests, ApiServer},
     options::{OutputFormat, PlanRequest, ValidateRequest},
@@ -29,10 +29,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
     let config = &request.config;
     let fence = Fence::standby();
     let context = prepare_read_only(config, &fence);
-    let mut problems = Vec::new();
-    if let Err(error) = (config.provider.validate)(&context) {
-        problems.extend(error.report().lines().map(str::to_owned));
-    }
+    let mut problems = config_problems(config, &context);
     let loaded = ApiServer::load(&config.api_server, &config.version, &ApiRequests::default()).await;
     let loaded = loaded.map_err(|problem| problems.push(problem)).ok();
     let Some(api_server) = loaded.filter(|_| problems.is_empty()) else {

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     Error,
-    load_balancer::{ClusterSnapshot, ClusterView, LoadBalancers, MemberState, ServiceId, ServiceView},
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, LoadBalancers, MemberState, ServiceId, ServiceView,
+    },
 };
 
 /// Checks all laws on one case.
@@ -131,11 +133,17 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
             }
         }
         for service in &world.services {
-            let is_finished = settled
-                .services
-                .get(&service.id)
-                .is_some_and(|(_, finished)| *finished);
-            if !is_finished || settled.incomplete.contains(&service.id) {
+            let has_left = !service.wants_load_balancer();
+            // One that has left all parts is in none of them any more.
+            let state = settled.services.get(&service.id);
+            let is_finished = state.map_or(has_left, |(_, finished)| *finished);
+            let is_kept = if has_left {
+                // Without the finalizer it was never served, as far as a new process knows.
+                model.claims(service) != Claim::Ours || !service.has_finalizer()
+            } else {
+                settled.incomplete.contains(&service.id)
+            };
+            if !is_finished || is_kept {
                 continue;
             }
             let have = Served::of(model, &cloud.truth(), &service.id, &world.cluster.name);
