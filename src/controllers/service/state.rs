@@ -20,7 +20,7 @@ use std::{
 };
 
 use ccm_core::{
-    ErrorKind, Priority, Retry,
+    Priority, Retry,
     client::later,
     controllers::{Backoff, NodeObject, ServiceObject},
     load_balancer::{
@@ -171,6 +171,8 @@ pub(super) struct State {
     /// How many discoveries in a row failed, and when the next one is due.
     failed_discoveries: u32,
     retry_discovery: Option<Instant>,
+    /// The last discovery waits for quota that is reserved for users.
+    discovery_waits_for_quota: bool,
     /// Since when parts follow the nodes of this generation, while some do not yet.
     following: Option<(Instant, u64)>,
     moment: Moment,
@@ -284,6 +286,12 @@ impl State {
             let after = Some(self.moment.at(at));
             Job::service(after).add_to(&mut self.discovery);
         }
+        for part in entry.parts() {
+            if let Some(members) = self.members.get_mut(part) {
+                members.retain(|member| member != name);
+            }
+        }
+        self.forget_idle_parts();
     }
 
     fn check_drift(&mut self, at: Instant) {
@@ -348,7 +356,9 @@ impl State {
         let entry = self.parts.entry(part.clone()).or_default();
         job.add_to(&mut entry.job);
         match (job.cause, entry.status) {
-            (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused) => Output::Run(part.clone()),
+            (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused | PartStatus::Degraded) => {
+                Output::Run(part.clone())
+            }
             (Cause::Nodes, _) if entry.waits_for_quota => Output::Run(part.clone()),
             _ => Output::RunUnlessWaiting(part.clone()),
         }
@@ -400,7 +410,9 @@ impl State {
 
     /// Takes the discovery, if one is due. A change from now on is for the next one.
     pub(super) fn take_discovery(&mut self, at: Instant) -> Option<DiscoveryTask> {
-        if self.retry_discovery.is_some_and(|due| due > at) {
+        let is_for_users = self.discovery.is_some_and(|job| job.priority == Priority::User);
+        let may_begin = self.discovery_waits_for_quota && is_for_users;
+        if !may_begin && self.retry_discovery.is_some_and(|due| due > at) {
             return None;
         }
         self.retry_discovery = None;
@@ -517,6 +529,10 @@ impl State {
                     .wait(DISCOVERY_BACKOFF.delay(self.failed_discoveries));
                 self.retry_discovery = Some(later(at, wait));
                 task.job.add_to(&mut self.discovery);
+                self.discovery_waits_for_quota = task.job.waits_for_quota(&error);
+                if self.discovery_waits_for_quota {
+                    return Vec::new();
+                }
                 let failure = Failure::Error(&error);
                 self.kinds.insert(failure.label());
                 let entries = self.services.values_mut();
@@ -588,12 +604,18 @@ impl State {
                 members.push(Arc::clone(name));
             }
         }
-        let members = &self.members;
-        self.parts
-            .retain(|key, part| part.job.is_some() || members.contains_key(key));
+        self.forget_idle_parts();
         for key in self.members.keys() {
             self.parts.entry(key.clone()).or_default();
         }
+    }
+
+    /// Forgets parts without work and without members.
+    fn forget_idle_parts(&mut self) {
+        let members = &mut self.members;
+        members.retain(|_, names| !names.is_empty());
+        self.parts
+            .retain(|key, part| part.job.is_some() || part.running || members.contains_key(key));
     }
 
     /// A pass over `part` is about to apply these steps: the events that announce it.
@@ -672,8 +694,8 @@ impl State {
             },
         };
         // A comparison that comes later is no failure for users.
-        let waits_for_quota = task.job.priority == Priority::Background
-            && matches!(&report.state, PartState::Failed(error) if error.kind() == ErrorKind::RateLimited);
+        let waits_for_quota =
+            matches!(&report.state, PartState::Failed(error) if task.job.waits_for_quota(error));
         if let Some(failure) = &failure {
             match status {
                 PartStatus::Refused => {

@@ -469,6 +469,7 @@ fn a_service_deleted_without_cleanup_causes_no_pass_but_a_discovery() {
     fixture.run(SHARED, &["a"]);
     fixture.delete("a");
     assert!(fixture.state.discovery.is_none());
+    assert!(fixture.state.parts.is_empty());
 }
 
 #[test]
@@ -544,6 +545,32 @@ fn changed_nodes_do_not_wait_for_a_comparison_for_which_there_is_no_quota() {
     fixture.node("n2");
     fixture.tick(2);
     assert!(!at_once(&mut fixture));
+    // A load balancer that serves, and whose failure the cloud reports, follows at once.
+    let task = fixture.take("lb/a").unwrap();
+    let error = Error::new(ErrorKind::Unavailable, "impaired");
+    let degraded = PartReport {
+        state: PartState::Failed(error),
+        ..done("lb/a", &["a"])
+    };
+    assert_eq!(reasons(&fixture.conclude(&task, &degraded).0).len(), 1);
+    fixture.node("n3");
+    fixture.tick(2);
+    assert!(at_once(&mut fixture));
+}
+
+#[test]
+fn a_new_service_does_not_wait_for_a_comparison_for_which_there_is_no_quota() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    fixture.state.changed(Change::Drift, fixture.now);
+    let task = fixture.state.take_discovery(fixture.now).unwrap();
+    let wait = Retry::After(Duration::from_secs(60));
+    let error = Error::new(ErrorKind::RateLimited, "few remain").with_retry(wait);
+    let outputs = fixture.state.discovery_ended(&task, Err(error), fixture.now);
+    assert!(outputs.is_empty(), "no Event: {outputs:?}");
+    assert!(fixture.state.take_discovery(fixture.now).is_none());
+    fixture.change(&view("new", |_| {}));
+    assert_eq!(fixture.discover(), [SHARED, "lb/a", "lb/new"]);
 }
 
 #[test]

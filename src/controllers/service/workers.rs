@@ -14,6 +14,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -138,6 +139,7 @@ impl ServiceController {
 
     async fn sync_object(&self, name: &Name) {
         let Some(now) = self.service(name) else {
+            self.events.works(name);
             return self.objects.done(name);
         };
         let task = self.state.lock().take_object(&now, Instant::now());
@@ -167,7 +169,12 @@ impl ServiceController {
         }
         let view = &object.view;
         let api: Api<ServiceObject> = Api::namespaced(self.client.clone(), &view.id.namespace);
-        let body = Patch::Strategic(change.patch(view, Timestamp::now()));
+        let mut body = change.patch(view, Timestamp::now());
+        if !change.remove_finalizers.is_empty() {
+            // A Service that wants a load balancer again meanwhile must keep them.
+            body["metadata"]["resourceVersion"] = json!(object.meta.resource_version);
+        }
+        let body = Patch::Strategic(body);
         let result = api
             .patch_status(&view.id.name, &PatchParams::default(), &body)
             .await;
@@ -175,6 +182,11 @@ impl ServiceController {
             Err(error) if is_not_found(error) => {
                 increment(&self.metrics.writes, "result", "gone");
                 return true;
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                // It changed: it is compared again.
+                increment(&self.metrics.writes, "result", "conflict");
+                return false;
             }
             Err(error) => {
                 let error = report(error);

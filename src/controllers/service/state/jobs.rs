@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ccm_core::{
-    Freshness, Priority,
-    load_balancer::{MemberState, PartReport, PartState, ReadOptions},
+    Error, ErrorKind, Freshness, Priority,
+    load_balancer::{MemberReport, MemberState, PartReport, PartState, ReadOptions},
 };
 use tokio::time::Instant;
 
@@ -78,6 +78,11 @@ impl Job {
         *jobs = Some(jobs.map_or(self, |before| before.and(self)));
     }
 
+    /// Whether the work failed only because the rest of the quota is reserved for users.
+    pub(super) fn waits_for_quota(self, error: &Error) -> bool {
+        self.priority == Priority::Background && error.kind() == ErrorKind::RateLimited
+    }
+
     pub(in crate::controllers::service) fn ask(self) -> ReadOptions {
         ReadOptions {
             freshness: self.after.map_or(Freshness::AtMost(REMEMBERED), Freshness::After),
@@ -121,16 +126,19 @@ pub(in crate::controllers::service) enum PartStatus {
     Refused,
     Parked,
     Blocked,
+    /// Everything is done, but the cloud reports a failure of the part.
+    Degraded,
     Failed,
 }
 
 impl PartStatus {
-    pub(in crate::controllers::service) const ALL: [Self; 6] = [
+    pub(in crate::controllers::service) const ALL: [Self; 7] = [
         Self::New,
         Self::Done,
         Self::Refused,
         Self::Parked,
         Self::Blocked,
+        Self::Degraded,
         Self::Failed,
     ];
 
@@ -142,13 +150,14 @@ impl PartStatus {
             Self::Refused => "refused",
             Self::Parked => "parked",
             Self::Blocked => "blocked",
+            Self::Degraded => "degraded",
             Self::Failed => "failed",
         }
     }
 
     /// Whether it is tried again although nothing has changed.
     pub(in crate::controllers::service) fn is_trouble(self) -> bool {
-        matches!(self, Self::Refused | Self::Blocked | Self::Failed)
+        !matches!(self, Self::New | Self::Done | Self::Parked)
     }
 
     /// How the pass ended, and the reason if it has to be tried again.
@@ -162,7 +171,14 @@ impl PartStatus {
             PartState::Done => (Self::Done, None),
             PartState::Parked { .. } => (Self::Parked, None),
             PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
-            PartState::Failed(error) => (Self::Failed, Some(Failure::Error(error))),
+            PartState::Failed(error) => {
+                let is_served = |member: &MemberReport| matches!(member.state, MemberState::Served);
+                let status = match report.members.iter().any(is_served) {
+                    true => Self::Degraded,
+                    false => Self::Failed,
+                };
+                (status, Some(Failure::Error(error)))
+            }
         }
     }
 }
