@@ -6,7 +6,7 @@ use ccm_core::{
     Cloud, async_trait,
     load_balancer::{ServiceNode, ServiceView},
     testkit::{
-        cluster::annotate_all,
+        cluster::{WaitUntil, advance_to, annotate_all},
         conformance::{
             self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
         },
@@ -203,6 +203,10 @@ impl BalancerSubject for Account {
         let [service, operation] = [0, 1].map(|at| call[at].as_str().unwrap());
         aws.call(service, operation, arguments).await?;
         Ok(())
+    }
+
+    fn wait_until(&self) -> WaitUntil {
+        advance_to
     }
 
     fn change(&self, service: &mut ServiceView) {

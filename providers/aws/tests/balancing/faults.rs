@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
-    testkit::cluster::{TestCluster, service},
+    testkit::cluster::{TestCluster, advance_to, service},
 };
 use ccm_testbed::proxy::{Action, Request, Rule, aws_refusal};
 use serde_json::json;
@@ -128,7 +128,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     let before = stage.rules("nodes").await;
     let more = format!("{NLB}KubernetesClusterID=other\n");
     let cloud = start(&stage.aws, &more).await.unwrap();
-    let mut other = TestCluster::new(cloud, |until| Box::pin(tokio::time::sleep_until(until)));
+    let mut other = TestCluster::new(cloud, advance_to);
     other.ownership_tag = OwnershipTag::Known(ClusterTag::of("another-uid"));
     other.nodes.clone_from(&stage.cluster.nodes);
     other.services.push(service("api", &[8080]));

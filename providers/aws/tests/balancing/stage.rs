@@ -6,7 +6,7 @@ use ccm_core::{
     AddressType, Cloud, NodeAddress, Result,
     load_balancer::{Blocked, ServiceNode, ServiceView},
     testkit::{
-        cluster::{TestCluster, annotate, annotate_all, service},
+        cluster::{TestCluster, advance_to, annotate, annotate_all, service},
         nodes::service_node,
     },
 };
@@ -61,7 +61,7 @@ impl Stage {
     pub(crate) async fn new(more: &str, nodes: usize) -> Self {
         let aws = AwsCloud::start().await.unwrap();
         let cloud = start(&aws, more).await.unwrap();
-        let mut cluster = TestCluster::new(cloud, |until| Box::pin(tokio::time::sleep_until(until)));
+        let mut cluster = TestCluster::new(cloud, advance_to);
         for at in 0..nodes {
             cluster.nodes.push(node(&aws, &format!("node-{at}")).await);
         }

@@ -466,7 +466,9 @@ impl<'a, O: Operation> Call<'a, O> {
     fn next(&self, error: &Error, backoff: impl FnOnce() -> Duration) -> Next {
         let refused = error.kind() == ErrorKind::RateLimited && error.outcome() == Outcome::NotDone;
         let safe = self.op.effect() != Effect::Write || (refused && !self.unknown);
-        if !safe || self.attempts >= self.inner.config.retry.max_attempts {
+        // The caller has to read again, or to do something else until the object is not busy any more.
+        let conflicts = self.writes() && error.kind() == ErrorKind::Conflict;
+        if !safe || conflicts || self.attempts >= self.inner.config.retry.max_attempts {
             return Next::GiveUp;
         }
         let wait = match error.retry() {

@@ -136,6 +136,21 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         Ok(discovery)
     }
 
+    /// The parts of each Service by the last listings that could be read, for a pass over a part that was known then. Before
+    /// the pass creates or deletes, it reads the part.
+    pub(super) fn last_discovered(
+        &self,
+        key: &M::Key,
+        snapshot: &Arc<ClusterSnapshot>,
+    ) -> Option<Arc<DiscoveredParts<M>>> {
+        let last = self.discovery.lock().clone();
+        let last = last.filter(|last| last.knows(key))?;
+        let mut memory = self.memory.lock();
+        // Keys that were replaced since the first discovery are valid for these listings.
+        let parts = DiscoveredParts::new(&self.model, snapshot, &last.directory, &mut memory, 0);
+        Some(Arc::new(parts))
+    }
+
     /// Drops the records of parts without members.
     fn forget_idle(&self, discovery: &DiscoveredParts<M>) {
         self.records.lock().retain(|key, record| {

@@ -151,6 +151,14 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
+    /// The object of this key was deleted before a listing showed it: its old keys are valid again.
+    pub(super) fn vanished(&mut self, key: &M::Key) {
+        let before = self.aliases.len();
+        self.aliases
+            .retain(|_, alias| alias.now != *key || alias.shown.is_some());
+        self.names += u64::from(self.aliases.len() < before);
+    }
+
     /// The listings show these keys: from the next discovery on, their old keys are no longer replaced.
     pub(super) fn listed(&mut self, keys: &HashSet<M::Key>) {
         let next = self.discoveries + 1;

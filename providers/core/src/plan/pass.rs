@@ -23,7 +23,7 @@ use crate::{
     client::later,
     load_balancer::{
         Blocked, Effect, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions, Request,
-        ServiceEvent, ServiceId, ServiceView, StepReport,
+        ServiceEvent, ServiceId, StepReport,
     },
 };
 
@@ -155,6 +155,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 return Ok(self.key_in_use());
             }
             if planned.plan.steps.is_empty() {
+                if let Some(state) = self.unanswered_before_leaving() {
+                    return Ok(state);
+                }
+                self.record.is_not_busy();
                 let degraded = engine.model.degraded(&self.key, &self.members, &observed);
                 self.conclude(&observed, degraded.is_some());
                 return degraded.map_or(Ok(PartState::Done), Err);
@@ -225,9 +229,14 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     /// Finds the members and reads the inputs. `None`: the part has no members, or all of them wait for another part.
     pub(super) async fn gather(&mut self) -> Result<Option<M::Inputs>> {
         let (engine, read) = (self.engine, self.request.read);
-        let discovery = engine
-            .discovered(&self.request.snapshot, read, self.memory)
-            .await?;
+        let snapshot = &self.request.snapshot;
+        let discovery = match engine.discovered(snapshot, read, self.memory).await {
+            Err(error) if self.dry_run.is_none() && !self.request.delete_orphan => {
+                let last = engine.last_discovered(&self.key, snapshot);
+                last.ok_or(error)?
+            }
+            discovered => discovered?,
+        };
         let known = discovery.knows(&self.key);
         {
             let mut memory = self.memory.lock();
@@ -358,7 +367,6 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             };
             return Ok(Err(self.wait_for(pending)));
         }
-        (self.record.busy_since, self.record.busy_event) = (None, None);
         Ok(Ok((observed, fresh)))
     }
 
@@ -393,10 +401,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let text = self.record.busy_event.get_or_insert_with(|| {
             let minutes = age.as_secs() / 60;
             let text = format!(
-                "{why} for {minutes} minutes; it is left unchanged until the cloud has finished; if that never happens, \
+                "Waiting for {minutes} minutes: {why}; nothing is changed until the cloud has finished; if that never happens, \
                  repair it by hand"
             );
-            warn!(part = %self.key, reason = text, "A change by another client takes long");
+            warn!(part = %self.key, reason = text, "The cloud has been busy for long");
             text
         });
         let events = self.members.iter().map(|member| ServiceEvent {
@@ -528,6 +536,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let (progress, request) = (&self.record.progress, self.request);
         let memory = self.memory.lock();
         let discovery = self.discovery.as_ref();
+        let services = request.snapshot.services.iter();
+        let now: HashMap<_, _> = services.map(|service| (&service.id, service)).collect();
         let members = self
             .members
             .iter()
@@ -546,7 +556,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     effects: memory.effects(id, &joins),
                     finished: entry.is_some_and(|entry| {
                         // While the part is parked, the discovery is the one of the pass that sent the step.
-                        asks_now(request, &entry.view) && entry.is_finished(&memory, current)
+                        let asks_now = now.get(id).is_some_and(|now| now.asks_the_same(&entry.view));
+                        asks_now && entry.is_finished(&memory, current)
                     }),
                 }
             })
@@ -572,13 +583,6 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
         (self.key, report)
     }
-}
-
-/// Whether the current Service still asks for the same as in this view.
-fn asks_now(request: &Request, view: &ServiceView) -> bool {
-    let services = &request.snapshot.services;
-    let mut now = services.iter().filter(|service| service.id == view.id);
-    now.any(|service| service.asks_the_same(view))
 }
 
 /// The current key for this one, in a pass in which the part's key may have changed.

@@ -8,7 +8,10 @@ use super::{
     discovery::DiscoveredParts,
     model::{Member, PartModel},
 };
-use crate::load_balancer::{ServiceId, StepDescription};
+use crate::{
+    Error,
+    load_balancer::{ServiceId, StepDescription},
+};
 
 /// The state of a part between calls. Locked while a pass runs: one writer per part.
 ///
@@ -18,7 +21,9 @@ pub(super) struct PartRecord<M: PartModel, T> {
     pub(super) needs_read: bool,
     /// The step that the cloud accepted and has not finished.
     pub(super) waiting: Option<Waiting<M, T>>,
-    /// When the part became busy with a change by another client.
+    /// The last create that had no reply.
+    pub(super) unanswered: Option<Unanswered>,
+    /// When the part became busy: the cloud has not finished another change, or refuses ours until something else ends.
     pub(super) busy_since: Option<Instant>,
     /// The event if it is busy for long. It is written once, since its text contains the elapsed time.
     pub(super) busy_event: Option<String>,
@@ -42,6 +47,15 @@ pub(super) struct Waiting<M: PartModel, T> {
     /// The members when the step was sent.
     pub(super) members: Vec<Member<M>>,
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
+}
+
+/// A create that had no reply. The cloud may still be at work on it, and show the object only when that ends.
+pub(super) struct Unanswered {
+    pub(super) description: StepDescription,
+    pub(super) error: Error,
+    /// When it was sent, and the time from which on a read shows whether it was carried out.
+    pub(super) since: Instant,
+    pub(super) until: Instant,
 }
 
 /// A change by another client that the cloud had not finished when the part was read.
@@ -71,6 +85,7 @@ impl<M: PartModel, T> Default for PartRecord<M, T> {
         Self {
             needs_read: false,
             waiting: None,
+            unanswered: None,
             busy_since: None,
             busy_event: None,
             pending: None,
@@ -81,6 +96,17 @@ impl<M: PartModel, T> Default for PartRecord<M, T> {
 
 impl<M: PartModel, T> PartRecord<M, T> {
     pub(super) fn is_idle(&self) -> bool {
-        !self.needs_read && self.waiting.is_none()
+        !self.needs_read && self.waiting.is_none() && self.unanswered().is_none()
+    }
+
+    /// The last create that had no reply, while the cloud may be at work on it.
+    pub(super) fn unanswered(&self) -> Option<&Unanswered> {
+        let now = Instant::now();
+        self.unanswered.as_ref().filter(|sent| now < sent.until)
+    }
+
+    /// The part has changed, or no change is due.
+    pub(super) fn is_not_busy(&mut self) {
+        (self.busy_since, self.busy_event) = (None, None);
     }
 }

@@ -6,12 +6,13 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::{
-    model::{Outcome, PartCloud, PartModel, Step, Wait, WriteConflict},
+    model::{Member, Membership, Outcome, PartCloud, PartModel, Step, Wait, WriteConflict},
     pass::{Applied, Pass},
-    record::Waiting,
+    record::{Unanswered, Waiting},
 };
 use crate::{
     Error, ErrorKind, Outcome as WriteOutcome, Result, Retry,
+    client::later,
     load_balancer::{Effect, PartState, StepDescription, StepReport},
 };
 
@@ -59,8 +60,8 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             }
             // If this future is dropped while the step is in progress, the next pass reads the part.
             self.record.needs_read = true;
-            if let Some(error) = self.unanswered(description) {
-                return Err(error.with_retry(Retry::After(UNANSWERED)));
+            if let Some(applied) = self.unanswered(description) {
+                return applied;
             }
             let sent = Instant::now();
             let span = info_span!("step", step = description.label);
@@ -93,6 +94,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 }
                 (Some((ticket, wait)), None) => {
                     debug!(step = %step, "The cloud accepted the step");
+                    self.record.is_not_busy();
                     self.record.waiting = Some(Waiting {
                         ticket,
                         description: description.clone(),
@@ -168,6 +170,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 Some(WriteConflict::Busy(after)) => asked.checked_add(after).unwrap_or(asked),
                 Some(WriteConflict::Stale) => {
                     self.withdraw_early_facts();
+                    if waiting.description.effect == Effect::Create {
+                        self.memory.lock().vanished(&self.key);
+                    }
                     self.count_repeat("stale");
                     return Ok(PassStart::Read);
                 }
@@ -227,25 +232,35 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    /// The error of the same create in this pass, if it had no reply: the cloud may still be at work on it, and the object is
-    /// not visible before it ends.
-    fn unanswered(&self, create: &StepDescription) -> Option<Error> {
-        let is_same = |sent: &StepDescription| {
-            create.effect == Effect::Create
-                && (sent.label, &sent.sentence) == (create.label, &create.sentence)
+    /// The result if the same create had no reply a moment ago: it is not sent again yet. The pass that sent it reports the
+    /// error.
+    fn unanswered(&self, create: &StepDescription) -> Option<Result<Applied>> {
+        let sent = self.record.unanswered()?;
+        let is_same =
+            (sent.description.label, &sent.description.sentence) == (create.label, &create.sentence);
+        let result = || match self.steps.is_empty() {
+            true => Ok(Applied::Wait(sent.state())),
+            false => Err(sent.error.clone().with_retry(Retry::After(UNANSWERED))),
         };
-        let same = self.steps.iter().filter(|step| is_same(&step.description));
-        let mut errors = same.filter_map(|step| step.result.as_ref().err());
-        errors
-            .find(|error| error.outcome() == WriteOutcome::Unknown)
-            .cloned()
+        is_same.then(result)
+    }
+
+    /// How to wait if a create had no reply a moment ago and members leave: its object may be theirs.
+    pub(super) fn unanswered_before_leaving(&mut self) -> Option<PartState> {
+        let leaves = |member: &Member<M>| member.membership == Membership::Leaving;
+        let state = self.record.unanswered()?.state();
+        let waits = self.members.iter().any(leaves);
+        self.record.needs_read |= waits;
+        waits.then_some(state)
     }
 
     fn failed(&mut self, step: &Step<M::Change>, sent: Instant, error: Error) -> Result<Applied> {
         match WriteConflict::of(&error) {
             Some(WriteConflict::Busy(after)) => {
                 debug!(step = %step, ?after, "The part is busy");
-                return Ok(Applied::Wait(self.busy(after, format!("busy: {step}"))));
+                return Ok(Applied::Wait(
+                    self.busy(after, format!("{step}: {}", error.report())),
+                ));
             }
             Some(WriteConflict::Stale) => {
                 self.count_repeat("stale");
@@ -286,6 +301,11 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     }
 
     fn done(&mut self, description: &StepDescription, sent: Instant) {
+        self.record.is_not_busy();
+        if description.effect == Effect::Delete {
+            // A create that had no reply was carried out before.
+            self.record.unanswered = None;
+        }
         if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());
             let (provider, kind) = (model.provider(), model.kind(&self.key));
@@ -310,6 +330,14 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             .step_ended(provider, kind, description.label, "error", took);
         // The caller reports it, once per change of state.
         debug!(part = %self.key, step = description.sentence, error = error.report(), "A step failed");
+        if description.effect == Effect::Create && error.outcome() == WriteOutcome::Unknown {
+            self.record.unanswered = Some(Unanswered {
+                description: description.clone(),
+                error: error.clone(),
+                since: sent,
+                until: later(Instant::now(), UNANSWERED),
+            });
+        }
         self.steps.push(StepReport {
             description: description.clone(),
             result: Err(error.clone()),
@@ -365,6 +393,16 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             Duration::from_secs(1),
             "another pass runs under the part's new key".to_owned(),
         )
+    }
+}
+
+impl Unanswered {
+    fn state(&self) -> PartState {
+        PartState::Parked {
+            until: self.until,
+            since: self.since,
+            why: format!("no reply to: {}", self.description.sentence),
+        }
     }
 }
 

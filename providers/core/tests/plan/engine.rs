@@ -270,8 +270,65 @@ async fn a_create_without_a_reply_is_not_sent_again_at_once() {
         "{report:?}"
     );
     assert_eq!(report.steps.len(), 1, "{report:?}");
+    // A later pass waits, whatever its reason.
+    let next = stage.run("balancer/new:balancer_n_s0").await;
+    assert_eq!(parked(&next).0, Duration::from_secs(30), "{next:?}");
+    tokio::time::advance(Duration::from_secs(30)).await;
     let next = stage.run("balancer/new:balancer_n_s0").await;
     assert!(matches!(next.state, PartState::Done), "{next:?}");
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_does_not_leave_before_its_create_without_a_reply_can_be_read() {
+    let mut stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    let lost = Error::new(ErrorKind::Timeout, "no reply").with_outcome(Outcome::Unknown);
+    stage.answer("create balancer", Answer::Fail(lost));
+    stage.run("balancer/new:balancer_n_s0").await;
+    let mut deleted = service(0, &[80], &[]);
+    deleted.deleting = true;
+    stage.world = Arc::new(world(vec![deleted], nodes([("n0", true)])));
+    stage.run("firewall").await;
+    let waits = stage.run("balancer/new:balancer_n_s0").await;
+    assert_eq!(parked(&waits).0, Duration::from_secs(30), "{waits:?}");
+    assert!(!waits.members[0].finished, "{waits:?}");
+    // The cloud shows it late.
+    stage
+        .cloud
+        .memory
+        .edit(|truth| truth.balancers.push(own_balancer(0)));
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let left = stage.run("balancer/new:balancer_n_s0").await;
+    assert_eq!(sentences(&left), ["delete balancer balancer_n_s0"]);
+    assert!(left.members[0].finished, "{left:?}");
+    assert!(stage.cloud.memory.truth().balancers.is_empty());
+}
+
+#[tokio::test]
+async fn a_known_part_follows_its_service_while_listings_fail() {
+    let truth = Truth {
+        balancers: vec![own_balancer(0)],
+        ..Truth::default()
+    };
+    let mut stage = stage(truth, vec![service(0, &[80], &[])]);
+    stage.run("balancer/#10").await;
+    stage.world = Arc::new(world(vec![service(0, &[80, 81], &[])], nodes([("n0", true)])));
+    let refused = Error::new(ErrorKind::PermissionDenied, "listing refused");
+    stage.cloud.script.lock().directory_fails = Some(refused);
+    assert!(stage.engine.discover(&stage.request()).await.is_err());
+    let report = stage.run("balancer/#10").await;
+    assert!(
+        matches!(report.members[0].state, MemberState::Served),
+        "{report:?}"
+    );
+    assert_eq!(
+        sentences(&report),
+        ["create listener 81 on balancer balancer_n_s0"]
+    );
+    assert!(matches!(
+        stage.run("balancer/unknown").await.state,
+        PartState::Failed(_)
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -323,7 +380,7 @@ async fn a_create_needs_an_uncached_read_and_other_steps_need_no_second_one() {
 #[tokio::test(start_paused = true)]
 async fn busy_is_not_a_failure_and_has_the_time_of_its_begin() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    for _ in 0..2 {
+    for _ in 0..3 {
         stage.answer("create balancer", Answer::Busy(Duration::from_secs(7)));
     }
     let first = stage.run("balancer/new:balancer_n_s0").await;
@@ -331,7 +388,18 @@ async fn busy_is_not_a_failure_and_has_the_time_of_its_begin() {
     assert!(first.steps.is_empty());
     tokio::time::advance(Duration::from_secs(7)).await;
     let second = stage.run("balancer/new:balancer_n_s0").await;
-    assert!(matches!(second.state, PartState::Parked { .. }));
+    assert_eq!(
+        parked(&second),
+        (Duration::from_millis(8050), Duration::from_secs(7))
+    );
+    assert!(second.events.is_empty(), "{second:?}");
+    tokio::time::advance(Duration::from_secs(300)).await;
+    let third = stage.run("balancer/new:balancer_n_s0").await;
+    assert_eq!(parked(&third).1, Duration::from_secs(307));
+    assert_eq!(third.events[0].reason, "LoadBalancerPending");
+    let text = &third.events[0].message;
+    assert!(text.contains("Waiting for 5 minutes: create balancer"), "{text}");
+    assert!(text.contains("not now"), "the cloud's reason: {text}");
     assert!(matches!(
         stage.run("balancer/new:balancer_n_s0").await.state,
         PartState::Done

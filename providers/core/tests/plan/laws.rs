@@ -27,7 +27,8 @@ type Verdict<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
 
 /// Finds a case in which a toy with this flaw breaks the law, and a correct one does not.
 fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
     let flawed = Toy { flaw: Some(flaw) };
     // The same cases in every run.
     let mut runner = TestRunner::deterministic();

@@ -33,6 +33,8 @@ pub struct Script {
     pub observed: Vec<(String, bool)>,
     pub polled: usize,
     pub refused: BTreeMap<String, Error>,
+    /// No directory can be read.
+    pub directory_fails: Option<Error>,
     /// The next directory is read, and returned only after this notification.
     pub slow_directory: Option<Arc<Notify>>,
 }
@@ -71,6 +73,9 @@ impl PartCloud<Toy> for Scripted {
     type Ticket = ();
 
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
+        if let Some(error) = &self.script.lock().directory_fails {
+            return Err(error.clone());
+        }
         let read = self.memory.directory(read).await;
         let slow = self.script.lock().slow_directory.take();
         if let Some(notify) = slow {

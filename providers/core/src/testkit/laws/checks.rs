@@ -1,6 +1,9 @@
 //! The checks of the laws.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::runtime::Runtime;
 
@@ -33,7 +36,8 @@ pub fn check<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> 
 }
 
 fn runtime() -> Result<Runtime, Broken> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build();
     runtime.map_err(|error| broken("runtime", error.to_string()))
 }
 
@@ -122,8 +126,10 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
     const LAW: &str = "converges";
     let cloud = cloud(model, case).await?;
     let engine = engine(model, &cloud);
+    let mut blocked = BTreeSet::new();
     for world in worlds(case) {
         let settled = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
+        blocked.extend(settled.blocked.iter().cloned());
         let discovery = engine.discover(&request(&world)).await.map_err(failed(LAW))?;
         for part in discovery.parts {
             let inspection = engine.inspect(&part, &request(&world)).await;
@@ -139,7 +145,8 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
             let is_finished = state.map_or(has_left, |(_, finished)| *finished);
             let is_kept = if has_left {
                 // Without the finalizer it was never served, as far as a new process knows.
-                model.claims(service) != Claim::Ours || !service.has_finalizer()
+                let is_served = service.has_finalizer() && model.claims(service) == Claim::Ours;
+                !is_served || blocked.contains(&service.id)
             } else {
                 settled.incomplete.contains(&service.id)
             };

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{LawEngine, Lawful, MemoryCloud};
 use crate::{
     Freshness, Priority,
@@ -28,6 +30,8 @@ pub(super) struct SettledState {
     pub(super) problems: BTreeMap<String, String>,
     /// Services whose specs are not completely applied.
     pub(super) incomplete: BTreeSet<ServiceId>,
+    /// Services with a blocked difference in any round. After a Service has left, later rounds do not report it.
+    pub(super) blocked: BTreeSet<ServiceId>,
     /// Steps on orphans.
     pub(super) deleted_orphans: Vec<String>,
 }
@@ -58,7 +62,7 @@ pub(super) async fn settle<L: Lawful>(
         delete_orphan: true,
         ..request.clone()
     };
-    let mut deleted_orphans = Vec::new();
+    let (mut with_blocked, mut deleted_orphans) = (BTreeSet::new(), Vec::new());
     let mut order: Vec<PartKey> = Vec::new();
     for _ in 0..ROUNDS {
         let mut settled = SettledState::default();
@@ -93,8 +97,9 @@ pub(super) async fn settle<L: Lawful>(
             progressed |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
             match &report.state {
                 PartState::Done => {}
-                PartState::Parked { why, .. } => {
+                PartState::Parked { until, why, .. } => {
                     progressed = true;
+                    tokio::time::advance(until.saturating_duration_since(Instant::now())).await;
                     last = format!("{part}: {why}");
                 }
                 PartState::Blocked(why) => {
@@ -112,12 +117,14 @@ pub(super) async fn settle<L: Lawful>(
                 last = format!("{part}: {}", step.description.sentence);
             }
             settled.incomplete.extend(incomplete(&report));
+            with_blocked.extend(blocked(&report));
             for member in report.members {
                 record(&mut settled, part.as_str(), member);
             }
         }
         if !progressed {
             return Ok(SettledState {
+                blocked: with_blocked,
                 deleted_orphans,
                 ..settled
             });
@@ -130,17 +137,27 @@ pub(super) async fn settle<L: Lawful>(
 fn incomplete(report: &PartReport) -> impl Iterator<Item = ServiceId> {
     let is_done = matches!(report.state, PartState::Done);
     let is_incomplete = move |member: &&MemberReport| {
-        let is_blocked = |blocked: &Blocked| {
-            let service = blocked.service.as_ref();
-            service.is_none_or(|service| *service == member.service)
-        };
-        !is_done || !matches!(member.state, MemberState::Served) || report.blocked.iter().any(is_blocked)
+        let mut blocked = report.blocked.iter();
+        !is_done || !matches!(member.state, MemberState::Served) || blocked.any(|one| concerns(one, member))
     };
     report
         .members
         .iter()
         .filter(is_incomplete)
         .map(|member| member.service.clone())
+}
+
+/// The members with a blocked difference.
+fn blocked(report: &PartReport) -> impl Iterator<Item = ServiceId> {
+    let has_blocked = |member: &&MemberReport| report.blocked.iter().any(|one| concerns(one, member));
+    let members = report.members.iter().filter(has_blocked);
+    members.map(|member| member.service.clone())
+}
+
+/// Whether a difference is one of this member or of the whole part.
+fn concerns(blocked: &Blocked, member: &MemberReport) -> bool {
+    let service = blocked.service.as_ref();
+    service.is_none_or(|service| *service == member.service)
 }
 
 fn record(settled: &mut SettledState, part: &str, member: MemberReport) {
