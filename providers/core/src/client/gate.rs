@@ -466,9 +466,9 @@ impl<'a, O: Operation> Call<'a, O> {
     fn next(&self, error: &Error, backoff: impl FnOnce() -> Duration) -> Next {
         let refused = error.kind() == ErrorKind::RateLimited && error.outcome() == Outcome::NotDone;
         let safe = self.op.effect() != Effect::Write || (refused && !self.unknown);
-        // The caller has to read again, or to do something else until the object is not busy any more.
-        let conflicts = self.writes() && error.kind() == ErrorKind::Conflict;
-        if !safe || conflicts || self.attempts >= self.inner.config.retry.max_attempts {
+        // A wait for a busy object is the caller's: here, it would hold a worker.
+        let is_busy = error.kind() == ErrorKind::Conflict && error.retry() != Retry::Backoff;
+        if !safe || (self.writes() && is_busy) || self.attempts >= self.inner.config.retry.max_attempts {
             return Next::GiveUp;
         }
         let wait = match error.retry() {
