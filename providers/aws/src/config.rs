@@ -20,8 +20,8 @@ use regex::Regex;
 
 use crate::{
     client::{Connection, ENDPOINT_VARIABLES, Endpoint, Quotas, Role, Service, is_certificates},
-    cluster::Cluster,
     load_balancer::spec::Flavor,
+    site::Cluster,
     tagging,
 };
 

@@ -39,9 +39,8 @@ use self::{
 use crate::{
     client::Api,
     client::ec2::{FILTER_VALUES, Instance},
-    cluster::LEGACY,
     config::Config,
-    site::Site,
+    site::{LEGACY, Site},
 };
 
 /// The label with the id of the zone, which is the same in all accounts.

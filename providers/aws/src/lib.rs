@@ -3,7 +3,6 @@
 
 mod check;
 mod client;
-mod cluster;
 mod config;
 mod error;
 mod instances;

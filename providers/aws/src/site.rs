@@ -1,15 +1,104 @@
-//! The location of the cluster: region and VPC.
+//! The location of the cluster: region and VPC. The cluster's id, and the tags of its resources.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use ccm_core::{Error, ErrorKind, FlagValues, Priority, Result, error::accept};
 
 use crate::{
     ALLOW_UNTAGGED,
-    client::{Api, accepted, ec2::Instance, metadata::INSTANCE_ID},
-    cluster::Cluster,
+    client::{Api, accepted, metadata::INSTANCE_ID},
     config::Config,
 };
+
+/// Tags of a resource.
+pub(crate) type Tags = BTreeMap<String, String>;
+
+/// `kubernetes.io/cluster/<id>` with [`OWNED`] or `shared`.
+const PREFIX: &str = "kubernetes.io/cluster/";
+/// The legacy tag of older clusters.
+pub(crate) const LEGACY: &str = "KubernetesCluster";
+/// The tag value of resources that are deleted with the cluster.
+pub(crate) const OWNED: &str = "owned";
+/// The tag with `<namespace>/<name>` of the Service on load balancers, target groups and listeners.
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// Whether a resource belongs to any cluster.
+pub(crate) fn has_any_cluster(tags: &Tags) -> bool {
+    tags.keys().any(|key| key.starts_with(PREFIX))
+}
+
+/// The tags of the cluster's resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    /// The cluster's id. Empty with `--allow-untagged-cloud`: then every resource counts as the cluster's.
+    pub(crate) id: String,
+    /// Whether new resources get the legacy tag, too.
+    pub(crate) legacy: bool,
+}
+
+impl Cluster {
+    /// The key of the cluster's tag; `None` without an id.
+    pub(crate) fn key(&self) -> Option<String> {
+        (!self.id.is_empty()).then(|| format!("{PREFIX}{}", self.id))
+    }
+
+    /// Whether a resource belongs to the cluster, alone or shared.
+    pub(crate) fn has(&self, tags: &Tags) -> bool {
+        match self.key() {
+            None => true,
+            Some(key) => tags.contains_key(&key) || self.has_legacy(tags),
+        }
+    }
+
+    /// Whether a resource belongs to the cluster alone, so that it may be deleted with it.
+    pub(crate) fn owns(&self, tags: &Tags) -> bool {
+        let Some(key) = self.key() else {
+            return false;
+        };
+        tags.get(&key).is_some_and(|value| value == OWNED) || self.has_legacy(tags)
+    }
+
+    fn has_legacy(&self, tags: &Tags) -> bool {
+        tags.get(LEGACY).is_some_and(|id| *id == self.id)
+    }
+
+    /// The tags of a new resource of the cluster alone: the user's, and the cluster's, which take precedence.
+    pub(crate) fn tags(&self, extra: &Tags) -> Tags {
+        let mut tags = extra.clone();
+        if let Some(key) = self.key() {
+            if self.legacy {
+                tags.insert(LEGACY.to_owned(), self.id.clone());
+            }
+            tags.insert(key, OWNED.to_owned());
+        }
+        tags
+    }
+
+    /// The cluster in the tags of an instance; without an id if it has no such tag.
+    ///
+    /// # Errors
+    ///
+    /// The tags name more than one cluster.
+    pub(crate) fn of_instance(tags: &Tags) -> Result<Self> {
+        let legacy = tags.get(LEGACY).map(String::as_str);
+        let ids = tags.keys().filter_map(|key| key.strip_prefix(PREFIX));
+        let ids: BTreeSet<&str> = ids.chain(legacy).collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        if ids.len() > 1 {
+            let known = ids.join(", ");
+            let text = format!("the tags of this instance name several clusters: {known}");
+            let text = format!("{text}; keep one, or set [Global] KubernetesClusterID");
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
+        Ok(Self {
+            id: ids.concat(),
+            legacy: legacy.is_some(),
+        })
+    }
+}
 
 /// The location of the cluster. Determined once, at the start.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +132,7 @@ impl Site {
     ///
     /// AWS cannot be reached or refuses, or the cluster id is unknown.
     pub(crate) async fn find(api: &Api, config: &Config, flags: &FlagValues) -> Result<Self> {
+        let client = api.at(Priority::User);
         let mut site = Self {
             region: api.region().to_owned(),
             subnet: config.subnet.clone(),
@@ -50,10 +140,16 @@ impl Site {
             vpc: config.vpc.clone().unwrap_or_default(),
         };
         if !site.vpc.is_empty() && !site.cluster.id.is_empty() {
-            return accepted(api.at(Priority::User).zones().await).map(|()| site);
+            return accepted(client.zones().await).map(|()| site);
         }
         let id = api.metadata().get(INSTANCE_ID).await?;
-        let own = own_instance(api, &id).await?;
+        let found = client.instances_by_id(std::slice::from_ref(&id)).await;
+        let found = accept(found, ErrorKind::NotFound, Vec::new())?.pop();
+        let own = found.ok_or_else(|| {
+            let unknown = format!("instance {id}, which this program runs on, was not found");
+            let text = format!("{unknown}; check region {}", site.region);
+            Error::new(ErrorKind::NotFound, text)
+        })?;
         if site.vpc.is_empty() {
             site.vpc = own.vpc;
             let subnet = Some(own.subnet).filter(|subnet| !subnet.is_empty());
@@ -75,13 +171,67 @@ impl Site {
     }
 }
 
-/// The instance that this program runs on.
-async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
-    let found = api.at(Priority::User).instances_by_id(&[id.to_owned()]).await;
-    let found = accept(found, ErrorKind::NotFound, Vec::new())?.pop();
-    found.ok_or_else(|| {
-        let unknown = format!("instance {id}, which this program runs on, was not found");
-        let text = format!("{unknown}; check region {}", api.region());
-        Error::new(ErrorKind::NotFound, text)
-    })
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn tags(tags: &[(&str, &str)]) -> Tags {
+        tags.iter()
+            .map(|(key, value)| ((*key).into(), (*value).into()))
+            .collect()
+    }
+
+    #[test]
+    fn the_cluster_is_found_in_the_tags_of_the_instance() {
+        let found = |given: &[(&str, &str)]| {
+            let found = Cluster::of_instance(&tags(given))?;
+            Ok::<_, Error>((found.id, found.legacy))
+        };
+        let (ours, legacy) = (("kubernetes.io/cluster/a", "owned"), ("KubernetesCluster", "a"));
+        assert_eq!(found(&[("Name", "cp")]).unwrap(), (String::new(), false));
+        assert_eq!(found(&[ours]).unwrap(), ("a".into(), false));
+        assert_eq!(found(&[legacy]).unwrap(), ("a".into(), true));
+        assert_eq!(found(&[legacy, ours]).unwrap(), ("a".into(), true));
+        for two in [
+            [("KubernetesCluster", "b"), ours],
+            [("kubernetes.io/cluster/b", "shared"), ours],
+        ] {
+            let error = found(&two).unwrap_err();
+            assert!(error.message().contains("several clusters: a, b"), "{error}");
+        }
+    }
+
+    #[test]
+    fn tags_identify_the_cluster_of_a_resource() {
+        let cluster = Cluster {
+            id: "a".into(),
+            legacy: true,
+        };
+        let untagged = Cluster::default();
+        for (given, has, owns) in [
+            (tags(&[("kubernetes.io/cluster/a", "owned")]), true, true),
+            (tags(&[("kubernetes.io/cluster/a", "shared")]), true, false),
+            (tags(&[("KubernetesCluster", "a")]), true, true),
+            (tags(&[("kubernetes.io/cluster/b", "owned")]), false, false),
+            (tags(&[("KubernetesCluster", "b")]), false, false),
+            (tags(&[]), false, false),
+        ] {
+            assert_eq!(
+                (cluster.has(&given), cluster.owns(&given)),
+                (has, owns),
+                "{given:?}"
+            );
+            let any = (untagged.has(&given), untagged.owns(&given));
+            assert_eq!(any, (true, false), "{given:?}");
+        }
+        let created = cluster.tags(&tags(&[("team", "x"), ("kubernetes.io/cluster/a", "mine")]));
+        let expected = [
+            ("team", "x"),
+            ("kubernetes.io/cluster/a", "owned"),
+            ("KubernetesCluster", "a"),
+        ];
+        assert_eq!(created, tags(&expected));
+        assert!(has_any_cluster(&created) && !has_any_cluster(&tags(&[("KubernetesCluster", "a")])));
+    }
 }

@@ -27,9 +27,9 @@ use crate::{
     Aws, BURST, RATE, RESOURCES, SYNCS, TAGS,
     client::Client,
     client::ec2::{Instance, TAGGED_RESOURCES},
-    cluster::Tags,
     instances::provider_id::{self, is_well_formed},
     instances::{OF_IDS, isolate_refused},
+    site::Tags,
 };
 
 /// The label with the checksum of the tags.

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 
 use super::Client;
 use crate::{
-    cluster::Tags,
     load_balancer::kinds::{Entry, Kind, Object, RULES, Rule, TAGS},
+    site::Tags,
 };
 
 /// The most results on a page.

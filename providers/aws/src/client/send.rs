@@ -19,7 +19,6 @@ use super::{
     elb::{self, PROXY_POLICY, listener_id},
 };
 use crate::{
-    cluster::{LEGACY, has_any_cluster},
     error::code,
     load_balancer::{
         classic::SSL_POLICY_PREFIX,
@@ -28,6 +27,7 @@ use crate::{
             TARGETS, group_id, tag_map, texts,
         },
     },
+    site::{LEGACY, has_any_cluster},
 };
 
 /// Applies changes.

@@ -33,8 +33,8 @@ use crate::{
     Nodes,
     client::ec2::{FILTER_VALUES, Subnet},
     client::{Client, send::Sender},
-    cluster::SERVICE_NAME,
     config::LoadBalancing,
+    site::SERVICE_NAME,
 };
 
 /// Subnets and route tables are read again after this.

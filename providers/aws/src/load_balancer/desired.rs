@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     client::ec2::Subnet,
-    cluster::{Cluster, SERVICE_NAME, has_any_cluster},
+    site::{Cluster, SERVICE_NAME, has_any_cluster},
 };
 
 /// The desired state of a load balancer. By default it is left unchanged.

@@ -7,7 +7,7 @@ use ccm_core::plan::{
     part_keys,
 };
 
-use crate::cluster::Tags;
+use crate::site::Tags;
 
 /// The prefix of the descriptions of our rules in the security groups of nodes.
 pub(crate) const RULE_PREFIX: &str = "kubernetes.io/rule/nlb/";

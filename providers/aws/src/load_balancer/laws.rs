@@ -23,7 +23,7 @@ use super::{
     spec::{self, Flavor, Spec},
     subnets,
 };
-use crate::{client::ec2::Subnet, cluster, config::LoadBalancing};
+use crate::{client::ec2::Subnet, config::LoadBalancing, site};
 
 /// The value of `--cluster-name`.
 const CLUSTER: &str = "parity";
@@ -72,7 +72,7 @@ fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
         ..LoadBalancing::default()
     };
     let (settings, id, legacy) = (Arc::new(settings), "c".to_owned(), false);
-    let cluster = cluster::Cluster { id, legacy };
+    let cluster = site::Cluster { id, legacy };
     Model { settings, cluster }
 }
 
@@ -80,7 +80,7 @@ fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
 fn balancer_of(object: &Object) -> Option<String> {
     let is_for = |id: &ServiceId| {
         let classic = names::classic_group(&names::balancer(id));
-        let tag = Entry::tag(cluster::SERVICE_NAME, &names::service_tag(id));
+        let tag = Entry::tag(site::SERVICE_NAME, &names::service_tag(id));
         [names::group(CLUSTER, id), classic].contains(&object.key) || object.set(TAGS).contains(&tag)
     };
     let service = (0..SERVICES).map(service_id).find(is_for);

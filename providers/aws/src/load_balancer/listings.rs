@@ -27,9 +27,8 @@ use crate::{
     Nodes,
     client::ec2::{RouteTable, Subnet},
     client::{Api, Client, elb::TAGGED},
-    cluster::{LEGACY, SERVICE_NAME},
     instances::{OF_IDS, isolate_refused},
-    site::Site,
+    site::{LEGACY, SERVICE_NAME, Site},
 };
 
 /// The security groups of instances are read again after this.

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     client::ec2::Subnet,
-    cluster::{Cluster, SERVICE_NAME, has_any_cluster},
     config::LoadBalancing,
+    site::{Cluster, SERVICE_NAME, has_any_cluster},
 };
 
 /// The model of load balancers.

@@ -16,7 +16,7 @@ use super::{
     kinds::{BALANCER_ATTRIBUTE, Kind, TARGET_GROUP_ATTRIBUTE},
     names,
 };
-use crate::{cluster::Tags, config::LoadBalancing, instances::provider_id::instance_of};
+use crate::{config::LoadBalancing, instances::provider_id::instance_of, site::Tags};
 
 /// The kind of a load balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

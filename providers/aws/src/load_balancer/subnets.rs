@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::listings::Network;
 use crate::{
     client::ec2::{RouteTable, Subnet},
-    cluster::has_any_cluster,
-    site::Site,
+    site::{Site, has_any_cluster},
 };
 
 /// The subnets of a load balancer, or why there are none.
@@ -128,7 +127,7 @@ mod tests {
         if !private.is_empty() {
             tables.push(table(false, &private));
         }
-        let cluster = crate::cluster::Cluster {
+        let cluster = crate::site::Cluster {
             id: "c".to_owned(),
             legacy: false,
         };
