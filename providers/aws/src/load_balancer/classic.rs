@@ -12,36 +12,31 @@ use super::{
     desired::Builder,
     kinds::{Entry, Kind, Object, PROXY_PORTS},
     names,
-    spec::{PortSpec, Spec, check_numbers, check_protocol},
+    spec::{PortSpec, Spec, SpecSource, check_numbers, check_protocol},
 };
-use crate::config::LoadBalancing;
 
 /// The prefix of names of policies with a predefined TLS policy.
 pub(crate) const SSL_POLICY_PREFIX: &str = "k8s-SSLNegotiationPolicy-";
 
 impl Spec {
     /// Reads the fields that only a classic load balancer has.
-    pub(super) fn read_classic(
-        &mut self,
-        service: &ServiceView,
-        settings: &LoadBalancing,
-        reader: &mut AnnotationReader<'_>,
-    ) {
+    pub(super) fn read_classic(&mut self, source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) {
         let unsupported = "a classic load balancer does not support it";
         reader.strict(a::TARGET_GROUP_ATTRIBUTES, |_| Err::<(), _>(unsupported));
         if self.security_groups.is_empty() {
-            self.security_groups.extend(settings.elb_security_group.clone());
+            self.security_groups
+                .extend(source.settings.elb_security_group.clone());
         }
         self.extra_groups = reader.texts(a::EXTRA_SECURITY_GROUPS);
         let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
         let proxy = proxy.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
         self.proxy_protocol = proxy.is_some();
-        self.ports = self.classic_ports(service, reader);
+        self.ports = self.classic_ports(source.service, reader);
         let policy = reader.given(a::SSL_POLICY);
         let policy = policy.map(|policy| ("policy", format!("{SSL_POLICY_PREFIX}{policy}").into()));
         self.listener.extend(policy);
         self.balancer = balancer_attributes(reader);
-        self.balancer.extend(self.health_check(service, settings, reader));
+        self.balancer.extend(self.health_check(source, reader));
     }
 
     fn classic_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
@@ -75,12 +70,8 @@ impl Spec {
         ports.collect()
     }
 
-    fn health_check(
-        &self,
-        service: &ServiceView,
-        settings: &LoadBalancing,
-        reader: &mut AnnotationReader<'_>,
-    ) -> Attributes {
+    fn health_check(&self, source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) -> Attributes {
+        let SpecSource { service, settings } = source;
         let node_port = self.ports.first().map_or(0, |port| port.node_port);
         let (protocol, mut port, path) = match (service.health_check_port(), &settings.shared_probe) {
             (Some(port), _) => ("HTTP", port, "/healthz"),

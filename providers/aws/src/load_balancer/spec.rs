@@ -70,6 +70,13 @@ pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
     }
 }
 
+/// The sources of a spec.
+#[derive(Clone, Copy)]
+pub(super) struct SpecSource<'a> {
+    pub(super) service: &'a ServiceView,
+    pub(super) settings: &'a LoadBalancing,
+}
+
 /// The desired load balancer of a Service. Invalid values are replaced by defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Spec {
@@ -159,9 +166,10 @@ impl Spec {
     pub(crate) fn read(service: &ServiceView, settings: &LoadBalancing, flavor: Flavor) -> Self {
         let mut reader = AnnotationReader::new(&service.annotations);
         let mut spec = Self::common(service, flavor, &mut reader);
+        let source = SpecSource { service, settings };
         match flavor {
-            Flavor::Classic => spec.read_classic(service, settings, &mut reader),
-            Flavor::Network | Flavor::Elsewhere => spec.read_network(service, settings, &mut reader),
+            Flavor::Classic => spec.read_classic(source, &mut reader),
+            Flavor::Network | Flavor::Elsewhere => spec.read_network(source, &mut reader),
         }
         let is_known = |kind: &str| ["", "nlb", "external", "nlb-ip"].contains(&kind).then_some(());
         reader.parsed(a::TYPE, (), "DefaultLoadBalancerType", is_known);
@@ -229,21 +237,16 @@ impl Spec {
         }
     }
 
-    fn read_network(
-        &mut self,
-        service: &ServiceView,
-        settings: &LoadBalancing,
-        reader: &mut AnnotationReader<'_>,
-    ) {
+    fn read_network(&mut self, source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) {
         let unsupported = "a network load balancer does not support it";
         reader.strict(a::EXTRA_SECURITY_GROUPS, |_| Err::<(), _>(unsupported));
         let is_instance = |text: &str| (text == "instance").then_some(());
         reader.parsed(a::TARGET_TYPE, (), "instance", is_instance);
-        if !settings.managed_security_groups && !self.security_groups.is_empty() {
+        if !source.settings.managed_security_groups && !self.security_groups.is_empty() {
             let problem = "it has no effect without NLBSecurityGroupMode=Managed in cloud.conf";
             reader.warn(a::SECURITY_GROUPS, problem.to_owned());
         }
-        self.ports = self.network_ports(service, reader);
+        self.ports = self.network_ports(source.service, reader);
         let is_udp = self.ports.iter().any(|port| port.protocol.contains("UDP"));
         if self.dual_stack && is_udp {
             let problem = "a dual-stack load balancer does not support UDP ports";
@@ -272,7 +275,7 @@ impl Spec {
             let is_on = |text: &str| (text == "*").then_some(true);
             reader.parsed(a::PROXY_PROTOCOL, false, "off", is_on)
         });
-        let mut group = health_check(service, settings, reader);
+        let mut group = health_check(source, reader);
         group.insert("preserve_client_ip.enabled", Value::Null);
         let version_2 = self.proxy_protocol.to_string();
         group.insert("proxy_protocol_v2.enabled", version_2.into());
@@ -437,12 +440,8 @@ pub(super) fn check_numbers(
     numbers.collect()
 }
 
-fn health_check(
-    service: &ServiceView,
-    settings: &LoadBalancing,
-    reader: &mut AnnotationReader<'_>,
-) -> Attributes {
-    let local = service.is_local();
+fn health_check(source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) -> Attributes {
+    let local = source.service.is_local();
     let (protocol, path) = if local { ("HTTP", "/healthz") } else { ("TCP", "/") };
     let mut protocol = check_protocol(reader, &["TCP", "HTTP", "HTTPS"]).unwrap_or(protocol);
     let port = reader.strict(a::CHECK_PORT, |text| match text.parse::<u16>() {
@@ -450,10 +449,10 @@ fn health_check(
         _ if text == "traffic-port" => Ok(text.to_owned()),
         _ => Err(format!("{text:?} is neither a port nor traffic-port")),
     });
-    let own = service.health_check_port().map(|port| port.to_string());
+    let own = source.service.health_check_port().map(|port| port.to_string());
     let mut port = port.or(own).unwrap_or_else(|| "traffic-port".to_owned());
     let mut path = reader.given(a::CHECK_PATH).unwrap_or_else(|| path.to_owned());
-    if let Some(shared) = settings.shared_probe.as_ref().filter(|_| !local) {
+    if let Some(shared) = source.settings.shared_probe.as_ref().filter(|_| !local) {
         (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());
     }
     let mut check = check_numbers(reader, if local { [2, 2, 10] } else { [3, 3, 30] });
