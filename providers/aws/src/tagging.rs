@@ -93,14 +93,7 @@ impl Settings {
     }
 
     fn read(flags: &FlagValues, problems: &mut Problems) -> Self {
-        let given = flags.list(&TAGS);
-        let (mut tags, mut wrong) = (Tags::new(), Vec::new());
-        for tag in given.iter().flat_map(|given| parse_tags(given)) {
-            match tag {
-                Ok((key, value)) => drop(tags.insert(key, value)),
-                Err(reason) => wrong.push(reason),
-            }
-        }
+        let (tags, wrong) = parse_tags(&flags.list(&TAGS));
         let key = KeyPath::key("--tags");
         problems.require(wrong.is_empty(), key, wrong.join("; "));
         let what = "the tagging controller needs at least one; write --tags=key=value";
@@ -125,20 +118,24 @@ impl Settings {
     }
 }
 
-/// The tags in one value of `--tags`. As in upstream's flag library, the value of a single pair may contain commas.
-fn parse_tags(given: &str) -> Vec<Result<(String, String), String>> {
-    let pairs = match given.matches('=').count() {
-        1 => vec![given.trim_matches('"').to_owned()],
-        _ => match parse_list(given) {
-            Ok(pairs) => pairs,
-            Err(reason) => return vec![Err(format!("{given:?}: {reason}"))],
-        },
-    };
-    let tag = |pair: String| match pair.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("{pair:?} is not a tag; write key=value")),
-    };
-    pairs.into_iter().map(tag).collect()
+/// The tags in the values of `--tags`, and what is wrong with the others. As in upstream's flag library, the value of a single
+/// pair may contain commas.
+fn parse_tags(given: &[String]) -> (Tags, Vec<String>) {
+    let (mut tags, mut wrong) = (Tags::new(), Vec::new());
+    for given in given {
+        let pairs = match given.matches('=').count() {
+            1 => Ok(vec![given.trim_matches('"').to_owned()]),
+            _ => parse_list(given),
+        };
+        wrong.extend(pairs.as_ref().err().map(|reason| format!("{given:?}: {reason}")));
+        for pair in pairs.unwrap_or_default() {
+            match pair.split_once('=') {
+                Some((key, value)) if !key.is_empty() => drop(tags.insert(key.to_owned(), value.to_owned())),
+                _ => wrong.push(format!("{pair:?} is not a tag; write key=value")),
+            }
+        }
+    }
+    (tags, wrong)
 }
 
 /// The checksum of tags that upstream writes into the label.
