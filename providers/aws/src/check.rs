@@ -87,7 +87,7 @@ impl Inspector {
     /// Connects with the credentials, and finds region, VPC and cluster.
     async fn connect(&self, report: &mut CloudReport) -> Result<(Api, Site)> {
         let config = &self.loaded.value;
-        let api = Api::connect(config.connection.clone(), &config.quotas, &self.context).await?;
+        let api = Api::connect(config.connection.clone(), &config.conf.quota, &self.context).await?;
         match api.at(Priority::User).caller().await {
             Ok(arn) => report.pass("STS", format!("the credentials are those of {arn}")),
             // The first error has the reason.

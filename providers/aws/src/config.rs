@@ -106,8 +106,6 @@ config_file! {
 pub(crate) struct Config {
     /// The connection to AWS.
     pub(crate) connection: Connection,
-    /// The rate limits of requests.
-    pub(crate) quotas: Quotas,
     /// `VPC`.
     pub(crate) vpc: Option<String>,
     /// `SubnetID`.
@@ -122,8 +120,8 @@ pub(crate) struct Config {
     pub(crate) route_table: Option<String>,
     /// The settings of load balancers.
     pub(crate) load_balancing: LoadBalancing,
-    /// The content of the file, to compare with a later one.
-    conf: CloudConf,
+    /// The content of the file, to compare with a later one, and with the rate limits of requests.
+    pub(crate) conf: CloudConf,
     /// The variables that name the files of trusted authorities and of credentials, each with a hash of its file.
     file_hashes: [(&'static str, Option<u64>); 3],
 }
@@ -232,7 +230,6 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
     }
     Config {
         connection,
-        quotas: conf.quota,
         vpc: id(&global.vpc, "VPC", "vpc-", problems),
         subnet: id(&global.subnet_id, "SubnetID", "subnet-", problems),
         cluster: cluster(global, problems),

@@ -123,7 +123,7 @@ impl Cloud for Aws {
             api.reconnect(config.connection.clone()).await?;
             instances.forget();
         }
-        api.set_quotas(&config.quotas);
+        api.set_quotas(&config.conf.quota);
         Ok(pending.commit(new, changes.live, restart_needed))
     }
 
@@ -146,7 +146,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let mut files = ConfigFiles::default();
     let loaded = config::load(&context, &mut files)?;
     let config = &loaded.value;
-    let api = Api::connect(config.connection.clone(), &config.quotas, &context).await?;
+    let api = Api::connect(config.connection.clone(), &config.conf.quota, &context).await?;
     let site = Arc::new(Site::find(&api, config, &context.flags).await?);
     let instances = AwsInstances::new(&api, &site, config, &context.metrics);
     let routes = TableRoutes::new(&api, &site, config.route_table.clone(), &context.fences.routes);

@@ -104,7 +104,7 @@ ec2-read-burst = 7
     assert_eq!(balancing.elb_security_group.as_deref(), Some("sg-1"));
     assert!(balancing.disable_security_group_ingress && balancing.managed_security_groups);
     assert_eq!(balancing.default_type, Flavor::Network);
-    assert_eq!(settings.quotas.ec2_read.burst, 7);
+    assert_eq!(settings.conf.quota.ec2_read.burst, 7);
 }
 
 #[test]
