@@ -16,10 +16,12 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
         (None, Some(_)) => ErrorKind::Unexpected,
     };
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let start = text.get(..14).unwrap_or(&text).to_ascii_lowercase();
+    let is_html = start.starts_with("<html") || start.starts_with("<!doctype html");
     let message = match (text.as_str(), status) {
         ("", Some(status)) => format!("AWS answered with HTTP status {status}"),
         ("", None) => "AWS did not answer".to_owned(),
-        (text, _) if is_html(text) => "the answer is an HTML page".to_owned(),
+        _ if is_html => "the answer is an HTML page".to_owned(),
         (text, _) if text.starts_with('<') => "the answer cannot be read".to_owned(),
         (text, _) => text.to_owned(),
     };
@@ -31,11 +33,6 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
     let facts = [(CODE, code), ("request_id", request_id)].into_iter();
     let facts = facts.filter_map(|(key, value)| Some((key, value?)));
     facts.fold(error, |error, (key, value)| error.with_context(key, value))
-}
-
-fn is_html(text: &str) -> bool {
-    let start = text.get(..14).unwrap_or(text).to_ascii_lowercase();
-    start.starts_with("<html") || start.starts_with("<!doctype html")
 }
 
 /// The code of AWS in an error.

@@ -190,9 +190,8 @@ impl InstanceSource for Source {
             let named = named.as_ref().map_err(Clone::clone)?;
             Ok(named.iter().filter(fits).cloned().collect())
         };
-        let open = names
-            .iter()
-            .filter(|name| fits(name).is_ok_and(|found| found.is_empty()));
+        let is_open = |name: &&&str| fits(name).is_ok_and(|found| found.is_empty());
+        let open = names.iter().filter(is_open);
         let addresses: Vec<_> = open.filter_map(|name| address_of_name(name)).collect();
         let mut addressed = Ok(Vec::new());
         if !addresses.is_empty() {

@@ -1,7 +1,6 @@
 //! From the config to the SDK's clients: credentials, endpoints, proxy and trusted authorities.
 
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -180,13 +179,11 @@ impl Connection {
     ///
     /// The URL of the proxy is invalid.
     pub(super) fn http_client(&self) -> Result<SharedHttpClient> {
-        let invalid = |what: &str, error: &dyn fmt::Display| {
-            Error::new(ErrorKind::InvalidConfig, format!("{what}: {error}"))
-        };
+        let invalid = |text: String| Error::new(ErrorKind::InvalidConfig, text);
         let proxy = match self.proxy() {
             None => ProxyConfig::disabled(),
             Some((_, url)) => ProxyConfig::https(url)
-                .map_err(|_| invalid("HTTPS_PROXY", &"not a URL"))?
+                .map_err(|_| invalid("HTTPS_PROXY: not a URL".to_owned()))?
                 .no_proxy(self.environment.no_proxy()),
         };
         let trust = match &self.ca_bundle {
@@ -194,7 +191,7 @@ impl Connection {
             Some(pem) => TrustStore::empty().with_pem_certificate(pem.clone()),
         };
         let tls = TlsContext::builder().with_trust_store(trust).build();
-        let tls = tls.map_err(|error| invalid("AWS_CA_BUNDLE", &error))?;
+        let tls = tls.map_err(|error| invalid(format!("AWS_CA_BUNDLE: {error}")))?;
         let client = Builder::new().build_with_connector_fn(move |settings, components| {
             let mut builder = Connector::builder().proxy_config(proxy.clone());
             builder.set_connector_settings(settings.cloned());

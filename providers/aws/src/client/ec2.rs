@@ -308,12 +308,12 @@ fn instances(reservations: Option<Vec<sdk::Reservation>>) -> Result<Vec<Instance
 }
 
 fn instance(given: sdk::Instance) -> Result<Instance> {
-    let missing = || unreadable("an instance without an id");
-    let id = given.instance_id.ok_or_else(missing)?;
     let groups = given.security_groups.unwrap_or_default().into_iter();
     let interfaces = given.network_interfaces.unwrap_or_default().into_iter();
     Ok(Instance {
-        id,
+        id: given
+            .instance_id
+            .ok_or_else(|| unreadable("an instance without an id"))?,
         state: text(given.state.and_then(|state| state.name)),
         instance_type: text(given.instance_type),
         zone: text(given.placement.and_then(|place| place.availability_zone)),

@@ -151,10 +151,8 @@ impl Entry {
 
     /// The rule.
     pub(crate) fn rule(&self) -> Option<&Rule> {
-        match self {
-            Self::Rule(rule) => Some(rule),
-            _ => None,
-        }
+        let Self::Rule(rule) = self else { return None };
+        Some(rule)
     }
 }
 

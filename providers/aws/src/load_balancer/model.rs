@@ -277,9 +277,8 @@ impl PartModel for Model {
         let is_unused = |group: &&Object| {
             let (id, name) = (group.id.as_str(), group.key.as_str());
             let is_used = used.contains(id) || used.contains(name) || groups.contains(name);
-            names::is_own_group(name, group.text("description"))
-                && !is_used
-                && self.cluster.owns(&tag_map(group))
+            let is_own = names::is_own_group(name, group.text("description"));
+            is_own && !is_used && self.cluster.owns(&tag_map(group))
         };
         let unused = directory.groups.values().filter(is_unused);
         orphans.extend(unused.map(|group| orphan(group, ", which no load balancer uses".to_owned())));

@@ -52,19 +52,10 @@ pub(crate) fn target_group(
     (check_protocol, check_interval): (&str, i64),
 ) -> String {
     let ServiceId { namespace, name, .. } = service;
-    let PortSpec {
-        port,
-        node_port,
-        target_protocol,
-        ..
-    } = port;
-    let port = format!("{port}{node_port}{target_protocol}{target_type}");
+    let (number, node_port, protocol) = (port.port, port.node_port, port.target_protocol);
+    let port = format!("{number}{node_port}{protocol}{target_type}");
     let text = format!("{cluster}{namespace}{name}{port}{check_protocol}{check_interval}");
     hashed(service, &digest::SHA1_FOR_LEGACY_USE_ONLY, &text)
-}
-
-fn short(text: &str) -> String {
-    text.chars().filter(char::is_ascii_alphanumeric).take(8).collect()
 }
 
 /// A name of an object of a Service, with the first ten hexadecimal digits of a hash.
@@ -72,6 +63,7 @@ fn hashed(service: &ServiceId, algorithm: &'static Algorithm, text: &str) -> Str
     let digest = digest::digest(algorithm, text.as_bytes());
     let start = digest.as_ref().iter().take(5);
     let hex: String = start.map(|byte| format!("{byte:02x}")).collect();
+    let short = |text: &str| -> String { text.chars().filter(char::is_ascii_alphanumeric).take(8).collect() };
     let (namespace, name) = (short(&service.namespace), short(&service.name));
     format!("k8s-{namespace}-{name}-{hex}")
 }

@@ -54,7 +54,10 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Chos
     });
     let mut zones: BTreeMap<&str, &Subnet> = BTreeMap::new();
     for subnet in candidates {
-        if is_availability_zone(&subnet.zone, region) && (internal || is_public(subnet, &network.tables)?) {
+        // A zone of the region itself is `us-west-2a`, unlike `us-west-2-lax-1a` and `us-east-1-wl1-bos-wlz-1`. With an unknown
+        // region, every zone qualifies.
+        let end = subnet.zone.strip_prefix(region.as_str());
+        if end.is_none_or(|end| end.len() == 1) && (internal || is_public(subnet, &network.tables)?) {
             // The first one of a zone is the best one.
             zones.entry(&subnet.zone).or_insert(subnet);
         }
@@ -67,23 +70,13 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Chos
     Ok(zones.into_values().cloned().collect())
 }
 
-/// Whether a zone is one of the region itself: `us-west-2a`, unlike `us-west-2-lax-1a` and `us-east-1-wl1-bos-wlz-1`.
-fn is_availability_zone(zone: &str, region: &str) -> bool {
-    let end = zone.strip_prefix(region);
-    // With an unknown region, every zone qualifies.
-    end.is_none_or(|end| end.len() == 1)
-}
-
 fn is_public(subnet: &Subnet, tables: &[RouteTable]) -> Result<bool, String> {
     let mut tables = tables.iter();
     let own = tables.clone().find(|table| table.subnets.contains(&subnet.id));
     let table = own.or_else(|| tables.find(|table| table.is_main));
-    let leads_out = |table: &RouteTable| {
-        let mut targets = table.routes.iter().filter_map(|route| route.target.as_deref());
-        targets.any(|target| target.starts_with("igw"))
-    };
-    let leads_out = table.map(leads_out);
-    leads_out.ok_or_else(|| format!("subnet {} has no route table", subnet.id))
+    let table = table.ok_or_else(|| format!("subnet {} has no route table", subnet.id))?;
+    let mut targets = table.routes.iter().filter_map(|route| route.target.as_deref());
+    Ok(targets.any(|target| target.starts_with("igw")))
 }
 
 #[cfg(test)]
