@@ -1,28 +1,34 @@
 //! The calls of the plan: reads of parts, and changes one after the other.
+//!
+//! All parts share the listings of the account: load balancers, target groups and security groups with their tags, subnets and
+//! route tables, and the actions that the credentials do not allow. This process's own writes correct them.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
-    client::ClientMetrics,
+    client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
     error::accept,
     load_balancer::{ClusterView, ReadOptions, ServiceId, ServiceView},
     plan::objects::{self, Action, Refused},
     plan::{Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck},
 };
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::{join_all, try_join, try_join_all};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::{
-    desired::Observed,
-    kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, RULES, Rule, TARGETS, tag_map},
-    listings::{Listings, Network, Snapshot},
+    desired::{Observed, foreign},
+    kinds::{
+        CERTIFICATES, Change, Entry, Key, Kind, Object, Objects, RULES, Rule, TAGS, TARGETS, group_id,
+        tag_map,
+    },
     model::{Directory, Inputs, Model, PartMember, Reply},
     names,
     node_groups::NodeGroup,
@@ -31,10 +37,11 @@ use super::{
 };
 use crate::{
     Nodes,
-    client::ec2::{FILTER_VALUES, Subnet},
-    client::{Client, send::Sender},
+    client::ec2::{FILTER_VALUES, RouteTable, Subnet},
+    client::{Api, Client, elb::TAGGED, send::Sender},
     config::LoadBalancing,
-    site::SERVICE_NAME,
+    instances::{OF_IDS, isolate_refused},
+    site::{LEGACY, SERVICE_NAME},
 };
 
 /// Subnets and route tables are read again after this.
@@ -46,10 +53,298 @@ const MISSING_AGE: Duration = Duration::from_secs(5);
 const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// The wait until an object is not in use.
 const IN_USE: Duration = Duration::from_secs(2);
+/// The security groups of instances are read again after this.
+const INSTANCE_AGE: Duration = Duration::from_secs(600);
+/// An action that the credentials do not allow is retried after this.
+const DENIED_AGE: Duration = Duration::from_secs(600);
 
 /// Actions that upstream does not use: they are not in its documented policy.
 const OPTIONAL: &str =
     "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates";
+
+/// The subnets and route tables of the VPC.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) subnets: Vec<Subnet>,
+    pub(super) tables: Vec<RouteTable>,
+}
+
+/// Load balancers, target groups, and security groups with the cluster's tag, at one moment.
+#[derive(Debug)]
+struct Snapshot(Arc<Listing<Object>>);
+
+impl Snapshot {
+    /// The objects of a kind.
+    fn all(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+        let all = self.0.all().map(|object| &**object);
+        all.filter(move |object| object.kind == kind)
+    }
+
+    /// The objects of a kind with this name or with a parent of this name.
+    fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object> {
+        let found = self.0.by_key(name).map(|object| &**object);
+        found.filter(move |object| object.kind == kind)
+    }
+
+    /// The object with this ID.
+    fn by_id(&self, id: &str) -> Option<&Object> {
+        self.0.by_id(id).map(|object| &**object)
+    }
+
+    /// Whether a target group is not used by any existing load balancer.
+    fn is_unused(&self, group: &Object) -> bool {
+        let mut balancers = group.texts("balancers").into_iter();
+        balancers.all(|arn| self.by_id(arn).is_none())
+    }
+}
+
+/// The shared listings, a cache of the account.
+#[derive(Debug)]
+struct Listings {
+    nodes: Nodes,
+    objects: IndexedCache<Object>,
+    network: Cache<(), Network>,
+    /// The security groups of instances, in the order of the API.
+    instances: Cache<String, Vec<String>>,
+    /// Reads of tags by ID, batched across parts.
+    tag_reads: Batcher<(String, Priority), Vec<Entry>>,
+    state: Mutex<ListingState>,
+}
+
+#[derive(Debug, Default)]
+struct ListingState {
+    /// The last directory, and the listing that it was built from.
+    directory: Option<(Snapshot, Arc<Directory>)>,
+    /// The tags of load balancers, listeners and target groups, by ID.
+    tags: HashMap<String, Vec<Entry>>,
+    /// Actions that the credentials do not allow, with the error.
+    denied: BTreeMap<&'static str, (Instant, String)>,
+    /// The cluster in the last pass, whose ownership tag [`Listings::tagged`] compares.
+    cluster: ClusterView,
+}
+
+/// Reads tags by ID, a result for each. AWS refuses the whole call if one object does not exist.
+async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
+    let priority = requested.iter().map(|(_, priority)| *priority).min();
+    let client = &api.at(priority.unwrap_or(Priority::User));
+    let is_arn = |id: &String| id.starts_with("arn:");
+    let read = |ids: Vec<String>| async move {
+        let mut tags = match ids.iter().any(is_arn) {
+            true => client.load_balancer_tags(&ids).await?,
+            false => client.classic_tags(&ids).await?,
+        };
+        Ok(ids.iter().map(|id| tags.remove(id).unwrap_or_default()).collect())
+    };
+    let ids: BTreeSet<_> = requested.iter().map(|(id, _)| id.clone()).collect();
+    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_arn);
+    let mut found = isolate_refused(&OF_IDS, arns, read).await;
+    found.extend(isolate_refused(&OF_IDS, names, read).await);
+    let tags = requested.iter().map(|(id, _)| found.get(id).cloned());
+    tags.map(|tags| tags.unwrap_or_else(|| Ok(Vec::new()))).collect()
+}
+
+impl Listings {
+    fn new(nodes: &Nodes, metrics: &ClientMetrics) -> Self {
+        let mut instances = CacheConfig::new("aws_instance_groups");
+        instances.max_age = Some(INSTANCE_AGE);
+        let mut batches = BatchConfig::new("aws_tags");
+        batches.max_items = TAGGED;
+        let api = nodes.api.clone();
+        Self {
+            nodes: nodes.clone(),
+            objects: IndexedCache::new("aws_load_balancers", metrics),
+            network: Cache::new(CacheConfig::new("aws_subnets"), metrics),
+            instances: Cache::new(instances, metrics),
+            tag_reads: Batcher::new(batches, metrics, move |asked| read_tags(api.clone(), asked)),
+            state: Mutex::default(),
+        }
+    }
+
+    /// All listed objects.
+    async fn get(&self, read: ReadOptions) -> Result<Snapshot> {
+        let (client, site) = (self.nodes.api.at(read.priority), Arc::clone(&self.nodes.site));
+        let load = || async move {
+            let keys = site.cluster.key().map(|key| vec![key, LEGACY.to_owned()]);
+            let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
+            filter.extend(keys.map(|keys| ("tag-key", keys)));
+            let (mut objects, targets, network, classic) = tokio::try_join!(
+                client.security_groups(&filter),
+                client.target_groups(),
+                client.network_balancers(),
+                client.classic_balancers(),
+            )?;
+            objects.retain(|group| site.cluster.has(&tag_map(group)));
+            objects.extend([targets, network, classic].into_iter().flatten());
+            Ok(objects)
+        };
+        let listing = self.objects.get(None, read.freshness, read.priority, load);
+        Ok(Snapshot(listing.await?))
+    }
+
+    /// Subnets and route tables, not older than this.
+    async fn network(&self, age: Duration, priority: Priority) -> Result<Arc<Network>> {
+        let (client, vpc) = (self.nodes.api.at(priority), self.nodes.site.vpc.clone());
+        let load = || async move {
+            let filter = [("vpc-id", vec![vpc])];
+            let read = try_join(client.subnets(&filter), client.route_tables(&filter));
+            let (subnets, tables) = read.await?;
+            Ok(Network { subnets, tables })
+        };
+        self.network.get((), Freshness::AtMost(age), priority, load).await
+    }
+
+    /// The result of a read, or nothing if the credentials do not allow it.
+    async fn optional<T: Default>(
+        &self,
+        action: &'static str,
+        read: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        if self.denied().contains_key(action) {
+            return Ok(T::default());
+        }
+        match read.await {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                self.deny(action, &error);
+                Ok(T::default())
+            }
+            result => result,
+        }
+    }
+
+    /// Remembers that the credentials do not allow an action. Returns the text for users.
+    fn deny(&self, action: &'static str, error: &Error) -> String {
+        debug!(action, error = error.report(), "An action is not allowed");
+        // Always the same text, so that there is one Event.
+        let text = format!("the credentials do not allow elasticloadbalancing:{action}");
+        let denied = (Instant::now(), text.clone());
+        self.state.lock().denied.insert(action, denied);
+        text
+    }
+
+    /// The actions that the credentials do not allow, with the error.
+    fn denied(&self) -> BTreeMap<&'static str, String> {
+        let mut state = self.state.lock();
+        state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
+        let denied = state.denied.iter();
+        denied.map(|(action, (_, why))| (*action, why.clone())).collect()
+    }
+
+    /// Reads tags by ID, if that is allowed. Cached tags may be old unless fresh ones are required.
+    ///
+    /// # Errors
+    /// `NotFound` if an object was deleted since it was listed, and nothing else failed. The tags of the others are cached.
+    async fn read_tags(&self, ids: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
+        let is_due = |id: &String| fresh || !self.state.lock().tags.contains_key(id);
+        let ids: Vec<_> = ids.into_iter().filter(is_due).collect();
+        let reads = ids.into_iter().map(async |id| {
+            let tags = self.tag_reads.submit((id.clone(), priority)).await?;
+            self.state.lock().tags.insert(id, tags);
+            Ok(())
+        });
+        let read = async {
+            let failed = join_all(reads).await.into_iter().filter_map(Result::err);
+            // The object was deleted since it was listed.
+            let is_gone = |error: &Error| error.kind() == ErrorKind::NotFound;
+            let (gone, failed): (Vec<_>, Vec<_>) = failed.partition(is_gone);
+            failed.into_iter().chain(gone).next().map_or(Ok(()), Err)
+        };
+        self.optional("DescribeTags", read).await
+    }
+
+    /// An object with its tags and, if there is one, its other owner.
+    fn tagged(&self, object: &Object) -> Object {
+        let mut object = object.clone();
+        let state = self.state.lock();
+        if let Some(tags) = state.tags.get(&object.id) {
+            object.sets.insert(TAGS, tags.as_slice().into());
+        }
+        object.foreign = foreign(&object, &self.nodes.site.cluster, &state.cluster.ownership_tag);
+        object
+    }
+
+    /// The directory of the listed objects.
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
+        let listings = self.get(read).await?;
+        if let Some((of, directory)) = &self.state.lock().directory
+            && Arc::ptr_eq(&of.0, &listings.0)
+        {
+            return Ok(Arc::clone(directory));
+        }
+        let is_named_by_us = |object: &&Object| {
+            object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        };
+        // If both kinds have the same name, the network load balancer counts.
+        let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
+        let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
+        let is_unused = |group: &&Object| group.key.starts_with("k8s-") && listings.is_unused(group);
+        let unused: Vec<_> = listings.all(Kind::TargetGroup).filter(is_unused).collect();
+        let ids = balancers.iter().chain(&unused).map(|object| object.id.clone());
+        let tags = self.read_tags(ids.collect(), false, read.priority).await;
+        let knows_all = tags.is_ok();
+        accept(tags, ErrorKind::NotFound, ())?;
+        let exists = |object: &&Object| knows_all || self.state.lock().tags.contains_key(&object.id);
+        let is_ours = |group: &Object| {
+            let tags = tag_map(group);
+            tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
+        };
+        let balancers = balancers.into_iter().filter(exists);
+        let balancers = balancers.map(|object| self.tagged(object));
+        let unused = unused.into_iter().filter(exists);
+        let unused = unused.map(|group| self.tagged(group)).filter(is_ours);
+        let directory = Directory::new(balancers, listings.all(Kind::Group), unused.collect());
+        let directory = Arc::new(directory);
+        self.state.lock().directory = Some((listings, Arc::clone(&directory)));
+        Ok(directory)
+    }
+
+    /// The security groups of instances. Missing: the instance does not exist.
+    async fn groups_of(
+        &self,
+        instances: BTreeSet<String>,
+        priority: Priority,
+    ) -> Result<BTreeMap<String, Vec<String>>> {
+        let known = |id: &String| self.instances.peek(id, Freshness::AtMost(INSTANCE_AGE));
+        let unknown = instances.iter().filter(|id| known(id).is_none());
+        let unknown: Vec<_> = unknown.cloned().collect();
+        let (client, began) = (self.nodes.api.at(priority), Instant::now());
+        for found in client.instances_among(&unknown).await? {
+            self.instances.insert(found.id, found.security_groups, began);
+        }
+        let known = |id: String| known(&id).map(|(groups, _)| (id, groups.to_vec()));
+        Ok(instances.into_iter().filter_map(known).collect())
+    }
+
+    /// Sets the rules of a listed security group.
+    fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
+        let update = |group: &mut Object| drop(group.sets.insert(RULES, rules));
+        self.objects.update(id, update);
+    }
+
+    /// Applies a change to the listings. `before`, `after`: the objects of a part.
+    fn apply(&self, before: &Objects, after: &Objects) {
+        let now = |object: &Object| after.get(object.kind, &object.key);
+        for deleted in before.all.iter().filter(|object| now(object).is_none()) {
+            self.state.lock().tags.remove(&deleted.id);
+            self.objects.remove(&deleted.id);
+        }
+        let then = |object: &Object| before.get(object.kind, &object.key);
+        for object in after.all.iter().filter(|object| then(object) != Some(object)) {
+            if object.kind == Kind::NodeGroup {
+                self.set_rules(&object.id, object.set(RULES).into());
+                continue;
+            }
+            let tags = object.set(TAGS).to_vec();
+            self.state.lock().tags.insert(object.id.clone(), tags);
+            let mut object = object.clone();
+            if object.attributes.contains_key("security_groups") {
+                let names = object.texts("security_groups").into_iter();
+                let ids: Vec<_> = names.map(|name| group_id(after, name)).collect();
+                object.attributes.insert("security_groups", ids.into());
+            }
+            self.objects.insert(object);
+        }
+    }
+}
 
 /// The state between calls, a cache of the account.
 #[derive(Debug, Default)]
@@ -67,8 +362,6 @@ struct State {
 /// The calls.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// The instances of the nodes.
-    nodes: Nodes,
     settings: Arc<LoadBalancing>,
     credentials: CredentialsCheck,
     listings: Listings,
@@ -79,7 +372,6 @@ impl Calls {
     /// The calls, which also read these nodes.
     pub(crate) fn new(nodes: &Nodes, settings: Arc<LoadBalancing>, metrics: &ClientMetrics) -> Self {
         Self {
-            nodes: nodes.clone(),
             settings,
             credentials: CredentialsCheck::default(),
             listings: Listings::new(nodes, metrics),
@@ -99,7 +391,7 @@ impl Calls {
         let listings = self.listings.get(read).await?;
         let needed = self.state.lock().node_groups.clone().into_iter();
         let unlisted: Vec<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
-        let (client, mut others) = (self.nodes.api.at(read.priority), Vec::new());
+        let (client, mut others) = (self.listings.nodes.api.at(read.priority), Vec::new());
         for ids in unlisted.chunks(FILTER_VALUES) {
             others.extend(client.security_groups(&[("group-id", ids.to_vec())]).await?);
         }
@@ -136,10 +428,10 @@ impl Calls {
     /// Revokes the rules whose source is a group that cannot be deleted because of them. In security groups without the
     /// cluster's tag, only those of classic load balancers.
     async fn revoke_references(&self, id: &str, priority: Priority) -> Result<()> {
-        let client = self.nodes.api.at(priority);
+        let client = self.listings.nodes.api.at(priority);
         let filter = [("ip-permission.group-id", vec![id.to_owned()])];
         for group in client.security_groups(&filter).await? {
-            let is_ours = self.nodes.site.cluster.has(&tag_map(&group));
+            let is_ours = self.listings.nodes.site.cluster.has(&tag_map(&group));
             let is_revoked = |rule: &Rule| rule.source == id && (is_ours || rule.protocol == "-1");
             let is_reference = |entry: &Entry| entry.rule().is_some_and(is_revoked);
             let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
@@ -177,7 +469,7 @@ impl Calls {
         // The scheme of an existing load balancer does not change.
         let internal = balancer.map_or(spec.internal, |balancer| balancer.text("scheme") == "internal");
         let choose = |network: &Network| match spec.subnets.as_slice() {
-            [] => subnets::discovered(network, internal, &self.nodes.site),
+            [] => subnets::discovered(network, internal, &self.listings.nodes.site),
             names => subnets::named(names, &network.subnets),
         };
         let mut found = choose(&*self.listings.network(NETWORK_AGE, priority).await?);
@@ -242,8 +534,8 @@ impl BalancerRead<'_> {
 
     /// The target groups that the load balancers use, and the unused ones of their Service. An orphan has its own name.
     fn target_groups(&self, balancers: &[&Object]) -> impl Iterator<Item = &Object> {
-        let Calls { nodes, settings, .. } = self.calls;
-        let cluster = &nodes.site.cluster;
+        let (listings, settings) = (&self.calls.listings, &self.calls.settings);
+        let cluster = &listings.nodes.site.cluster;
         let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
         let (mut tags, mut names) = (BTreeSet::new(), BTreeSet::from([self.name.to_owned()]));
         for service in self.members.iter().map(|member| &member.service) {
@@ -254,7 +546,7 @@ impl BalancerRead<'_> {
         self.listed.all(Kind::TargetGroup).filter(move |group| {
             let is_used = group.texts("balancers").iter().any(|arn| arns.contains(*arn));
             let is_ours = || {
-                let of = tag_map(&self.calls.listings.tagged(group));
+                let of = tag_map(&listings.tagged(group));
                 of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service)) && cluster.owns(&of)
             };
             is_used || (self.listed.is_unused(group) && (names.contains(&group.key) || is_ours()))
@@ -293,14 +585,14 @@ impl BalancerRead<'_> {
 
     /// Adds the security groups that only this load balancer uses, and replaces their IDs by their names.
     fn add_own_groups(&self, objects: &mut Vec<Object>) {
-        let Calls { nodes, listings, .. } = self.calls;
-        let name = listings.cluster().name;
+        let listings = &self.calls.listings;
+        let name = listings.state.lock().cluster.name.clone();
         let names = self.members.iter().map(|member| &member.service.id);
         let names = names.map(|service| names::group(&name, service));
         let own = [names::classic_group(self.name), self.name.to_owned()];
         let names: Vec<_> = names.chain(own).collect();
         let groups = names.iter().flat_map(|name| self.listed.named(Kind::Group, name));
-        let cluster = &nodes.site.cluster;
+        let cluster = &listings.nodes.site.cluster;
         // Without a cluster id, all groups count as the cluster's.
         let groups = groups.filter(|group| cluster.key().is_none() || cluster.owns(&tag_map(group)));
         let groups: Vec<_> = groups.map(|group| listings.tagged(group)).collect();
@@ -334,7 +626,7 @@ impl PartCloud<Model> for Calls {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<GatheredInputs<Inputs>> {
-        self.listings.set_cluster(cluster);
+        self.listings.state.lock().cluster.clone_from(cluster);
         let denied = self.listings.denied().into_iter();
         let unread = denied.filter(|(action, _)| action.starts_with("Describe"));
         let changed = members.iter().filter(|member| self.has_changed(member));
@@ -351,7 +643,7 @@ impl PartCloud<Model> for Calls {
             let instances: BTreeSet<_> = instances.flatten().collect();
             let listings = self.listings.get(read).await?;
             let is_tagged = |id: &String| listings.by_id(id).is_some();
-            let tag = self.nodes.site.cluster.key().unwrap_or_default();
+            let tag = self.listings.nodes.site.cluster.key().unwrap_or_default();
             for (id, groups) in self.listings.groups_of(instances, read.priority).await? {
                 let chosen = NodeGroup::choose(groups, is_tagged, &tag);
                 inputs.groups.insert(id, chosen);
@@ -391,7 +683,7 @@ impl PartCloud<Model> for Calls {
         let stays = PartMember::staying(members).next().is_some();
         let balancer = BalancerRead {
             calls: self,
-            client: self.nodes.api.at(read.priority),
+            client: self.listings.nodes.api.at(read.priority),
             listed: self.listings.get(read).await?,
             name,
             members,
@@ -413,7 +705,7 @@ impl PartCloud<Model> for Calls {
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, ()>> {
-        let Nodes { api, site, .. } = &self.nodes;
+        let Nodes { api, site, .. } = &self.listings.nodes;
         let (client, vpc) = (api.at(priority), site.vpc.as_str());
         let sender = Sender { client, vpc };
         let label = change.describe().label;
@@ -442,6 +734,6 @@ impl PartCloud<Model> for Calls {
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
-        self.credentials.run(&self.nodes, cluster, read).await
+        self.credentials.run(&self.listings.nodes, cluster, read).await
     }
 }
