@@ -226,8 +226,8 @@ impl InstanceSource for Source {
             None => ("vpc-id", vec![self.site.vpc.clone()]),
         });
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
-        let cluster = &self.site.cluster;
-        page.items.retain(|instance| cluster.has(&instance.tags));
+        page.items
+            .retain(|instance| self.site.cluster.has(&instance.tags));
         Ok(page)
     }
 

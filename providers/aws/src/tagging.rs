@@ -272,10 +272,12 @@ impl Tagger {
         let tagged = self.write(nodes.keys().cloned().collect(), true).await;
         let labels = tagged.into_iter().filter_map(|(id, tagged)| {
             let node = nodes.get(&id)?;
+            // EC2 may not show a new instance everywhere yet.
+            let is_new = node.age_seconds().is_some_and(|age| age < NEW_NODE.as_secs_f64());
             Some(async move {
                 let result = match tagged {
                     Ok(()) => self.label(node).await,
-                    Err(error) => give_up(error, is_new(node)),
+                    Err(error) => give_up(error, is_new),
                 };
                 self.finish(&id, &node.view.name, result);
             })
@@ -365,11 +367,6 @@ impl Tagger {
 /// The instance of a node, if it has one that can be tagged.
 fn instance_of(node: &NodeObject) -> Option<String> {
     provider_id::instance_of(&node.view).filter(|id| is_well_formed(id))
-}
-
-/// Whether a node is so new that EC2 may not show its instance everywhere yet.
-fn is_new(node: &NodeObject) -> bool {
-    node.age_seconds().is_some_and(|age| age < NEW_NODE.as_secs_f64())
 }
 
 /// Ignores the error if the instance does not exist, unless its node is new.
