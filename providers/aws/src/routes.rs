@@ -89,13 +89,12 @@ fn key(route: &Route) -> Option<Key> {
 
 /// The route table with this ID; without one, those of the cluster.
 pub(crate) async fn route_tables(client: &Client, site: &Site, id: Option<&str>) -> Result<Vec<RouteTable>> {
-    if let Some(id) = id {
-        let filter = ("route-table-id", vec![id.to_owned()]);
-        return client.route_tables(&[filter]).await;
-    }
-    let filter = ("vpc-id", vec![site.vpc.clone()]);
+    let filter = match id {
+        Some(id) => ("route-table-id", vec![id.to_owned()]),
+        None => ("vpc-id", vec![site.vpc.clone()]),
+    };
     let mut tables = client.route_tables(&[filter]).await?;
-    tables.retain(|table| site.cluster.has(&table.tags));
+    tables.retain(|table| id.is_some() || site.cluster.has(&table.tags));
     Ok(tables)
 }
 

@@ -164,13 +164,12 @@ impl Builder<'_> {
     fn network_listener(&self, group: String, port: &PortSpec) -> Object {
         let listener = self.listener(Kind::Listener, port).with("target_group", group);
         let listener = listener.with("transport", transports(port.protocol).join("+"));
-        match self.spec.certificates.split_first() {
-            // Certificates that users add manually stay while the Service names only one.
-            Some((_, further)) if port.is_secure() && !further.is_empty() => {
-                listener.entries(CERTIFICATES, further.iter().cloned().map(Entry::Name))
-            }
-            _ => listener,
+        // Certificates that users add manually stay while the Service names only one.
+        if port.is_secure() && self.spec.certificates.len() > 1 {
+            let further = self.spec.certificates.iter().skip(1).cloned();
+            return listener.entries(CERTIFICATES, further.map(Entry::Name));
         }
+        listener
     }
 }
 
@@ -348,10 +347,8 @@ impl DesiredBalancer {
 
     /// The desired objects without the fields that upstream would not change.
     fn as_upstream(&self, mut desired: Vec<Object>, observed: &Objects) -> Vec<Object> {
-        for object in &mut desired {
-            if observed.get(object.kind, &object.key).is_none() {
-                continue;
-            }
+        let exists = |object: &&mut Object| observed.get(object.kind, &object.key).is_some();
+        for object in desired.iter_mut().filter(exists) {
             let (kind, attributes) = (object.kind, &mut object.attributes);
             attributes.retain(|name, _| is_of_upstream(kind, name) || self.named.contains(name));
             object.sets.remove(TAGS);
