@@ -109,14 +109,13 @@ fn the_binary_lists_its_providers() {
 }
 
 #[test]
-fn each_cloud_reports_a_missing_config_file_before_the_start() {
-    for provider in enabled() {
+fn each_cloud_reports_a_missing_config_file_with_the_other_problems() {
+    let flag = ("--kube-api-qps=fast", "--kube-api-qps");
+    let kubeconfig = ("--kubeconfig=no/such/kubeconfig", "no/such/kubeconfig");
+    let problems = [flag, kubeconfig];
+    for (provider, (further, problem)) in enabled().iter().flat_map(|name| problems.map(|one| (name, one))) {
         let output = Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
-            .args([
-                "--cloud-config=no/such/cloud.conf",
-                "--kubeconfig=no/such/kubeconfig",
-                "--secure-port=0",
-            ])
+            .args(["--cloud-config=no/such/cloud.conf", further, "--secure-port=0"])
             .arg(format!("--cloud-provider={provider}"))
             .output()
             .unwrap();
@@ -124,7 +123,7 @@ fn each_cloud_reports_a_missing_config_file_before_the_start() {
         let log = String::from_utf8(output.stderr).unwrap();
         assert!(log.contains("no/such/cloud.conf"), "{provider}: {log}");
         assert!(
-            log.contains("no/such/kubeconfig"),
+            log.contains(problem),
             "not all problems are reported: {provider}: {log}"
         );
     }

@@ -68,7 +68,9 @@ pub(super) struct Measurement {
 
 impl Measure {
     pub(super) fn new(requests: &ApiRequests, server: &Uri) -> Self {
-        let host = server.authority().map(ToString::to_string).unwrap_or_default();
+        // Without a user and a password.
+        let authority = server.authority().map_or("", http::uri::Authority::as_str);
+        let host = authority.rsplit('@').next().unwrap_or_default().to_owned();
         Self {
             requests: requests.clone(),
             host,
@@ -149,7 +151,10 @@ mod tests {
     async fn requests_count_by_code_method_and_host() {
         let mut registry = Registry::default();
         let requests = ApiRequests::register(&mut registry);
-        let measure = Measure::new(&requests, &Uri::from_static("https://10.0.0.1:6443/base"));
+        let measure = Measure::new(
+            &requests,
+            &Uri::from_static("https://user:secret@10.0.0.1:6443/base"),
+        );
         let send = async |method, answer: Option<Result<Response<()>, ()>>| {
             let request = Request::builder().method(method).uri("/here");
             let body = kube::client::Body::from(vec![0; 300]);

@@ -87,6 +87,8 @@ pub(super) fn open(
     // HTTP/2 writes the head and the body of a request one after the other; the second write would wait for the
     // acknowledgement of the first, 40 ms with most servers.
     tcp.set_nodelay(true);
+    // It is divided among the addresses of the host, so that one that does not answer does not take the time of the others.
+    tcp.set_connect_timeout(config.connect_timeout);
     tcp.set_keepalive(Some(keepalive.probe_after));
     tcp.set_keepalive_interval(Some(keepalive.probe_interval));
     tcp.set_keepalive_retries(Some(keepalive.probes));

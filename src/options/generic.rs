@@ -31,17 +31,15 @@ pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> Api
 }
 
 pub(super) fn client_limit(reader: &mut Reader) -> Option<ClientLimit> {
-    let must = format!("must be between 1 and {}", u32::MAX);
+    let must = format!("must be between 0 and {}", u32::MAX);
     let burst = reader.number::<u32>(flags::KUBE_API_BURST, &must);
-    if burst == Some(0) {
-        reader.refuse(format!("--kube-api-burst 0 {must}"));
-    }
     // Without the flag there is no limit.
     let given = !reader.all(flags::KUBE_API_QPS).is_empty();
     let qps = given.then(|| reader.float(flags::KUBE_API_QPS)).flatten();
     Some(ClientLimit {
         qps: qps.filter(|qps| *qps > 0.0)?,
-        burst: burst?,
+        // As in Go's client.
+        burst: burst.filter(|burst| *burst > 0).unwrap_or(10),
     })
 }
 

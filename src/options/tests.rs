@@ -316,6 +316,10 @@ fn a_limit_is_off_unless_it_is_above_zero() {
         None
     );
     assert_eq!(config(&["--kube-api-burst=5"]).api_server.limit, None);
+    let default = config(&["--kube-api-qps=50", "--kube-api-burst=0"])
+        .api_server
+        .limit;
+    assert_eq!(default, Some(ClientLimit { qps: 50.0, burst: 10 }));
     assert_eq!(
         config(&["--kube-api-qps=50", "--kube-api-burst=5"])
             .api_server
@@ -330,7 +334,7 @@ fn everything_wrong_is_reported_at_once() {
         "--cloud-provider=acne",
         "--no-such-flag=1",
         "--kube-api-qps=fast",
-        "--kube-api-burst=0",
+        "--kube-api-burst=-1",
         "--master=ftp://x",
         "--node-status-update-frequency=5",
         "--concurrent-node-syncs=0",

@@ -1,6 +1,7 @@
 //! `/metrics`: one registry for the whole program, and the metrics of the process itself.
 
 use std::{
+    borrow::Cow,
     fmt::{self, Write},
     fs,
 };
@@ -137,8 +138,19 @@ impl Metrics {
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         self.shared.read(|registry| encode(&mut text, registry))?;
-        Ok(text)
+        Ok(text.split_inclusive('\n').map(with_whole_bound).collect())
     }
+}
+
+/// The line of a bucket with its bound as Go writes it (`le="1"`, not `le="1.0"`), for queries that name it.
+fn with_whole_bound(line: &str) -> Cow<'_, str> {
+    let bucket = || {
+        let (name, rest) = line.split_once("_bucket{le=\"")?;
+        let (whole, rest) = rest.split_once(".0\"")?;
+        let is_whole = whole.bytes().all(|byte| byte.is_ascii_digit());
+        is_whole.then(|| format!("{name}_bucket{{le=\"{whole}\"{rest}"))
+    };
+    bucket().map_or(Cow::Borrowed(line), Cow::Owned)
 }
 
 /// Reads `/proc` at each scrape. Unreadable values, as on other systems than Linux, are left out.
@@ -236,6 +248,27 @@ mod tests {
                     # HELP b_bytes Size.\n# TYPE b_bytes gauge\nb_bytes 2.5\n\
                     # HELP c_total Calls.\n# TYPE c_total counter\nc_total 3\n# TYPE d untyped\nd 4\n";
         assert_eq!(plain_text(metrics).unwrap(), text);
+    }
+
+    #[test]
+    fn whole_bounds_of_buckets_are_those_of_go() {
+        for (line, go) in [
+            (
+                "a_bucket{le=\"15.0\",host=\"b\"} 1\n",
+                "a_bucket{le=\"15\",host=\"b\"} 1\n",
+            ),
+            (
+                "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n",
+                "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n",
+            ),
+            (
+                "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n",
+                "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n",
+            ),
+            ("build{version=\"1.0\"} 1\n", "build{version=\"1.0\"} 1\n"),
+        ] {
+            assert_eq!(with_whole_bound(line), go);
+        }
     }
 
     #[cfg(target_os = "linux")]

@@ -186,13 +186,11 @@ pub(super) fn prefers(headers: &HeaderMap, preferred: &str, otherwise: &str) -> 
 }
 
 fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Parts) -> Response<String> {
-    let body = match prefers(&request.headers, "text/plain", "application/openmetrics-text") {
-        true => rendered
+    let body = match prefers(&request.headers, "application/openmetrics-text", "text/plain") {
+        false => rendered
             .and_then(|text| metrics::plain_text(&text))
             .map(|body| page("text/plain; version=0.0.4; charset=utf-8", body)),
-        false => {
-            rendered.map(|body| page("application/openmetrics-text; version=1.0.0; charset=utf-8", body))
-        }
+        true => rendered.map(|body| page("application/openmetrics-text; version=1.0.0; charset=utf-8", body)),
     };
     body.unwrap_or_else(|error| {
         let message = format!("cannot print the metrics: {error}\n");

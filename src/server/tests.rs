@@ -163,7 +163,7 @@ async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
     let running = start_in(folder.path()).await;
     let metrics = get(&running, folder.path(), "/metrics").await;
     assert!(
-        metrics.contains("content-type: application/openmetrics-text"),
+        metrics.contains("content-type: text/plain; version=0.0.4"),
         "{metrics}"
     );
     assert!(
@@ -173,7 +173,7 @@ async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
     assert!(metrics.contains("ccm_https_connections 1\n"), "{metrics}");
     let file = folder.path().join("cloud-controller-manager.crt");
     for (accept, content_type, last) in [
-        ("*/*", "application/openmetrics-text; version=1.0.0", "# EOF\n"),
+        ("*/*", "text/plain; version=0.0.4", "\n"),
         ("text/plain", "text/plain; version=0.0.4", "\n"),
         (
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",

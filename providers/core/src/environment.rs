@@ -79,6 +79,10 @@ impl Environment {
 /// ports of its host.
 fn without_proxy(item: &str) -> &str {
     let item = item.trim();
+    if item == "*" {
+        // They match names and addresses separately.
+        return "*,0.0.0.0/0,::/0";
+    }
     let with_port = item.rsplit_once(':').filter(|(host, port)| {
         let is_host = host.ends_with(']') || !host.contains(':');
         is_host && port.bytes().all(|byte| byte.is_ascii_digit())

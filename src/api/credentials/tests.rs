@@ -264,6 +264,11 @@ fn variables_name_the_proxy_for_the_server() {
             None,
         ),
         ("https://127.0.0.1:6443", vec![("HTTPS_PROXY", secret)], None),
+        (
+            "https://10.96.0.1",
+            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "*")],
+            None,
+        ),
         ("https://[::1]:6443", vec![("HTTPS_PROXY", secret)], None),
     ] {
         assert_eq!(proxy(server, &variables), Ok(expected), "{server} {variables:?}");
