@@ -58,7 +58,7 @@ use crate::{
     logging::{Failing, warn_if_new},
 };
 
-/// The most connections. Probes and scrapers need a handful; beyond this the connection that was idle for longest is closed.
+/// The most connections. Probes and scrapers need a handful; beyond this the connection whose last request is oldest is closed.
 const MAX_CONNECTIONS: usize = 128;
 /// The limit of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -273,10 +273,9 @@ impl Answering {
         });
         let answering = Arc::clone(&self);
         let service = service_fn(move |request: Request<Incoming>| {
-            let in_progress = connection.begin();
+            connection.is_used();
             let (answering, peer) = (Arc::clone(&answering), Arc::clone(&peer));
             async move {
-                let _in_progress = in_progress;
                 let (head, _) = request.into_parts();
                 let response = answering.routes.answer(&peer, &head, &answering.reviewers);
                 Ok::<_, Infallible>(response.await)

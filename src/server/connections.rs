@@ -1,7 +1,7 @@
 //! The limit of connections, and the choice of the connection that is closed for a new one.
 //!
-//! Clients that open connections and stay silent must not keep probes out. At the limit, a new connection closes
-//! the connection that was idle for longest. A connection with a request in progress is never closed for another.
+//! Clients that open connections and stay silent, or whose requests wait for a review, must not keep probes out. At the limit,
+//! a new connection closes the one whose last request began first.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::metrics::metrics;
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
     permits: Arc<Semaphore>,
-    /// Idle connections wait for it. It wakes the connection that waits for longest.
+    /// Connections wait for it. It wakes the connection that waits for longest.
     full: Arc<Notify>,
     metrics: ConnectionMetrics,
 }
@@ -34,14 +34,10 @@ metrics! {
 #[derive(Debug)]
 pub(super) struct Connection {
     all: Connections,
-    /// Requests in progress.
-    requests: watch::Sender<usize>,
+    /// Changes with each request.
+    requests: watch::Sender<()>,
     _permit: OwnedSemaphorePermit,
 }
-
-/// A request in progress, until it is dropped.
-#[derive(Debug)]
-pub(super) struct InProgress(Arc<Connection>);
 
 impl Connections {
     pub(super) fn new(most: usize, registry: &mut Registry) -> Self {
@@ -52,7 +48,7 @@ impl Connections {
         }
     }
 
-    /// Admits a new connection. At the limit, an idle connection is closed, or the next one that becomes idle.
+    /// Admits a new connection. At the limit, another one is closed.
     pub(super) async fn admit(&self) -> Option<Arc<Connection>> {
         if self.permits.available_permits() == 0 {
             self.full.notify_one();
@@ -68,33 +64,25 @@ impl Connections {
 }
 
 impl Connection {
-    /// Counts a request.
-    pub(super) fn begin(self: &Arc<Self>) -> InProgress {
-        self.requests.send_modify(|count| *count += 1);
-        InProgress(Arc::clone(self))
+    /// A request begins: all other connections are closed before this one.
+    pub(super) fn is_used(&self) {
+        self.requests.send_replace(());
     }
 
     /// Waits until the connection must be closed for another one.
     pub(super) async fn evicted(&self) {
         let mut requests = self.requests.subscribe();
         loop {
-            // The sender is in `self`, so that waiting cannot fail.
-            let _ = requests.wait_for(|count| *count == 0).await;
             // Each request moves the connection to the end of the queue.
             tokio::select! {
                 biased;
+                // The sender is in `self`, so that this cannot fail.
                 _ = requests.changed() => {}
                 () = self.all.full.notified() => break,
             }
         }
-        debug!("Closing the connection that was idle for longest, there are too many");
+        debug!("Closing the connection whose last request began first, there are too many");
         self.all.metrics.evictions.inc();
-    }
-}
-
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        self.0.requests.send_modify(|count| *count -= 1);
     }
 }
 
@@ -108,15 +96,12 @@ impl Drop for Connection {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use std::time::Duration;
-
     use futures_util::{FutureExt, poll};
-    use tokio::time::timeout;
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn the_connection_that_is_idle_for_longest_is_closed_and_busy_ones_stay() {
+    #[tokio::test]
+    async fn the_connection_whose_last_request_is_oldest_is_closed() {
         let connections = Connections::new(3, &mut Registry::default());
         let mut all = Vec::new();
         for _ in 0..3 {
@@ -133,9 +118,10 @@ mod tests {
         for evicted in [&mut first_evicted, &mut second_evicted, &mut third_evicted] {
             assert!(poll!(evicted).is_pending());
         }
-        // The first has worked since, the second is at work.
-        drop(first.begin());
-        let work = second.begin();
+        // The first and the second have been used since.
+        for used in [first, second] {
+            used.is_used();
+        }
         for evicted in [&mut first_evicted, &mut second_evicted] {
             assert!(poll!(evicted).is_pending());
         }
@@ -146,18 +132,14 @@ mod tests {
         }
         third_evicted.await;
         drop(third);
-        let fourth = fourth.await.unwrap();
-        let busy = [first.begin(), fourth.begin()];
-        assert!(poll!(&mut first_evicted).is_pending());
-        // All are busy: none is closed until one of them is idle.
+        let _fourth = fourth.await.unwrap();
+        // A request keeps the connection only while others are older.
         let mut fifth = connections.admit().boxed();
-        timeout(Duration::from_secs(60), &mut fifth).await.unwrap_err();
-        for evicted in [&mut first_evicted, &mut second_evicted] {
-            assert!(poll!(evicted).is_pending());
-        }
-        assert_eq!(connections.metrics.evictions.get(), 1);
-        drop(work);
-        second_evicted.await;
+        assert!(poll!(&mut fifth).is_pending());
+        first_evicted.await;
+        drop(all.remove(0));
+        let _fifth = fifth.await.unwrap();
+        assert!(poll!(&mut second_evicted).is_pending());
         assert_eq!(
             (
                 connections.metrics.count.get(),
@@ -165,6 +147,5 @@ mod tests {
             ),
             (3, 2)
         );
-        drop(busy);
     }
 }
