@@ -115,25 +115,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         // A key that is replaced meanwhile stays valid for the listings that are being read.
         let reading = Reading::begin(memory);
         let directory = self.cloud.directory(read).await?;
-        let mut last = self.discovery.lock();
-        let mut now = memory.lock();
-        if let Some(discovery) = &*last
-            && discovery.is_current(snapshot, &directory, &now)
-        {
-            return Ok(Arc::clone(discovery));
-        }
-        let discovery = Arc::new(DiscoveredParts::new(
-            &self.model,
-            snapshot,
-            &directory,
-            &mut now,
-            reading.number,
-        ));
-        drop(now);
-        *last = Some(Arc::clone(&discovery));
-        drop(last);
-        self.forget_idle(&discovery);
-        Ok(discovery)
+        Ok(self.in_directory(snapshot, &directory, memory, reading.number))
     }
 
     /// The parts of each Service by the last listings that could be read, for a pass over a part that was known then. Before
@@ -145,10 +127,32 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     ) -> Option<Arc<DiscoveredParts<M>>> {
         let last = self.discovery.lock().clone();
         let last = last.filter(|last| last.knows(key))?;
-        let mut memory = self.memory.lock();
         // Keys that were replaced since the first discovery are valid for these listings.
-        let parts = DiscoveredParts::new(&self.model, snapshot, &last.directory, &mut memory, 0);
-        Some(Arc::new(parts))
+        Some(self.in_directory(snapshot, &last.directory, &self.memory, 0))
+    }
+
+    /// The parts of each Service by these listings, which a discovery with this number read.
+    fn in_directory(
+        &self,
+        snapshot: &Arc<ClusterSnapshot>,
+        directory: &Arc<M::Directory>,
+        memory: &Mutex<Memory<M>>,
+        number: u64,
+    ) -> Arc<DiscoveredParts<M>> {
+        let mut last = self.discovery.lock();
+        let mut now = memory.lock();
+        if let Some(discovery) = &*last
+            && discovery.is_current(snapshot, directory, &now)
+        {
+            return Arc::clone(discovery);
+        }
+        let discovery = DiscoveredParts::new(&self.model, snapshot, directory, &mut now, number);
+        let discovery = Arc::new(discovery);
+        drop(now);
+        *last = Some(Arc::clone(&discovery));
+        drop(last);
+        self.forget_idle(&discovery);
+        discovery
     }
 
     /// Drops the records of parts without members.
