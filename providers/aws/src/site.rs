@@ -172,11 +172,11 @@ impl Site {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn tags(tags: &[(&str, &str)]) -> Tags {
+    pub(crate) fn tags(tags: &[(&str, &str)]) -> Tags {
         tags.iter()
             .map(|(key, value)| ((*key).into(), (*value).into()))
             .collect()

@@ -383,12 +383,7 @@ fn give_up(error: Error, is_new: bool) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    fn tags(tags: &[(&str, &str)]) -> Tags {
-        tags.iter()
-            .map(|(key, value)| ((*key).into(), (*value).into()))
-            .collect()
-    }
+    use crate::site::tests::tags;
 
     #[test]
     fn checksums_are_those_of_the_go_cloud_controller() {
