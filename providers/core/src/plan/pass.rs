@@ -534,10 +534,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     /// Ends the pass: the part's key and the report.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
         let (progress, request) = (&self.record.progress, self.request);
-        let memory = self.memory.lock();
         let discovery = self.discovery.as_ref();
         let services = request.snapshot.services.iter();
         let now: HashMap<_, _> = services.map(|service| (&service.id, service)).collect();
+        let memory = self.memory.lock();
         let members = self
             .members
             .iter()
