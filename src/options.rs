@@ -229,18 +229,16 @@ fn default(flag: &Arg) -> Option<(String, Vec<String>)> {
     (!values.is_empty()).then(|| (flag.get_id().to_string(), values))
 }
 
-/// A value without credentials: a URL may contain a user and a password.
+/// A value without credentials: a URL may contain a user and a password, and `--master` needs no scheme.
 fn without_credentials(value: &str) -> String {
-    let Some((scheme, rest)) = value.split_once("://") else {
-        return value.to_owned();
-    };
+    let scheme = value.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = value.split_at_checked(scheme).unwrap_or_default();
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     match authority.rsplit_once('@') {
-        Some((credentials, _)) => format!(
-            "{scheme}://***{}",
-            rest.strip_prefix(credentials).unwrap_or_default()
-        ),
-        None => value.to_owned(),
+        Some((credentials, _)) if !scheme.is_empty() || credentials.contains(':') => {
+            format!("{scheme}***{}", rest.strip_prefix(credentials).unwrap_or_default())
+        }
+        _ => value.to_owned(),
     }
 }
 

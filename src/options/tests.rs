@@ -462,6 +462,7 @@ fn credentials_in_a_url_are_not_shown() {
         ("https://u:p@10.0.0.1:6443/x@y", "https://***@10.0.0.1:6443/x@y"),
         ("http://u@[::1]", "http://***@[::1]"),
         ("https://10.0.0.1/a@b", "https://10.0.0.1/a@b"),
+        ("u:p@10.0.0.1:6443", "***@10.0.0.1:6443"),
         ("a@b", "a@b"),
     ] {
         assert_eq!(super::without_credentials(value), shown);
