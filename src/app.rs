@@ -113,6 +113,8 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
                 return std::future::pending().await;
             };
             term.candidacy.clone().lead().await;
+            stores.nodes.renew();
+            stores.services.renew();
             term
         };
         let term = tokio::select! {

@@ -236,7 +236,10 @@ fn without_credentials(value: &str) -> String {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     match authority.rsplit_once('@') {
         Some((credentials, _)) if !scheme.is_empty() || credentials.contains(':') => {
-            format!("{scheme}***{}", rest.strip_prefix(credentials).unwrap_or_default())
+            format!(
+                "{scheme}***{}",
+                rest.strip_prefix(credentials).unwrap_or_default()
+            )
         }
         _ => value.to_owned(),
     }

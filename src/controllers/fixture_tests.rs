@@ -1,13 +1,19 @@
 //! A controller and one node, with an API server in memory.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use ccm_core::{
     BuildFuture, Error, ErrorKind, Provider,
     client::{ClientMetrics, Fence},
     controllers::{
-        ControllerContext, ControllerMetrics, ControllerSetup, Informer, Needs,
+        ControllerContext, ControllerMetrics, ControllerSetup, Informer, Needs, NodeObject,
         events::{EventMetrics, Writer},
     },
     testkit::FakeCloud,
@@ -97,4 +103,43 @@ pub(super) async fn controller<C>(
     tokio::spawn(async move { running.run(CancellationToken::new()).await });
     nodes.synced().await;
     controller
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_lists_what_a_failing_watch_may_have_missed() {
+    let (lists, watches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (Arc::clone(&lists), Arc::clone(&watches));
+    let client = answering::client(move |request| {
+        let (lists, watches) = &counts;
+        let answer = if request
+            .uri()
+            .query()
+            .is_some_and(|query| query.contains("watch=true"))
+        {
+            watches.fetch_add(1, Ordering::Relaxed);
+            answering::failure(503)
+        } else {
+            let nodes = 0..=lists.fetch_add(1, Ordering::Relaxed);
+            let items: Vec<_> = nodes
+                .map(|node| json!({"metadata": {"name": format!("n{node}")}}))
+                .collect();
+            let metadata = json!({"resourceVersion": "1"});
+            (
+                200,
+                json!({"apiVersion": "v1", "kind": "NodeList", "metadata": metadata, "items": items}),
+            )
+        };
+        std::future::ready(answer)
+    });
+    let nodes = Informer::<NodeObject>::new(Api::all(client), Needs::default());
+    let running = Arc::clone(&nodes);
+    tokio::spawn(async move { running.run(CancellationToken::new()).await });
+    nodes.synced().await;
+    while watches.load(Ordering::Relaxed) < 2 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(nodes.list().len(), 1);
+    nodes.renew();
+    nodes.synced().await;
+    assert_eq!(nodes.list().len(), 2);
 }

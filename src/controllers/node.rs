@@ -163,8 +163,11 @@ impl NodeController {
         }
         self.finished.lock().remove(&name);
         self.forget(&name);
-        if node.is_some_and(|node| !desired::reconciled_labels(&node.view.labels).is_empty()) {
-            self.queue.add_unless_waiting(name);
+        match node {
+            // A new node of this name does not wait for the next try of the old one.
+            None => self.queue.add(name),
+            Some(node) if desired::reconciled_labels(&node.view.labels).is_empty() => {}
+            Some(_) => self.queue.add_unless_waiting(name),
         }
     }
 

@@ -280,20 +280,10 @@ impl Routes for TableRoutes {
         let known = desired.iter().filter(|route| found.contains_key(&key(route)));
         let hops = known.map(|route| route.next_hop.to_string());
         let unknown: HashSet<String> = hops.filter(is_unknown).collect();
-        let targets = self.targets(&unknown, priority).await.inspect_err(|error| {
-            // The routes themselves are known. Finishing them reports the error.
-            let error = error.report();
-            debug!(error, "Could not read the source/destination checks of nodes");
-        });
-        let is_checked = |hop: &str| match &targets {
-            Ok(targets) => targets.get(hop).is_some_and(|target| target.is_checked),
-            Err(_) => unknown.contains(hop),
-        };
+        let targets = self.targets(&unknown, priority).await?;
+        let is_checked = |hop: &str| targets.get(hop).is_some_and(|target| target.is_checked);
         // EC2 also reports the route to a stopped instance as a blackhole. A new route would be one, too.
-        let exists = |hop: &str| match &targets {
-            Ok(targets) => targets.contains_key(hop) || !unknown.contains(hop),
-            Err(_) => true,
-        };
+        let exists = |hop: &str| targets.contains_key(hop) || !unknown.contains(hop);
         for route in desired.iter().filter(|route| exists(route.next_hop.as_str())) {
             if let Some([complete, blackhole]) = found.get_mut(&key(route)) {
                 *complete += std::mem::take(blackhole);

@@ -27,8 +27,6 @@ use ccm_core::{
     instances::finder::{Finder, InstanceSource, Lookup, Record},
 };
 use futures_util::future::join_all;
-use parking_lot::Mutex;
-use tokio::time::{Duration, Instant};
 use tracing::debug;
 
 pub(crate) use self::addresses::{Networking, parse_sort_order};
@@ -42,12 +40,8 @@ use crate::client::{self, Api, Call, Op, catalog::Service, with_microversion};
 
 /// The first microversion whose server records contain the flavor's name.
 pub(crate) const FLAVOR_INLINE: &str = "2.47";
-/// Nova's default for the longest page. A cloud with a lower limit returns shorter pages.
-const PAGE: &str = "1000";
-/// The page size for [`SHORTER_FOR`] after a page failed: Nova, or a proxy in front of it, may need too long for a longer
-/// one.
-const SHORTER_PAGE: &str = "125";
-const SHORTER_FOR: Duration = Duration::from_secs(600);
+/// Nova's name of the listing.
+const SERVERS: &str = "servers";
 
 /// The settings of nodes.
 #[derive(Clone, Debug)]
@@ -71,7 +65,6 @@ pub(crate) fn finder(api: &Api, settings: &InstanceSettings, metrics: &ClientMet
         api: api.clone(),
         settings: settings.clone(),
         old: AtomicBool::new(false),
-        page_failed: Mutex::default(),
     };
     Finder::new(servers, metrics)
 }
@@ -85,8 +78,6 @@ pub(crate) struct Servers {
     settings: InstanceSettings,
     /// Set once Nova has refused [`FLAVOR_INLINE`].
     old: AtomicBool,
-    /// When a page failed last.
-    page_failed: Mutex<Option<Instant>>,
 }
 
 impl Record for Server {
@@ -146,22 +137,16 @@ impl InstanceSource for Servers {
         priority: Priority,
     ) -> Result<Page<Server, String>> {
         let name = format!("^{}", escape(prefix));
-        let shorter = self
-            .page_failed
-            .lock()
-            .is_some_and(|at| at.elapsed() < SHORTER_FOR);
-        let mut query = vec![("limit", if shorter { SHORTER_PAGE } else { PAGE })];
+        let size = self.api.page_sizes.get(SERVERS).to_string();
+        let mut query = vec![("limit", &*size)];
         if !prefix.is_empty() {
             query.push(("name", &name));
         }
         if let Some(marker) = &marker {
             query.push(("marker", marker));
         }
-        let page = self.list(&query, priority).await.inspect_err(|error| {
-            if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
-                *self.page_failed.lock() = Some(Instant::now());
-            }
-        })?;
+        let page = self.list(&query, priority).await;
+        let page = page.inspect_err(|error| self.api.page_sizes.failed(SERVERS, error))?;
         let last = page.servers.last().map(|server| server.id.clone());
         Ok(Page {
             next: last.filter(|_| has_next(&page.servers_links)),

@@ -107,9 +107,6 @@ impl NodeController {
         if nodes.is_empty() {
             return;
         }
-        // Nodes that were read shortly before, when they joined, need not be read again.
-        let recent = self.config.status_update_frequency / 10;
-        let freshness = Freshness::After(began.checked_sub(recent).unwrap_or(began));
         let mut pass = Pass {
             before: std::mem::take(memory),
             ..Pass::default()
@@ -122,7 +119,8 @@ impl NodeController {
                 &*self.cloud,
                 views,
                 Need::Metadata,
-                freshness,
+                // An older listing may lack an address that a node got when it was initialized.
+                Freshness::After(began),
                 Priority::Background,
             );
             let Some(answers) = self.shutdown.run_until_cancelled(answers).await else {

@@ -104,3 +104,15 @@ async fn a_changed_label_that_could_not_be_written_is_tried_again() {
         assert_eq!(patches.begun.available_permits(), writes, "{code}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_registered_again_does_not_wait_for_the_try_of_the_old_one() {
+    let controller = controller(&Patches::new(200, 0)).await;
+    let name = "gone".to_owned();
+    controller.queue.add(name.clone());
+    assert_eq!(controller.queue.next().await, name);
+    let wait = controller.queue.done_with_backoff(&name);
+    controller.observe(Change::Deleted(name.clone()));
+    let next = timeout(wait / 2, controller.queue.next()).await;
+    assert_eq!(next, Ok(name));
+}

@@ -1,7 +1,7 @@
 //! The outcome of each node's routes, and its desired condition.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
@@ -34,6 +34,8 @@ pub(super) struct Item {
     pub(super) outcome: Outcome,
     /// Whether this is the outcome of an attempt, and was not known before.
     pub(super) tried: bool,
+    /// Whether the route exists, whatever is missing beside it.
+    pub(super) exists: bool,
 }
 
 /// The outcome of every podCIDR. `results`: of changes that were tried; `waiting`: why others were not.
@@ -55,10 +57,15 @@ pub(super) fn items(
             (None, None) => (Outcome::Pending, false),
         }
     };
+    let finish: HashSet<_> = plan.changes.finish.iter().map(Key::desired).collect();
     let each = desired.pod_cidrs.iter().enumerate().map(|(i, pod_cidr)| {
+        let mut exists = false;
         let (outcome, tried) = match &pod_cidr.decision {
             RouteDecision::Route(place) => match desired.routes.get(*place) {
-                Some(route) => of_route(*place, route),
+                Some(route) => {
+                    exists = finish.contains(&Key::desired(route));
+                    of_route(*place, route)
+                }
                 None => (Outcome::Pending, false),
             },
             RouteDecision::Skip(reason) => (of_skipped(reason, plan.exists.get(i).copied()), false),
@@ -68,6 +75,7 @@ pub(super) fn items(
             destination: pod_cidr.destination.to_string(),
             outcome,
             tried,
+            exists,
         }
     });
     each.collect()
@@ -98,10 +106,11 @@ pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
         of_node.push(item);
     }
     let verdict = |items: Vec<&Item>| {
-        let any = |is: fn(&Outcome) -> bool| items.iter().any(|item| is(&item.outcome));
-        // A missing route is enough. If one is unknown, the condition is unknown.
-        let lacks_one = any(|outcome| matches!(outcome, Outcome::Failed(_)));
-        if !lacks_one && any(|outcome| matches!(outcome, Outcome::Pending)) {
+        // A missing route is enough. If one is unknown, or something beside it could not be read or changed, the condition
+        // stays: the route may work.
+        let lacks_one = |item: &&Item| matches!(item.outcome, Outcome::Failed(_)) && !item.exists;
+        let lacks_one = items.iter().any(lacks_one);
+        if !lacks_one && !items.iter().all(|item| matches!(item.outcome, Outcome::Done)) {
             return None;
         }
         Some((Arc::clone(&items.first()?.node), !lacks_one))
@@ -217,13 +226,14 @@ mod tests {
     #[test]
     fn a_node_has_its_routes_when_all_of_them_exist() {
         let failed = || Outcome::Failed(Error::new(ErrorKind::Unavailable, "no"));
-        for (outcomes, expected) in [
-            (vec![Outcome::Done], Some(true)),
-            (vec![Outcome::Done, Outcome::Done], Some(true)),
-            (vec![Outcome::Done, failed()], Some(false)),
-            (vec![Outcome::Pending, failed()], Some(false)),
-            (vec![Outcome::Pending, Outcome::Done], None),
-            (vec![Outcome::Done, Outcome::Pending], None),
+        for (outcomes, exists, expected) in [
+            (vec![Outcome::Done], false, Some(true)),
+            (vec![Outcome::Done, Outcome::Done], false, Some(true)),
+            (vec![Outcome::Done, failed()], false, Some(false)),
+            (vec![Outcome::Done, failed()], true, None),
+            (vec![Outcome::Pending, failed()], false, Some(false)),
+            (vec![Outcome::Pending, Outcome::Done], false, None),
+            (vec![Outcome::Done, Outcome::Pending], false, None),
         ] {
             let items: Vec<_> = outcomes
                 .iter()
@@ -232,6 +242,7 @@ mod tests {
                     destination: String::new(),
                     outcome: outcome.clone(),
                     tried: true,
+                    exists,
                 })
                 .collect();
             let verdicts: Vec<_> = verdicts(&items).into_iter().map(|(_, all)| all).collect();

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     ErrorKind, Priority, Routes,
-    controllers::{NodeObject, node::NetworkCondition},
+    controllers::NodeObject,
     error::report,
     routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
 };
@@ -23,9 +23,6 @@ use crate::{
     logging::warn_if_new,
     metrics::{count, increment},
 };
-
-/// If this many passes in a row cannot read the routes, a node that never had a route is reported to have none.
-const BLIND: u32 = 3;
 
 /// How many nodes are written at once: enough to keep the API server busy.
 const WRITERS: usize = 64;
@@ -72,9 +69,6 @@ impl RouteController {
                 self.failures = self.failures.saturating_add(1);
                 increment(&self.metrics.passes, "result", "failed");
                 self.reports.unreadable(&error);
-                if self.failures >= BLIND {
-                    self.report_new_nodes(desired).await;
-                }
                 return Some(BACKOFF.delay(self.failures));
             }
         };
@@ -168,22 +162,6 @@ impl RouteController {
     fn current(&self, node: &RouteNode) -> Option<Arc<NodeObject>> {
         let current = self.nodes.get(&node.view.name);
         current.filter(|current| current.view.uid == node.view.uid)
-    }
-
-    /// Reports that nodes that never had a route have none.
-    async fn report_new_nodes(&mut self, desired: &Desired) {
-        let mut new = HashMap::new();
-        for pod_cidr in desired
-            .pod_cidrs
-            .iter()
-            .filter(|pod_cidr| !pod_cidr.node.uninitialized)
-        {
-            let node = self.current(&pod_cidr.node);
-            if let Some(node) = node.filter(|node| node.network == NetworkCondition::Absent) {
-                new.insert(pod_cidr.node.view.uid.as_str(), (node, false));
-            }
-        }
-        self.write_conditions(new.into_values().collect()).await;
     }
 
     /// Writes the conditions that differ from whether all routes of a node exist.

@@ -217,6 +217,7 @@ mod tests {
             destination: "10.244.1.0/24".to_owned(),
             outcome: Outcome::Pending,
             tried: true,
+            exists: false,
         };
         let error = Error::new(ErrorKind::InvalidSpec, "no such next hop");
         assert_eq!(

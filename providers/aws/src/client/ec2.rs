@@ -103,8 +103,10 @@ pub(crate) struct RouteTable {
     pub(crate) is_main: bool,
     /// The subnets that it is explicitly associated with.
     pub(crate) subnets: Vec<String>,
-    /// Its routes.
+    /// Its routes to IP networks.
     pub(crate) routes: Vec<Route>,
+    /// Whether a route leads to an internet gateway, also one whose destination is a prefix list.
+    pub(crate) is_public: bool,
     /// Its tags.
     pub(crate) tags: Tags,
 }
@@ -374,12 +376,14 @@ fn subnet(given: sdk::Subnet) -> Option<Subnet> {
 
 fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
     let associations = given.associations.unwrap_or_default();
-    let routes = given.routes.into_iter().flatten();
+    let routes = given.routes.unwrap_or_default();
+    let mut gateways = routes.iter().filter_map(|route| route.gateway_id.as_deref());
     Some(RouteTable {
+        is_public: gateways.any(|gateway| gateway.starts_with("igw")),
         id: given.route_table_id?,
         is_main: associations.iter().any(|one| one.main == Some(true)),
         subnets: associations.into_iter().filter_map(|one| one.subnet_id).collect(),
-        routes: routes.filter_map(route).collect(),
+        routes: routes.into_iter().filter_map(route).collect(),
         tags: tags(given.tags),
     })
 }

@@ -55,7 +55,7 @@ const REFUSED_AGE: Duration = Duration::from_secs(600);
 const IN_USE: Duration = Duration::from_secs(2);
 /// The security groups of instances are read again after this.
 const INSTANCE_AGE: Duration = Duration::from_secs(600);
-/// An action that the credentials do not allow is retried after this.
+/// An action that is refused is retried after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 
 /// Actions that upstream does not use: they are not in its documented policy.
@@ -104,8 +104,8 @@ struct Listings {
     nodes: Nodes,
     objects: IndexedCache<Object>,
     network: Cache<(), Network>,
-    /// The security groups of instances, in the order of the API.
-    instances: Cache<String, Vec<String>>,
+    /// The security groups of instances, in the order of the API; `None`: an instance without the cluster's tag.
+    instances: Cache<String, Option<Vec<String>>>,
     /// Reads of tags by ID, batched across parts.
     tag_reads: Batcher<(String, Priority), Vec<Entry>>,
     state: Mutex<ListingState>,
@@ -117,8 +117,8 @@ struct ListingState {
     directory: Option<(Snapshot, Arc<Directory>)>,
     /// The tags of load balancers, listeners and target groups, by ID.
     tags: HashMap<String, Vec<Entry>>,
-    /// Actions that the credentials do not allow, with the error.
-    denied: BTreeMap<&'static str, (Instant, String)>,
+    /// Actions that the credentials do not allow, or that AWS refused for a part, with the error.
+    denied: BTreeMap<(Option<Key>, &'static str), (Instant, String)>,
     /// The cluster in the last pass, whose ownership tag [`Listings::tagged`] compares.
     cluster: ClusterView,
 }
@@ -199,34 +199,40 @@ impl Listings {
         action: &'static str,
         read: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        if self.denied().contains_key(action) {
+        if self.denied(None).contains_key(action) {
             return Ok(T::default());
         }
         match read.await {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                self.deny(action, &error);
+                self.deny(None, action, &error);
                 Ok(T::default())
             }
             result => result,
         }
     }
 
-    /// Remembers that the credentials do not allow an action. Returns the text for users.
-    fn deny(&self, action: &'static str, error: &Error) -> String {
-        debug!(action, error = error.report(), "An action is not allowed");
+    /// Remembers that an action is refused, for all parts or for one. Returns the text for users.
+    fn deny(&self, part: Option<&Key>, action: &'static str, error: &Error) -> String {
+        debug!(action, error = error.report(), "An action is refused");
         // Always the same text, so that there is one Event.
-        let text = format!("the credentials do not allow elasticloadbalancing:{action}");
+        let text = match part {
+            None => format!("the credentials do not allow elasticloadbalancing:{action}"),
+            Some(_) => error.message().to_owned(),
+        };
         let denied = (Instant::now(), text.clone());
-        self.state.lock().denied.insert(action, denied);
+        self.state.lock().denied.insert((part.cloned(), action), denied);
         text
     }
 
-    /// The actions that the credentials do not allow, with the error.
-    fn denied(&self) -> BTreeMap<&'static str, String> {
+    /// The actions that are refused for a part, with the error.
+    fn denied(&self, part: Option<&Key>) -> BTreeMap<&'static str, String> {
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
         let denied = state.denied.iter();
-        denied.map(|(action, (_, why))| (*action, why.clone())).collect()
+        let denied = denied.filter(|((of, _), _)| of.is_none() || of.as_ref() == part);
+        denied
+            .map(|((_, action), (_, why))| (*action, why.clone()))
+            .collect()
     }
 
     /// Reads tags by ID, if that is allowed. Cached tags may be old unless fresh ones are required.
@@ -297,20 +303,22 @@ impl Listings {
         Ok(directory)
     }
 
-    /// The security groups of instances. Missing: the instance does not exist.
+    /// The security groups of instances. `None`: without the cluster's tag. Missing: the instance does not exist.
     async fn groups_of(
         &self,
         instances: BTreeSet<String>,
         priority: Priority,
-    ) -> Result<BTreeMap<String, Vec<String>>> {
+    ) -> Result<BTreeMap<String, Option<Vec<String>>>> {
         let known = |id: &String| self.instances.peek(id, Freshness::AtMost(INSTANCE_AGE));
         let unknown = instances.iter().filter(|id| known(id).is_none());
         let unknown: Vec<_> = unknown.cloned().collect();
         let (client, began) = (self.nodes.api.at(priority), Instant::now());
         for found in client.instances_among(&unknown).await? {
-            self.instances.insert(found.id, found.security_groups, began);
+            let is_of_cluster = self.nodes.site.cluster.has(&found.tags);
+            let groups = is_of_cluster.then_some(found.security_groups);
+            self.instances.insert(found.id, groups, began);
         }
-        let known = |id: String| known(&id).map(|(groups, _)| (id, groups.to_vec()));
+        let known = |id: String| known(&id).map(|(groups, _)| (id, (*groups).clone()));
         Ok(instances.into_iter().filter_map(known).collect())
     }
 
@@ -379,9 +387,9 @@ impl Calls {
         }
     }
 
-    /// The objects, with the actions that the credentials do not allow.
-    fn observed(&self, objects: impl IntoIterator<Item = Object>) -> Observed {
-        let denied = self.listings.denied();
+    /// The objects of a part, with the actions that are refused for it.
+    fn observed(&self, part: &Key, objects: impl IntoIterator<Item = Object>) -> Observed {
+        let denied = self.listings.denied(Some(part));
         let objects = objects.into_iter().collect();
         Observed { objects, denied }
     }
@@ -399,7 +407,7 @@ impl Calls {
             id: group.id.clone(),
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
-        let mut observed = self.observed(groups);
+        let mut observed = self.observed(&Key::NodeGroups, groups);
         let state = self.state.lock();
         let counts = |one: &&Refused<Kind>| is_recent(one) && read.freshness.allows(one.since);
         observed.objects.refused = state.refused.iter().filter(counts).cloned().collect();
@@ -454,9 +462,11 @@ impl Calls {
         }
         let first = || (Arc::clone(service), false);
         let (first, changed) = first_observed.entry(service.id.clone()).or_insert_with(first);
-        // No label of a Service changes its load balancer.
-        if first.labels != service.labels {
-            Arc::make_mut(first).labels.clone_from(&service.labels);
+        // No label changes the load balancer, and no annotation of another program.
+        if read_annotations(first).eq(read_annotations(service)) {
+            let first = Arc::make_mut(first);
+            first.labels.clone_from(&service.labels);
+            first.annotations.clone_from(&service.annotations);
         }
         *changed = *changed || !first.asks_the_same(service);
         *changed
@@ -480,6 +490,12 @@ impl Calls {
         let problem = found.iter().find_map(|all| spec.wrong_addresses(all.len()));
         Ok(problem.filter(|_| is_network).map_or(found, Err))
     }
+}
+
+/// The annotations that upstream or this program may read.
+fn read_annotations(service: &ServiceView) -> impl Iterator<Item = (&str, &str)> {
+    let annotations = service.annotations.iter();
+    annotations.filter(|(key, _)| key.starts_with("service.beta.kubernetes.io/"))
 }
 
 fn is_recent(refused: &Refused<Kind>) -> bool {
@@ -627,7 +643,7 @@ impl PartCloud<Model> for Calls {
         read: ReadOptions,
     ) -> Result<GatheredInputs<Inputs>> {
         self.listings.state.lock().cluster.clone_from(cluster);
-        let denied = self.listings.denied().into_iter();
+        let denied = self.listings.denied(None).into_iter();
         let unread = denied.filter(|(action, _)| action.starts_with("Describe"));
         let changed = members.iter().filter(|member| self.has_changed(member));
         let mut gathered = GatheredInputs::from(Inputs {
@@ -637,15 +653,20 @@ impl PartCloud<Model> for Calls {
             ..Inputs::default()
         });
         let inputs = &mut gathered.inputs;
+        let instances = PartMember::staying(members);
+        let instances =
+            instances.filter_map(|member| spec::instances(&member.service, cluster, &inputs.untagged));
+        let instances = instances.flatten().collect();
+        let groups = self.listings.groups_of(instances, read.priority).await?;
+        let (tagged, untagged): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|(_, groups)| groups.is_some());
+        inputs.untagged = untagged.into_iter().map(|(id, _)| id).collect();
         if *key == Key::NodeGroups {
-            let active = PartMember::active(members);
-            let instances = active.filter_map(|member| spec::instances(&member.service, cluster));
-            let instances: BTreeSet<_> = instances.flatten().collect();
             let listings = self.listings.get(read).await?;
             let is_tagged = |id: &String| listings.by_id(id).is_some();
             let tag = self.listings.nodes.site.cluster.key().unwrap_or_default();
-            for (id, groups) in self.listings.groups_of(instances, read.priority).await? {
-                let chosen = NodeGroup::choose(groups, is_tagged, &tag);
+            for (id, groups) in tagged {
+                let chosen = NodeGroup::choose(groups.unwrap_or_default(), is_tagged, &tag);
                 inputs.groups.insert(id, chosen);
             }
             let chosen = inputs.groups.values().flatten();
@@ -689,7 +710,7 @@ impl PartCloud<Model> for Calls {
             members,
             stays,
         };
-        let observed = self.observed(balancer.objects(read).await?);
+        let observed = self.observed(key, balancer.objects(read).await?);
         // The engine writes no part that it reads.
         if stays {
             let known = (began, observed.clone());
@@ -709,14 +730,21 @@ impl PartCloud<Model> for Calls {
         let (client, vpc) = (api.at(priority), site.vpc.as_str());
         let sender = Sender { client, vpc };
         let label = change.describe().label;
-        let is_optional = OPTIONAL.split_whitespace().any(|action| action == label);
+        // For which parts a refused call is left out: those without it work.
+        let refused_for = |error: &Error| match error.kind() {
+            ErrorKind::PermissionDenied => OPTIONAL.split_whitespace().any(|it| it == label).then_some(None),
+            ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded => (label == "SetSubnets").then_some(Some(key)),
+            _ => None,
+        };
         let mut reply = Reply::default();
         match objects::send(&sender, change, &observed.objects).await {
             Ok(objects) => reply.objects = objects,
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && is_optional => {
-                reply.denied = Some((label, self.listings.deny(label, &error)));
-            }
             Err(error) => {
+                if let Some(parts) = refused_for(&error) {
+                    reply.denied = Some((label, self.listings.deny(parts, label, &error)));
+                    self.applied(key, change, &reply, observed);
+                    return Ok(Outcome::Done(reply));
+                }
                 self.state.lock().parts.remove(key);
                 let is_delete = matches!(change.action, Action::Delete(_));
                 if !is_delete || error.kind() != ErrorKind::Conflict || error.retry() != Retry::Backoff {

@@ -219,16 +219,15 @@ impl DesiredBalancer {
         if is_ours || self.changed || full.steps.is_empty() {
             return full;
         }
-        // Upstream created it. While upstream would change only targets, other differences are pending.
+        // Upstream created it: differences that upstream would not repair are pending.
         let mut limited = diff(self.as_upstream(desired, objects), observed, false);
-        let is_of_targets = |step: &Step<_>| is_of_set(step, &[TARGETS, INSTANCES]);
-        if !limited.steps.iter().all(is_of_targets) {
-            return full;
-        }
-        let is_pending = |step: &&Step<_>| !is_of_set(step, &[TARGETS, INSTANCES, TAGS]);
-        let pending = full.steps.iter().filter(is_pending);
+        let is_pending = |step: &&Step<_>| {
+            let mut limited = limited.steps.iter();
+            !is_of_set(step, &[TARGETS, INSTANCES, TAGS]) && limited.all(|other| other.change != step.change)
+        };
+        let pending: Vec<_> = full.steps.iter().filter(is_pending).collect();
         limited.blocked = full.blocked;
-        limited.blocked.extend(pending.map(|step| Blocked {
+        limited.blocked.extend(pending.into_iter().map(|step| Blocked {
             service: self.service.clone(),
             field: format!("step \"{step}\" ({})", step.description.reason),
             observed: "pending: another program created the load balancer".to_owned(),

@@ -224,7 +224,9 @@ impl Lawful for Model {
             let changed = service.annotation(CHANGED).map(|_| service.id.clone());
             inputs.changed.extend(changed);
             let choose = |instance| (instance, NodeGroup::choose(vec![NODES.to_owned()], |_| true, ""));
-            let instances = spec::instances(service, cluster).into_iter().flatten();
+            let instances = spec::instances(service, cluster, &inputs.untagged)
+                .into_iter()
+                .flatten();
             inputs.groups.extend(instances.map(choose));
         }
         inputs

@@ -62,6 +62,8 @@ pub(crate) struct Inputs {
     pub(crate) changed: BTreeSet<ServiceId>,
     /// CIDRs by subnet.
     pub(crate) cidrs: BTreeMap<String, Vec<String>>,
+    /// Instances without the cluster's tag.
+    pub(crate) untagged: BTreeSet<String>,
     /// The security group of each instance that is a target, or why it has none.
     pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
     /// Actions for reads that the credentials do not allow, with the error.
@@ -201,7 +203,7 @@ impl Model {
             changed: inputs.changed.contains(&service.id),
             tag: cluster.ownership_tag.clone(),
             service: Some(service.id.clone()),
-            instances: spec::instances(service, cluster).filter(|_| member.follows_nodes()),
+            instances: spec::instances(service, cluster, &inputs.untagged).filter(|_| member.follows_nodes()),
         }
     }
 }
@@ -315,11 +317,18 @@ impl PartModel for Model {
                     let warning = ServiceEvent::warning(id, "MissingPermissions", text);
                     result.events.push(warning);
                 }
+                if !inputs.untagged.is_empty() {
+                    let ids: Vec<_> = inputs.untagged.iter().map(String::as_str).collect();
+                    let tag = self.cluster.key().unwrap_or_default();
+                    let text = format!("no targets, since they lack the tag {tag}: {}", ids.join(", "));
+                    let warning = ServiceEvent::warning(id, "UntaggedInstances", text);
+                    result.events.push(warning);
+                }
                 continue;
             }
             // One Event for each reason.
             let mut warnings = BTreeMap::new();
-            for instance in spec::instances(service, cluster).unwrap_or_default() {
+            for instance in spec::instances(service, cluster, &inputs.untagged).unwrap_or_default() {
                 let (reason, text) = match inputs.groups.get(&instance) {
                     Some(Ok(NodeGroup { id, others })) if !others.is_empty() => {
                         let others = others.join(", ");

@@ -77,7 +77,7 @@ impl DesiredRules {
                 staying_sources.extend(named.clone());
             }
             let instances = match member.membership {
-                Membership::Active => spec::instances(service, cluster),
+                Membership::Active => spec::instances(service, cluster, &inputs.untagged),
                 Membership::Frozen(_) => {
                     if let Some(balancer) = inputs.directory.balancers.get(&name) {
                         staying_sources.extend(texts::<Vec<_>>(balancer, "security_groups"));

@@ -146,12 +146,18 @@ pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
     }
 }
 
-/// The instances of a Service's eligible nodes; `None`: no node is eligible, and targets stay unchanged.
-pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<BTreeSet<String>> {
+/// The instances of a Service's eligible nodes, as far as they are the cluster's; `None`: no node is eligible, and targets stay
+/// unchanged.
+pub(crate) fn instances(
+    service: &ServiceView,
+    cluster: &ClusterView,
+    untagged: &BTreeSet<String>,
+) -> Option<BTreeSet<String>> {
     let selector = NodeSelector::parse(service.annotation(a::NODE_LABELS).unwrap_or_default());
     let nodes = cluster.nodes.eligible().map(|node| &node.view);
     let nodes = nodes.filter(|node| selector.matches(&node.labels));
     let ids = nodes.filter_map(|node| instance_of(node));
+    let ids = ids.filter(|id| !untagged.contains(id));
     (!cluster.nodes.keeps_members()).then(|| ids.collect())
 }
 

@@ -75,15 +75,13 @@ fn is_public(subnet: &Subnet, tables: &[RouteTable]) -> Result<bool, String> {
     let own = tables.clone().find(|table| table.subnets.contains(&subnet.id));
     let table = own.or_else(|| tables.find(|table| table.is_main));
     let table = table.ok_or_else(|| format!("subnet {} has no route table", subnet.id))?;
-    let mut targets = table.routes.iter().filter_map(|route| route.target.as_deref());
-    Ok(targets.any(|target| target.starts_with("igw")))
+    Ok(table.is_public)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::client::ec2::Route;
 
     const ELB: &str = "kubernetes.io/role/elb";
     const INTERNAL: &str = "kubernetes.io/role/internal-elb";
@@ -98,16 +96,11 @@ mod tests {
         }
     }
 
-    fn table(public: bool, subnets: &[&str]) -> RouteTable {
-        let route = |gateway: &str| Route {
-            destination: ipnet::Ipv4Net::default().into(),
-            target: Some(gateway.to_owned()),
-            blackhole: false,
-        };
+    fn table(is_public: bool, subnets: &[&str]) -> RouteTable {
         RouteTable {
             is_main: subnets.is_empty(),
             subnets: subnets.iter().map(|id| (*id).to_owned()).collect(),
-            routes: vec![route("local"), route(if public { "igw-1" } else { "nat-1" })],
+            is_public,
             ..RouteTable::default()
         }
     }

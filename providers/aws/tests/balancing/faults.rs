@@ -122,9 +122,6 @@ async fn the_error_of_a_vpc_without_subnets_names_the_fix() {
 #[tokio::test]
 async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     let mut stage = Stage::served(NLB, 1, &[80], "").await;
-    let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
-    let body = json!({"Resources": [stage.aws.id("SG_NODES")], "Tags": tags});
-    stage.call("ec2", "create_tags", body).await;
     let before = stage.rules("nodes").await;
     let more = format!("{NLB}KubernetesClusterID=other\n");
     let cloud = start(&stage.aws, &more).await.unwrap();
@@ -132,6 +129,25 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     other.ownership_tag = OwnershipTag::Known(ClusterTag::of("another-uid"));
     other.nodes.clone_from(&stage.cluster.nodes);
     other.services.push(service("api", &[8080]));
+    other.settle().await.unwrap();
+    // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
+    let complaints = other.complaints().join("\n");
+    assert!(
+        complaints.contains("they lack the tag kubernetes.io/cluster/other: i-"),
+        "{complaints}"
+    );
+    assert_eq!(stage.rules("nodes").await, before);
+    let instance = other.nodes[0]
+        .view
+        .provider_id
+        .as_ref()
+        .unwrap()
+        .rsplit('/')
+        .next();
+    let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
+    let body = json!({"Resources": [stage.aws.id("SG_NODES"), instance], "Tags": tags});
+    stage.call("ec2", "create_tags", body).await;
+    other.cloud = start(&stage.aws, &more).await.unwrap();
     other.settle().await.unwrap();
     assert_eq!(other.complaints(), NOTHING);
     let rules = stage.rules("nodes").await.len();

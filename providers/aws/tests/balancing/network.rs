@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ccm_core::load_balancer::{IpFamily, Protocol};
+use ccm_core::{
+    load_balancer::{IpFamily, Protocol},
+    testkit::cluster::{annotate, service},
+};
 use ccm_testbed::{
     observe::assert_has,
     proxy::{Action, Request, Rule, aws_refusal},
@@ -248,9 +251,18 @@ async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_
     assert_eq!(stage.settle().await, NOTHING, "adoption writes nothing");
     let blocked = stage.blocked();
     assert_eq!(blocked.len(), 2, "{blocked:#?}");
-    // A change of nodes changes nothing else, and labels are no request.
+    // What upstream repairs is repaired alone.
+    let balancers = stage.call("v2", "describe_load_balancers", json!({})).await;
+    let attribute = json!({"Key": "load_balancing.cross_zone.enabled", "Value": "true"});
+    let arn = &balancers["LoadBalancers"][0]["LoadBalancerArn"];
+    let body = json!({"LoadBalancerArn": arn, "Attributes": [attribute]});
+    stage.call("v2", "modify_load_balancer_attributes", body).await;
+    stage.restart().await;
+    assert_eq!(stage.settle().await, ["ModifyLoadBalancerAttributes"]);
+    // A change of nodes changes nothing else. Labels and the annotations of other programs are no request.
     stage.cluster.nodes.pop();
     stage.service("web").labels = [("chart", "2")].into_iter().collect();
+    annotate(stage.service("web"), "example.com/endpoints", Some("1"));
     assert_eq!(stage.settle().await, ["DeregisterTargets"]);
     stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
     let writes = stage.settle_well().await;
@@ -299,6 +311,22 @@ async fn actions_that_upstream_does_not_use_may_be_denied() {
     stage.settle().await;
     assert!(stage.cluster.services.is_empty());
     stage.assert_empty().await;
+}
+
+#[tokio::test]
+async fn a_refused_subnet_does_not_block_listeners() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let subnets = stage.aws.id("PUBLIC_A").to_owned();
+    stage.add("web", &[80], &format!("subnets={subnets}"));
+    stage.settle_well().await;
+    let refusal = Action::answer(400, aws_refusal(false, "InvalidSubnet", "it is full"));
+    let is_refused = |request: &Request| request.name == "SetSubnets";
+    stage.aws.proxy.add(Rule::when(is_refused, refusal));
+    stage.annotate("web", "subnets", None);
+    stage.service("web").ports.extend(service("x", &[8443]).ports);
+    stage.settle().await;
+    assert_eq!(stage.only("v2").await["listeners"].as_array().unwrap().len(), 2);
+    assert_has(&format!("{:?}", stage.blocked()), &["it is full"]);
 }
 
 #[tokio::test]

@@ -5,7 +5,15 @@
 //! those that no running controller [`Needs`] are dropped before an object is stored. Stored objects are never written back
 //! whole.
 
-use std::{collections::HashSet, fmt::Debug, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use futures_util::StreamExt;
 use kube::{
@@ -18,7 +26,7 @@ use kube::{
 };
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -71,6 +79,10 @@ where
     /// Whether the first listing is in the store. (The store's own `wait_until_ready` can miss its wake-up when
     /// several tasks wait.)
     synced: watch::Sender<bool>,
+    /// Whether the watch fails, so that the store may be old.
+    is_broken: AtomicBool,
+    /// Starts a new listing.
+    relist: Notify,
     subscribers: Mutex<Vec<mpsc::UnboundedSender<Change>>>,
 }
 
@@ -85,6 +97,8 @@ impl<K: Trimmed> Informer<K> {
             store,
             writer: Mutex::new(Some(writer)),
             synced: watch::Sender::new(false),
+            is_broken: AtomicBool::new(false),
+            relist: Notify::new(),
             subscribers: Mutex::default(),
         })
     }
@@ -120,6 +134,15 @@ impl<K: Trimmed> Informer<K> {
         self.store.state()
     }
 
+    /// Has everything listed again if the watch fails, and [`synced`](Self::synced) waits for it: a new leader must not decide
+    /// with an old store.
+    pub fn renew(&self) {
+        if self.is_broken.load(Ordering::Acquire) {
+            self.synced.send_replace(false);
+            self.relist.notify_one();
+        }
+    }
+
     /// Returns when the first listing is in the store.
     pub async fn synced(&self) {
         // The sender is in `self`, so that waiting cannot fail.
@@ -134,25 +157,32 @@ impl<K: Trimmed> Informer<K> {
         };
         let kind = K::kind(&());
         let config = watcher::Config::default().page_size(PAGE_SIZE);
-        let mut events = std::pin::pin!(watcher(self.api.clone(), config).default_backoff());
+        let new_watch = || {
+            watcher(self.api.clone(), config.clone())
+                .default_backoff()
+                .boxed()
+        };
+        let mut events = new_watch();
         let mut listing: Option<(Instant, HashSet<String>)> = None;
-        let mut broken = false;
         let mut interner = Interner::default();
         loop {
             let event = tokio::select! {
                 () = shutdown.cancelled() => return,
+                () = self.relist.notified() => {
+                    events = new_watch();
+                    continue;
+                }
                 event = events.next() => event,
             };
             let mut event = match event {
                 None => return,
                 Some(Err(error)) => {
                     let error = crate::error::report(&error);
-                    if broken {
+                    if self.is_broken.swap(true, Ordering::AcqRel) {
                         debug!(%kind, error, "Watch still fails");
                     } else {
                         warn!(%kind, error, "Watch failed, retrying");
                     }
-                    broken = true;
                     continue;
                 }
                 Some(Ok(event)) => event,
@@ -165,9 +195,8 @@ impl<K: Trimmed> Informer<K> {
                     .filter_map(|object| key(&**object))
                     .collect();
                 listing = Some((Instant::now(), known));
-            } else if broken {
+            } else if self.is_broken.swap(false, Ordering::AcqRel) {
                 info!(%kind, "Watch recovered");
-                broken = false;
             }
             match event {
                 watcher::Event::InitApply(ref object) if !object.is_needed(&self.needs) => continue,

@@ -58,12 +58,15 @@ impl CredentialsCheck {
         let generation = cloud.generation();
         let is_owned =
             |node: &&ServiceNode| node.view.provider_id.as_deref().is_some_and(|id| cloud.owns(id));
-        let (ready, others): (Vec<_>, Vec<_>) = cluster
-            .nodes
-            .all()
-            .iter()
-            .filter(is_owned)
-            .partition(|node| node.ready);
+        let is_unknown =
+            |node: &&ServiceNode| node.view.provider_id.as_deref().unwrap_or_default().is_empty();
+        let all = cluster.nodes.all();
+        let mut known: Vec<_> = all.iter().filter(is_owned).collect();
+        if known.is_empty() {
+            // Kubelets may run without an external cloud provider. Such nodes are looked up by name.
+            known = all.iter().filter(is_unknown).collect();
+        }
+        let (ready, others): (Vec<_>, Vec<_>) = known.into_iter().partition(|node| node.ready);
         let mut missing = Vec::new();
         let (mut refused, mut failed) = (BTreeSet::new(), None);
         for mut nodes in [ready, others] {

@@ -187,7 +187,10 @@ impl Api {
                         let what = format!("the listing of {} could not be read", T::MANY);
                         return Err(Error::new(ErrorKind::Unexpected, what).with_source(error));
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        self.page_sizes.failed(T::MANY, &error);
+                        return Err(error);
+                    }
                 }
             }
         }

@@ -17,7 +17,10 @@ struct VersionEntry {
 impl Document {
     /// The newest version 2.
     pub(crate) fn newest(&self) -> Option<Version> {
-        let minor = |entry: &VersionEntry| entry.id.strip_prefix("v2.")?.parse().ok();
+        let minor = |entry: &VersionEntry| match entry.id.strip_prefix("v2")? {
+            "" => Some(0),
+            minor => minor.strip_prefix('.')?.parse().ok(),
+        };
         self.versions.iter().filter_map(minor).max().map(Version)
     }
 }

@@ -84,12 +84,19 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
         let service = Some(&active.owner.service);
         let (name, makes) = match &desired.key {
             Key::New(name) => (name, active.owner.tag == *name),
-            Key::Balancer(id) => (id, active.had_load_balancer && alone),
+            // Without proof that it was created for the Service, it may be one that people replaced by another.
+            Key::Balancer(id) => {
+                let is_proven = floating::left(desired, &snapshot.objects, &active.owner)
+                    .next()
+                    .is_some();
+                (id, active.had_load_balancer && alone && is_proven)
+            }
             _ => continue,
         };
         let field = format!("load balancer {name}");
         if !makes {
-            plan.blocked.push(blocked(service, &field, "missing", "present"));
+            let want = "present; without the annotation load-balancer-id, a new one is created";
+            plan.blocked.push(blocked(service, &field, "missing", want));
         } else if !desired.has_nodes {
             plan.blocked.push(blocked(
                 service,

@@ -79,9 +79,10 @@ async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
         Some(now.loadbalancer.id.as_str())
     );
 
-    // A load balancer that a user named is not created.
+    // A load balancer that a user named is not created, also if it served the Service before.
     let mut other = service("other", &[80]);
     annotate(&mut other, ID, Some("6b0a5a2e-0000-4000-8000-000000000000"));
+    annotate(&mut other, ADDRESS, Some("203.0.113.77"));
     stage.services.push(other);
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);

@@ -1,6 +1,6 @@
 //! Nodes join, change and leave.
 
-use ccm_core::Priority;
+use ccm_core::{AddressType, NodeAddress, Priority};
 use ccm_sim::openstack::PortPatch;
 
 use crate::{
@@ -56,6 +56,27 @@ async fn all_routes_are_added_in_one_request_and_then_nothing_is_due() {
         );
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_route_via_another_address_of_its_node_stays() {
+    let mut stage = Stage::new(2, "").await;
+    stage.settle().await;
+    let table = stage.table();
+    // A second interface, whose network the router does not reach.
+    let other = NodeAddress::new(AddressType::InternalIP, "10.9.0.1");
+    stage.change(0, |node| node.addresses.insert(0, other));
+    stage.settled().await;
+    assert_eq!(stage.table(), table);
+    stage.restart().await;
+    stage.settled().await;
+    // The address is not the node's any more.
+    stage.readdress(0);
+    stage.change(0, |node| {
+        node.addresses[0] = NodeAddress::new(AddressType::InternalIP, "192.168.9.9");
+    });
+    let (plan, _) = stage.pass().await.unwrap();
+    assert_eq!((plan.changes.delete.len(), plan.changes.create.len()), (1, 1));
 }
 
 #[tokio::test]

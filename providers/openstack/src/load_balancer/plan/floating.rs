@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::site::{BalancerPlan, Site, Step, blocked};
 use crate::load_balancer::{
-    desired::{ActiveService, DesiredBalancer, DesiredFloatingIp},
+    desired::{ActiveService, DesiredBalancer, DesiredFloatingIp, Owner},
     kinds::{Kind, SUBNETS},
     names,
     observe::{self, LoadBalancerSnapshot},
@@ -158,13 +158,20 @@ pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     sweep(site.desired, site.objects, plan);
 }
 
-/// Deletes or keeps the floating IPs of leaving Services that are not attached: their load balancer was deleted before.
+/// The floating IPs that were created for a Service and are not attached: its load balancer was deleted.
+pub(super) fn left<'a>(
+    desired: &'a DesiredBalancer,
+    objects: &'a Objects<Kind>,
+    owner: &'a Owner,
+) -> impl Iterator<Item = &'a Object<Kind>> {
+    let floating = objects.of(Kind::Floating);
+    floating.filter(|floating| is_free(floating) && owner.created(floating, &desired.ownership_tag))
+}
+
+/// Deletes or keeps the floating IPs of leaving Services that are not attached.
 pub(super) fn sweep(desired: &DesiredBalancer, objects: &Objects<Kind>, plan: &mut BalancerPlan) {
     for leaving in &desired.leaving {
-        let is_left = |floating: &&Object<Kind>| {
-            is_free(floating) && leaving.owner.created(floating, &desired.ownership_tag)
-        };
-        for floating in objects.of(Kind::Floating).filter(is_left) {
+        for floating in left(desired, objects, &leaving.owner) {
             let Some(action) = let_go(floating, leaving.keep_floating_ip, &desired.ownership_tag) else {
                 continue;
             };
