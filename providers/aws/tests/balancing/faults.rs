@@ -6,7 +6,10 @@ use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
     testkit::cluster::{TestCluster, advance_to, service},
 };
-use ccm_testbed::proxy::{Action, Request, Rule, aws_refusal};
+use ccm_testbed::{
+    observe::assert_has,
+    proxy::{Action, Request, Rule, aws_refusal},
+};
 use serde_json::json;
 
 use crate::stage::{MANAGED, NLB, NOTHING, Stage, start};
@@ -131,11 +134,8 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     other.services.push(service("api", &[8080]));
     other.settle().await.unwrap();
     // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
-    let complaints = other.complaints().join("\n");
-    assert!(
-        complaints.contains("they lack the tag kubernetes.io/cluster/other: i-"),
-        "{complaints}"
-    );
+    let reports = format!("{:?}", other.reports);
+    assert_has(&reports, &["they lack the tag kubernetes.io/cluster/other: i-"]);
     assert_eq!(stage.rules("nodes").await, before);
     let instance = other.nodes[0]
         .view
