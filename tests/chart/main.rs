@@ -237,6 +237,10 @@ fn wrong_values_are_refused_by_name() {
             "cloud=aws,bindAddress=127.0.0.1",
             &["bindAddress: 0.0.0.0", "hostNetworking: true"],
         ),
+        (
+            "cloud=digitalocean,replicas=2,args={--leader-elect=false}",
+            &["replicas: ", "--leader-elect=false"],
+        ),
     ] {
         let refused = template(&helm, &["--set", values]).expect_err(values).to_string();
         for part in expected {
