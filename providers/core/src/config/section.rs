@@ -301,8 +301,12 @@ impl<'d> FileReader<'d> {
                 unknown_key(near)
             };
             // A word on its own line that resembles no key may be the rest of a value with a line break, such as a
-            // password. The message does not repeat it.
-            let hidden = entry.value.is_none() && near.is_none() && elsewhere().is_none();
+            // password, whose base64 may end in `=`. The message does not repeat it.
+            let is_word = entry
+                .value
+                .as_ref()
+                .is_none_or(|value| value.text.chars().all(|c| c == '='));
+            let hidden = is_word && near.is_none() && elsewhere().is_none();
             let path = if hidden { path.section_only() } else { *path };
             self.problems.warn_at(entry.key.start, path, &message);
         }
