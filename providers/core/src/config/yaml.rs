@@ -12,6 +12,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    rc::Rc,
 };
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
@@ -23,8 +24,10 @@ use super::{
     value::{self, ValueError},
 };
 
-/// The most values in a file: nested aliases can expand to any number of values.
-const MAX_NODES: usize = 1_000_000;
+/// The most bytes of all values of a file: nested aliases can expand to any size.
+const MAX_BYTES: usize = 128 << 20;
+/// The deepest nesting of an anchored value with its aliases expanded: that of the parser, which does not count aliases.
+const MAX_DEPTH: usize = 255;
 
 /// A value and where it begins. It may be a secret, so `Debug` does not show it.
 #[derive(Clone, PartialEq)]
@@ -224,6 +227,19 @@ impl Node {
         }
     }
 
+    /// The depth of nesting, and about how many bytes it takes in memory.
+    fn size(&self) -> (usize, usize) {
+        let add = |(depth, bytes): (usize, usize), key: &str, node: &Self| {
+            let (inner, size) = node.size();
+            (depth.max(inner + 1), bytes + key.len() + size)
+        };
+        let own = (0, size_of::<Entry>() + self.scalar().map_or(0, str::len));
+        match &self.value {
+            Value::List(items) => items.iter().fold(own, |sum, item| add(sum, "", item)),
+            _ => (self.entries().iter()).fold(own, |sum, entry| add(sum, &entry.key, &entry.node)),
+        }
+    }
+
     /// The same value without positions.
     #[must_use]
     pub fn to_json(&self) -> Json {
@@ -282,7 +298,7 @@ pub fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
     let mut reader = Reader {
         parser: Parser::new_from_str_with_options(text, options),
         anchors: HashMap::new(),
-        left: MAX_NODES,
+        left: MAX_BYTES,
     };
     let mut documents = Vec::new();
     loop {
@@ -307,9 +323,9 @@ pub fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// Each anchored value with the number of values in it.
-    anchors: HashMap<usize, (Node, usize)>,
-    /// The number of values that are still allowed.
+    /// Each anchored value with its size.
+    anchors: HashMap<usize, (Rc<Node>, usize)>,
+    /// The number of bytes that are still allowed.
     left: usize,
 }
 
@@ -342,8 +358,7 @@ impl<'a> Reader<'a> {
     /// The value that begins with this event. The parser limits the depth of nesting.
     fn node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, SyntaxError> {
         let at = position(span);
-        let before = self.left;
-        self.take(1, at)?;
+        self.take(size_of::<Entry>(), at)?;
         let (value, anchor) = match event {
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
@@ -351,7 +366,8 @@ impl<'a> Reader<'a> {
                     return Err(syntax_error(at, "an alias is inside of its own anchor"));
                 };
                 self.take(size, at)?;
-                return Ok(Node { at, ..node });
+                let value = node.value.clone();
+                return Ok(Node { at, value });
             }
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => (self.list()?, anchor),
@@ -361,7 +377,13 @@ impl<'a> Reader<'a> {
         };
         let node = Node { at, value };
         if anchor > 0 {
-            self.anchors.insert(anchor, (node.clone(), before - self.left));
+            let (depth, size) = node.size();
+            if depth > MAX_DEPTH {
+                let message = format!("nested deeper than {MAX_DEPTH} with its aliases expanded");
+                return Err(syntax_error(at, message));
+            }
+            self.take(size, at)?;
+            self.anchors.insert(anchor, (Rc::new(node.clone()), size));
         }
         Ok(node)
     }
@@ -422,10 +444,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn take(&mut self, nodes: usize, at: Position) -> Result<(), SyntaxError> {
-        let left = self.left.checked_sub(nodes);
+    fn take(&mut self, bytes: usize, at: Position) -> Result<(), SyntaxError> {
+        let left = self.left.checked_sub(bytes);
         self.left = left.ok_or_else(|| {
-            let message = format!("the file contains more than {MAX_NODES} values with its aliases expanded");
+            let mebibytes = MAX_BYTES >> 20;
+            let message = format!("the file has more than {mebibytes} MiB with its aliases expanded");
             syntax_error(at, message)
         })?;
         Ok(())

@@ -377,6 +377,29 @@ fn a_broken_document_does_not_affect_others() {
     assert!(matches!(merged.value, Value::Map(_)));
 }
 
+#[test]
+fn aliases_are_neither_deep_nor_large() {
+    let nested = |levels: usize, written: usize| {
+        let mut text = "a0: &a0 [x]\n".to_owned();
+        for level in 1..levels {
+            let (open, close) = ("[".repeat(written), "]".repeat(written));
+            text += &format!("a{level}: &a{level} {open}*a{}{close}\n", level - 1);
+        }
+        document(&text)
+    };
+    let deepest = nested(12, 23).unwrap().unwrap();
+    let _: serde_json::Value = deepest.deserialize().unwrap();
+    let error = nested(50, 220).unwrap_err();
+    assert_eq!(error.position.line, 3);
+    assert!(error.message.contains("nested deeper than 255"), "{error:?}");
+    let long = "x".repeat(1 << 20);
+    let text = format!("a: &a {long}\nb: [{}]\nc:\n- *a\n", "*a, ".repeat(125));
+    assert!(document(&text).is_ok());
+    let error = document(&format!("{text}- *a\n")).unwrap_err();
+    assert_eq!(error.position.line, 5);
+    assert!(error.message.contains("more than 128 MiB"), "{error:?}");
+}
+
 proptest! {
     /// Lines of every kind around a secret, some with errors.
     #[test]
