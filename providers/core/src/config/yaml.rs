@@ -508,7 +508,10 @@ fn number(text: &str) -> Option<Number> {
         return None;
     }
     let radix = |prefix: &str, radix| {
-        let digits = unsigned.strip_prefix(prefix)?;
+        // A second sign is part of a text.
+        let digits = unsigned
+            .strip_prefix(prefix)
+            .filter(|digits| !digits.starts_with(['-', '+']))?;
         i64::from_str_radix(digits, radix).ok()
     };
     let other = radix("0x", 16)

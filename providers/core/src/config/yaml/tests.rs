@@ -400,6 +400,14 @@ fn aliases_are_neither_deep_nor_large() {
     assert!(error.message.contains("more than 128 MiB"), "{error:?}");
 }
 
+#[test]
+fn a_second_sign_is_part_of_a_text() {
+    for text in ["-0x-8000000000000000", "0-5", "0x-5", "0+7"] {
+        let node = document(&format!("a: {text}")).unwrap().unwrap();
+        assert_eq!(node.text("a"), Some(text));
+    }
+}
+
 proptest! {
     /// Lines of every kind around a secret, some with errors.
     #[test]
