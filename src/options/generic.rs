@@ -19,7 +19,8 @@ pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> Api
     let master = reader.non_empty(flags::MASTER).and_then(|text| {
         let url = read_url(&text);
         if url.is_none() {
-            reader.invalid(flags::MASTER, &text, "write a URL such as https://10.0.0.1:6443");
+            // It may have a password.
+            reader.refuse("--master: not a URL; write one such as https://10.0.0.1:6443");
         }
         url
     });

@@ -215,7 +215,8 @@ fn token(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> 
 fn url(key: &str, text: &str, problems: &mut Problems) -> Option<Url> {
     let url = Url::parse(text).ok();
     let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    let text = format!("{text:?} is not a URL with http or https and a host; write one such as {API}");
+    // It may have a password.
+    let text = format!("not a URL with http or https and a host; write one such as {API}");
     problems.require(url.is_some(), KeyPath::key(key), text);
     url
 }

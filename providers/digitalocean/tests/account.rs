@@ -68,9 +68,9 @@ fn assert_has(text: &str, parts: &[&str]) {
 #[tokio::test]
 async fn every_problem_of_the_configuration_is_reported_at_once() {
     let environment = Environment::default()
-        .with("DO_OVERRIDE_URL", "api.example.com")
         .with("REGION", "NYC 3")
         .with("DO_CLUSTER_ID", "a b")
+        .with("DO_OVERRIDE_URL", "u:hunter2@127.0.0.1")
         .with("DO_CLUSTER_VPC_ID", "default")
         .with("PUBLIC_ACCESS_FIREWALL_NAME", "nodes")
         .with("DO_API_RATE_LIMIT_QPS", "fast")
@@ -81,8 +81,8 @@ async fn every_problem_of_the_configuration_is_reported_at_once() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let parts = [
         "DO_ACCESS_TOKEN: missing; set it to an API token",
-        "DO_OVERRIDE_URL: \"api.example.com\" is not a URL",
         "REGION: \"NYC 3\"",
+        "DO_OVERRIDE_URL: not a URL with http",
         "DO_CLUSTER_ID: only letters",
         "DO_CLUSTER_VPC_ID: \"default\" is not the UUID",
         "PUBLIC_ACCESS_FIREWALL_TAGS: missing",
@@ -92,6 +92,7 @@ async fn every_problem_of_the_configuration_is_reported_at_once() {
         "DO_IP_ADDR_FAMILIES: unknown value \"ipx\"; did you mean ipv4?",
     ];
     assert_has(&error.report(), &parts);
+    assert!(!error.report().contains("hunter2"), "{error}");
 }
 
 #[tokio::test]
