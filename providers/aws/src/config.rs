@@ -12,7 +12,8 @@ use std::{
 use ccm_core::{
     BuildContext, Environment,
     config::{
-        self, Changes, ConfigFile, ConfigFiles, LoadError, Parsed, Problems, config_file, config_section,
+        self, Changes, ConfigFile, ConfigFiles, KeyPath, LoadError, Parsed, Problems, config_file,
+        config_section,
     },
     load_balancer::IpFamily,
 };
@@ -31,6 +32,7 @@ const TOPOLOGY_TYPES: &str = r"^(hpc|trn|p)[0-9]+[a-z]*(-[a-z0-9]+)?(\.[0-9a-z]*
 const PROBE_PORT: u16 = 10256;
 /// The path of kube-proxy's health check.
 const PROBE_PATH: &str = "/healthz";
+const NOT_URL: &str = "not a URL; write https://<host>";
 
 config_section! {
     /// Location and identity of the cluster, credentials, nodes and load balancers.
@@ -199,7 +201,7 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
             Ok(_) => format!("{path:?} is not a PEM bundle of certificates"),
             Err(error) => format!("could not read {path:?}: {error}"),
         };
-        problems.error("Global", format!("AWS_CA_BUNDLE: {what}"));
+        problems.error(KeyPath::key("AWS_CA_BUNDLE"), what);
         None
     });
     // The SDK reads the files of credentials, which usually do not exist.
@@ -224,9 +226,9 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
         environment: env.clone(),
     };
     if let Some((variable, url)) = connection.proxy() {
-        // The URL may have a password.
-        let what = format!("{variable}: not a URL; write http://<host>:<port>");
-        problems.require(is_url(&url), "Global", what);
+        // No URL is repeated: it may have a password.
+        let what = "not a URL; write http://<host>:<port>";
+        problems.require(is_url(&url), KeyPath::key(variable), what);
     }
     Config {
         connection,
@@ -347,8 +349,7 @@ fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
 fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Vec<Endpoint> {
     for variable in ENDPOINT_VARIABLES.split_whitespace() {
         let url = env.var(variable).unwrap_or_default();
-        let what = format!("{variable}: {url:?} is not a URL; write https://<host>");
-        problems.require(url.is_empty() || is_url(url), "Global", what);
+        problems.require(url.is_empty() || is_url(url), KeyPath::key(variable), NOT_URL);
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let mut keys = BTreeSet::new();
@@ -368,8 +369,7 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         let [Some(text), Some(region), Some(url), Some(signing_region)] = values else {
             continue;
         };
-        let what = format!("{url:?} is not a URL; write https://<host>");
-        problems.require(is_url(&url), at("URL"), what);
+        problems.require(is_url(&url), at("URL"), NOT_URL);
         if !keys.insert((text.clone(), region.clone())) {
             let what = format!("a second entry for {text:?} in region {region:?}; remove one of them");
             problems.error(at("Service"), what);
@@ -407,9 +407,12 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
 }
 
 fn is_url(text: &str) -> bool {
-    let rest = text.strip_prefix("https://");
-    let rest = rest.or_else(|| text.strip_prefix("http://"));
-    rest.is_some_and(|host| !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace))
+    let url: http::Uri = text.parse().unwrap_or_default();
+    let (host, authority) = (url.host().unwrap_or_default(), url.authority());
+    let place = authority.and_then(|authority| authority.as_str().rsplit('@').next());
+    // The parser accepts any text as a port.
+    let is_place = place == Some(host) || url.port_u16().is_some();
+    matches!(url.scheme_str(), Some("http" | "https")) && !host.is_empty() && is_place
 }
 
 /// The meaning of a key's value; the default for an empty or unknown one.

@@ -245,10 +245,41 @@ fn endpoints_are_chosen_by_api_and_region() {
         let warning = warnings[0].message();
         assert!(warning.contains("a second entry for "), "{warning}");
     }
-    let wrong = Environment::default().with("AWS_ENDPOINT_URL_EC2", "ec2");
-    let error = loaded("", &wrong).map(drop).unwrap_err();
-    let problem = "AWS_ENDPOINT_URL_EC2: \"ec2\" is not a URL";
-    assert!(error.message().contains(problem), "{error}");
+}
+
+#[test]
+fn every_wrong_variable_and_url_is_reported_without_its_value() {
+    let text =
+        "[Global]\n[ServiceOverride \"1\"]\nService=ec2\nRegion=r\nSigningRegion=r\nURL=u:hunter2@ec2\n";
+    let env = Environment::default()
+        .with("AWS_CA_BUNDLE", "/nope")
+        .with("AWS_ENDPOINT_URL", "htp://u:hunter2@h")
+        .with("AWS_ENDPOINT_URL_EC2", "http://127.0.0.1:99999")
+        .with("HTTPS_PROXY", "http://u:hunter2@127.0.0.1:x");
+    let error = loaded(text, &env).map(drop).unwrap_err();
+    let message = error.message();
+    for part in [
+        "cloud.conf:6:5: [ServiceOverride \"1\"] URL: not a URL",
+        "cloud.conf: AWS_CA_BUNDLE: could not read \"/nope\"",
+        "cloud.conf: AWS_ENDPOINT_URL: not a URL",
+        "cloud.conf: AWS_ENDPOINT_URL_EC2: not a URL",
+        "cloud.conf: HTTPS_PROXY: not a URL",
+    ] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+    assert!(!message.contains("hunter2"), "{message}");
+    for (url, is_valid) in [
+        ("https://[::1]:8443/a?b=c", true),
+        ("http://u:p@proxy:3128", true),
+        ("http://proxy", true),
+        ("http://9:99999", false),
+        ("http:///a", false),
+        ("http://:80", false),
+        ("http://a b", false),
+        ("a", false),
+    ] {
+        assert_eq!(is_url(url), is_valid, "{url}");
+    }
 }
 
 #[test]
