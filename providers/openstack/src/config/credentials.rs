@@ -165,6 +165,7 @@ fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
     if given.has_credential() {
         return application_credential(given, problems);
     }
+    let user = user(given, given.has_project(), problems);
     let Some(password) = &given.password else {
         let what = if given.user_id.is_some() || given.username.is_some() {
             "missing, though a user is given"
@@ -174,7 +175,7 @@ fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
         return refuse(problems, "password", what);
     };
     Some(Identity::Password {
-        user: user(given, given.has_project(), problems)?,
+        user: user?,
         password: password.clone(),
     })
 }
@@ -189,6 +190,10 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
         let key = given.project_id.as_ref().map_or("tenant-name", |_| "tenant-id");
         problems.warn(("Global", key), what);
     }
+    let id = match &given.application_credential_id {
+        Some(id) => Some(ApplicationCredential::Id(id.clone())),
+        None => named_credential(given, problems),
+    };
     let Some(secret) = &given.application_credential_secret else {
         return refuse(
             problems,
@@ -196,27 +201,25 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
             "missing, though an application credential is given",
         );
     };
-    let id = match (
-        &given.application_credential_id,
-        &given.application_credential_name,
-    ) {
-        (Some(id), _) => ApplicationCredential::Id(id.clone()),
-        (None, name) => ApplicationCredential::Name {
-            name: name.clone()?,
-            // As in Go, the ID takes precedence over a name and its domain.
-            user: match (&given.user_id, &given.username) {
-                (Some(id), _) => User::Id(id.clone()),
-                (None, Some(_)) => user(given, true, problems)?,
-                (None, None) => {
-                    let what = "a name needs its user; give user-id, or username and user-domain-name";
-                    return refuse(problems, "application-credential-name", what);
-                }
-            },
-        },
-    };
     Some(Identity::ApplicationCredential {
-        id,
+        id: id?,
         secret: secret.clone(),
+    })
+}
+
+fn named_credential(given: &Given, problems: &mut Problems) -> Option<ApplicationCredential> {
+    // As in Go, the ID takes precedence over a name and its domain.
+    let user = match (&given.user_id, &given.username) {
+        (Some(id), _) => Some(User::Id(id.clone())),
+        (None, Some(_)) => user(given, true, problems),
+        (None, None) => {
+            let what = "a name needs its user; give user-id, or username and user-domain-name";
+            refuse(problems, "application-credential-name", what)
+        }
+    };
+    Some(ApplicationCredential::Name {
+        name: given.application_credential_name.clone()?,
+        user: user?,
     })
 }
 
@@ -227,15 +230,16 @@ fn trustee(given: &Given, problems: &mut Problems) -> Option<Identity> {
         problems.warn(("Global", key), "not used: a trust needs a password instead");
     }
     // As in Go, each of the two replaces the user's own value.
+    let user = match &given.trustee_id {
+        Some(id) => Some(User::Id(id.clone())),
+        None => user(given, true, problems),
+    };
     let Some(password) = given.trustee_password.as_ref().or(given.password.as_ref()) else {
         let what = "a trust needs trustee-id and trustee-password, or user and password";
         return refuse(problems, "trustee-password", what);
     };
     Some(Identity::Password {
-        user: match &given.trustee_id {
-            Some(id) => User::Id(id.clone()),
-            None => user(given, true, problems)?,
-        },
+        user: user?,
         password: password.clone(),
     })
 }
@@ -248,11 +252,11 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
         &given.user_domain_id,
         &given.user_domain_name,
         problems,
-    )?;
+    );
     match (&given.user_id, &given.username) {
         (Some(_), Some(_)) => refuse(problems, "user-id", "both user-id and username; give one of them"),
         (Some(id), None) => {
-            if own.is_some() {
+            if own?.is_some() {
                 let id = given.user_domain_id.as_ref();
                 let key = id.map_or(domain_keys.1, |_| domain_keys.0);
                 return refuse(
@@ -264,6 +268,7 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
             Some(User::Id(id.clone()))
         }
         (None, Some(name)) => {
+            let own = own?;
             let default = if with_default && own.is_none() {
                 default_domain(given, problems)?
             } else {
@@ -278,6 +283,8 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
                 domain,
             })
         }
+        // The caller reports the missing password.
+        (None, None) if given.password.is_none() && given.trustee_password.is_none() => None,
         (None, None) => refuse(
             problems,
             "username",

@@ -309,6 +309,28 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
             "{keys:?}: {lines:#?} lacks {at} {text}"
         );
     }
+    for (keys, expected) in [
+        (
+            "password = p\nuser-domain-id = a\nuser-domain-name = b",
+            ["username: missing", "user-domain-id: both"],
+        ),
+        (
+            "username = ccm",
+            ["password: missing", "username: a name needs its domain"],
+        ),
+        (
+            "application-credential-name = ac",
+            ["secret: missing", "name: a name needs its user"],
+        ),
+        (
+            "trust-id = t\nusername = ccm",
+            ["trustee-password: a trust", "username: a name needs its domain"],
+        ),
+    ] {
+        let lines = errors(&global(keys));
+        let is_reported = |text: &&str| lines.iter().any(|line| line.contains(text));
+        assert!(expected.iter().all(is_reported) && lines.len() == 2, "{lines:#?}");
+    }
     for (url, text) in [
         (
             "http://ks/v2.0",
