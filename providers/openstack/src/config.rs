@@ -77,12 +77,10 @@ fn settle(
     let mut given = Given::from_global(&conf.global);
     let mut is_complete = true;
     if conf.global.use_clouds || !conf.global.cloud.is_empty() {
-        match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env, files) {
-            Ok(entry) => given = given.or(entry.into_given()),
-            Err((key, what)) => {
-                problems.error(("Global", key), what);
-                is_complete = false;
-            }
+        let (file, cloud) = (&conf.global.clouds_file, &conf.global.cloud);
+        match clouds_yaml::entry(file, cloud, env, files, problems) {
+            Some(entry) => given = given.or(entry.into_given()),
+            None => is_complete = false,
         }
     }
     let credentials = is_complete.then(|| credentials::resolve(&given, problems));

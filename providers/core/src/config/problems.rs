@@ -1,6 +1,6 @@
 //! The problems of a config file, collected so that all are reported at once.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 use super::gcfg::{Position, SyntaxError, fold};
 use crate::{
@@ -291,6 +291,23 @@ impl Problems {
         self.warnings.push(problem);
     }
 
+    /// Adds a problem with a key of another file, such as one that the config file names.
+    pub fn add_in(&mut self, file: &Path, position: Position, key: &str, message: &str, is_error: bool) {
+        let text = format!("{key}: {message}");
+        let problem = Problem {
+            file: file.to_string_lossy().into(),
+            named: Some(key.to_owned()),
+            // The value of the whole file has no key.
+            ..self.problem(Some(position), None, text.trim_start_matches(": ").to_owned())
+        };
+        let problems = if is_error {
+            &mut self.errors
+        } else {
+            &mut self.warnings
+        };
+        problems.push(problem);
+    }
+
     /// Whether there are errors so far.
     #[must_use]
     pub fn has_errors(&self) -> bool {
@@ -302,10 +319,12 @@ impl Problems {
     /// # Errors
     /// All errors and warnings, in the order of the file.
     pub fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
-        self.errors
-            .sort_by_key(|problem| (problem.position.is_none(), problem.position));
-        self.warnings
-            .sort_by_key(|problem| (problem.position.is_none(), problem.position));
+        let order = |problem: &Problem| {
+            let is_other = problem.file != self.file;
+            (is_other, problem.position.is_none(), problem.position)
+        };
+        self.errors.sort_by_key(order);
+        self.warnings.sort_by_key(order);
         if self.errors.is_empty() {
             Ok(self.warnings)
         } else {

@@ -423,12 +423,12 @@ fn read_node<T: DeserializeOwned + 'static>(
     }
     for unknown in read.unknown {
         let inside = KeyPath::new("", None, Some(&unknown.key));
-        problems.warn_at(unknown.at, inside, &unknown_key(unknown.near));
+        problems.warn_at(unknown.at, inside, &unknown.message());
     }
     read.value
 }
 
-fn unknown_key(near: Option<&str>) -> String {
+pub(super) fn unknown_key(near: Option<&str>) -> String {
     match near {
         Some(near) => format!("unknown key, ignored; did you mean {near}?"),
         None => "unknown key, ignored".to_owned(),

@@ -53,6 +53,7 @@ use serde::de::{
 };
 
 pub(super) use self::node::read as read_node;
+pub use self::node::{ReadNode, UnknownKey};
 use super::{
     duration,
     gcfg::{Entry, Position},

@@ -21,7 +21,7 @@ use serde_json::{Map, Number, Value as Json};
 
 use super::{
     gcfg::{Position, SyntaxError, fold},
-    value::{self, ValueError},
+    value::{self, ReadNode},
 };
 
 /// The most bytes of all values of a file: nested aliases can expand to any size.
@@ -214,17 +214,10 @@ impl Node {
         }
     }
 
-    /// Deserializes the value. Keys are case-sensitive, unknown keys are ignored, and a key without a value is a missing
-    /// key.
-    ///
-    /// # Errors
-    /// The first invalid value, with its position. The error may repeat the value.
-    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, (Position, ValueError)> {
-        let mut read = value::read_node(self, KeyCase::Sensitive);
-        match read.value {
-            Some(value) => Ok(value),
-            None => Err(read.errors.swap_remove(0)),
-        }
+    /// Deserializes the value. Keys are case-sensitive, and a key without a value is a missing key.
+    #[must_use]
+    pub fn deserialize<T: DeserializeOwned>(&self) -> ReadNode<T> {
+        value::read_node(self, KeyCase::Sensitive)
     }
 
     /// The depth of nesting, and about how many bytes it takes in memory.

@@ -8,11 +8,11 @@ use std::{
 
 use ccm_core::{
     Environment,
-    config::{ConfigFiles, KeyCase, Position, yaml},
+    config::{ConfigFiles, KeyCase, Position, Problems, yaml},
 };
 use serde::Deserialize;
 
-use super::credentials::Given;
+use super::credentials::{Given, refuse};
 
 /// The values of an entry that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -36,9 +36,6 @@ struct File {
     #[serde(rename = "public-clouds")]
     public_clouds: BTreeMap<String, Entry>,
 }
-
-/// A key of `[Global]`, and the problem with it.
-type Wrong = (&'static str, String);
 
 impl Entry {
     /// The values of `[Global]` in their place.
@@ -70,37 +67,33 @@ impl Entry {
 }
 
 /// Reads an entry of `clouds.yaml`. `secure.yaml` overrides it, and its profile in `clouds-public.yaml` has the
-/// defaults.
-///
-/// # Errors
-///
-/// If the file or the entry cannot be found or read. The error does not repeat the content, which contains secrets.
+/// defaults. `None` with errors, which do not repeat the content: it contains secrets.
 pub(super) fn entry(
     file: &str,
     cloud: &str,
     env: &Environment,
     files: &mut ConfigFiles,
-) -> Result<Entry, Wrong> {
+    problems: &mut Problems,
+) -> Option<Entry> {
     let directories = directories(env);
     let named = Some(file)
         .filter(|file| !file.is_empty())
         .map(|file| ("clouds-file", PathBuf::from(file)));
     let named = named.or_else(|| Some(("use-clouds", PathBuf::from(env.var("OS_CLIENT_CONFIG_FILE")?))));
     let (path, mut clouds) = match named {
-        Some((key, path)) => match read(&path, files)? {
+        Some((key, path)) => match read(&path, files, problems)? {
             Some(clouds) => (path, clouds),
-            None => return Err((key, format!("file {} not found", path.display()))),
+            None => return refuse(problems, key, format!("file {} not found", path.display())),
         },
-        None => search("clouds", &directories, files)?.ok_or_else(|| {
-            let places: Vec<_> = directories
-                .iter()
-                .map(|place| place.display().to_string())
-                .collect();
-            (
-                "use-clouds",
-                format!("clouds.yaml not found in {}", places.join(", ")),
-            )
-        })?,
+        None => match search("clouds", &directories, files, problems)? {
+            Some(found) => found,
+            None => {
+                let places = directories.iter().map(|place| place.display().to_string());
+                let places = places.collect::<Vec<_>>().join(", ");
+                let what = format!("clouds.yaml not found in {places}");
+                return refuse(problems, "use-clouds", what);
+            }
+        },
     };
     let (key, name) = match (cloud, env.var("OS_CLOUD")) {
         ("", None) if clouds.clouds.len() == 1 => ("use-clouds", clouds.clouds.keys().next().cloned()),
@@ -111,32 +104,33 @@ pub(super) fn entry(
     let found = name.as_ref().and_then(|name| clouds.clouds.remove(name));
     let (Some(name), Some(mut entry)) = (name.clone(), found) else {
         let names: Vec<_> = clouds.clouds.into_keys().collect();
+        let names = match names.join(", ") {
+            none if none.is_empty() => " no clouds; write them below the key clouds".to_owned(),
+            names => format!(": {names}"),
+        };
         let which = name.map(|name| format!(" {name:?}")).unwrap_or_default();
-        return Err((
-            key,
-            format!(
-                "could not find cloud{which} in {}, which has: {}",
-                path.display(),
-                names.join(", ")
-            ),
-        ));
+        let what = format!(
+            "could not find cloud{which} in {}, which has{names}",
+            path.display()
+        );
+        return refuse(problems, key, what);
     };
 
     // The directory of the file itself comes first.
     let mut places: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
     places.extend(directories);
-    if let Some((_, mut secure)) = search("secure", &places, files)?
+    if let Some((_, mut secure)) = search("secure", &places, files, problems)?
         && let Some(secrets) = secure.clouds.remove(&name)
     {
         entry = secrets.or(entry);
     }
     if let Some(profile) = entry.profile.clone().or(entry.cloud.clone())
-        && let Some((_, mut public)) = search("clouds-public", &places, files)?
+        && let Some((_, mut public)) = search("clouds-public", &places, files, problems)?
         && let Some(vendor) = public.public_clouds.remove(&profile)
     {
         entry = entry.or(vendor);
     }
-    Ok(entry)
+    Some(entry)
 }
 
 /// The directories to search, in order.
@@ -151,52 +145,74 @@ fn directories(env: &Environment) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first file with this name.
-fn search(stem: &str, places: &[PathBuf], files: &mut ConfigFiles) -> Result<Option<(PathBuf, File)>, Wrong> {
+/// The first file with this name. The outer `None` is an error.
+fn search(
+    stem: &str,
+    places: &[PathBuf],
+    files: &mut ConfigFiles,
+    problems: &mut Problems,
+) -> Option<Option<(PathBuf, File)>> {
     for place in places {
         for suffix in ["yaml", "yml"] {
             let path = place.join(format!("{stem}.{suffix}"));
-            if let Some(file) = read(&path, files)? {
-                return Ok(Some((path, file)));
+            if let Some(file) = read(&path, files, problems)? {
+                return Some(Some((path, file)));
             }
         }
     }
-    Ok(None)
+    Some(None)
 }
 
-/// Reads a file; `None` if it does not exist.
-fn read(path: &Path, files: &mut ConfigFiles) -> Result<Option<File>, Wrong> {
+/// Reads a file; the inner `None` if it does not exist. The outer `None` is an error.
+fn read(path: &Path, files: &mut ConfigFiles, problems: &mut Problems) -> Option<Option<File>> {
     let text = files
         .read(path)
         .and_then(|text| String::from_utf8(text).map_err(io::Error::other));
     let text = match text {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(None),
         Err(error) => {
-            return Err((
-                "use-clouds",
-                format!("could not read {}: {error}", path.display()),
-            ));
+            let what = format!("could not read {}: {error}", path.display());
+            return refuse(problems, "use-clouds", what);
         }
     };
-    // Neither the error's own text nor the line may be shown: they may contain a password.
-    let wrong = |at: Position| {
-        (
-            "use-clouds",
-            format!(
-                "{}:{at}: not YAML, or a value is not what its key takes",
-                path.display()
-            ),
-        )
+    let mut add = |at: Position, key: &str, what: &str, is_error| {
+        problems.add_in(path, at, key, what, is_error);
     };
-    let Some(mut root) = yaml::document(&text).map_err(|error| wrong(error.position))? else {
-        return Ok(Some(File::default()));
+    let mut root = match yaml::document(&text) {
+        Ok(Some(root)) => root,
+        Ok(None) => return Some(Some(File::default())),
+        Err(error) => {
+            // The error's own text and the line may contain a password.
+            add(error.position, "", "not YAML", true);
+            return None;
+        }
     };
-    if let Some(twice) = root.duplicates(KeyCase::Sensitive).first() {
-        return Err(wrong(twice.entry.at));
+    let repeated = root.duplicates(KeyCase::Sensitive);
+    for key in &repeated {
+        let what = format!("given twice, first in line {}; keep only one", key.first.line);
+        add(key.entry.at, &key.entry.key, &what, true);
     }
+    let is_unique = repeated.is_empty();
     drop_empty(&mut root);
-    root.deserialize().map(Some).map_err(|(at, _)| wrong(at))
+    let read = root.deserialize();
+    // All values are texts and maps, so that these errors only name kinds of values.
+    for (at, error) in &read.errors {
+        let key = error.path().trim_start_matches('.');
+        add(*at, key, &error.to_string(), true);
+    }
+    for list in root.entries() {
+        for cloud in list.node.entries() {
+            // Other tools have more keys outside of `auth`.
+            for key in cloud.node.get("auth").into_iter().flat_map(yaml::Node::entries) {
+                if let Some(unknown) = read.unknown.iter().find(|unknown| unknown.at == key.at) {
+                    let key = format!("{}.{}.auth.{}", list.key, cloud.key, key.key);
+                    add(unknown.at, &key, &unknown.message(), false);
+                }
+            }
+        }
+    }
+    read.value.filter(|_| is_unique).map(Some)
 }
 
 /// Removes the keys with an empty text: as in Go, they count as missing.

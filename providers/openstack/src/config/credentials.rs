@@ -357,7 +357,7 @@ fn domain(
 }
 
 /// Reports an error about a key of `[Global]`.
-fn refuse<T>(problems: &mut Problems, key: &str, what: impl Into<String>) -> Option<T> {
+pub(super) fn refuse<T>(problems: &mut Problems, key: &str, what: impl Into<String>) -> Option<T> {
     problems.error(("Global", key), what.into());
     None
 }

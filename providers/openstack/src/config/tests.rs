@@ -481,6 +481,19 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
 }
 
 #[test]
+fn unknown_keys_of_clouds_yaml_are_warnings() {
+    let clouds =
+        "clouds:\n  a:\n    verify: true\n    auth: {auth_url: 'http://ks/v3', token: t, pasword: hunter2}\n";
+    let files = Files::new(&[("cloud.conf", "[Global]\nuse-clouds\n"), ("clouds.yaml", clouds)]);
+    let (_, warnings) = load(Some(&files.path("cloud.conf")), &files.environment()).unwrap();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}")
+    };
+    let text = "clouds.yaml:4:48: clouds.a.auth.pasword: unknown key, ignored; did you mean password?";
+    assert!(warning.to_string().ends_with(text), "{warning}");
+}
+
+#[test]
 fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
     let case = |clouds: Option<&str>, conf: &str| {
         let mut list = vec![("cloud.conf", conf)];
@@ -506,16 +519,36 @@ fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
         text.contains("cloud.conf:3:") && text.contains("could not find cloud \"three\""),
         "{text}"
     );
-    for broken in [
-        "clouds: [hunter2",
-        "clouds:\n  a:\n    auth: hunter2\n",
-        "clouds:\n  a:\n    auth: {password: {x: hunter2}}\n",
+    for empty in ["", "a: {}\n"] {
+        let text = case(Some(empty), "[Global]\ncloud = a\n");
+        let what = "which has no clouds; write them below the key clouds";
+        assert!(text.contains(what), "{text}");
+    }
+    for (broken, problems) in [
+        ("clouds: [hunter2", &["1:9: not YAML"][..]),
+        (
+            "hunter2",
+            &["1:1: a text instead of a map; write keys with values"],
+        ),
+        (
+            "clouds:\n  a:\n    auth: hunter2\n",
+            &["3:11: clouds.a.auth: a text instead of a map; write keys with values"],
+        ),
+        (
+            "clouds:\n  a:\n    region_name: [hunter2]\n    auth: {password: {x: hunter2}, username: [hunter2]}\n    \
+             region_name: x\n",
+            &[
+                "4:22: clouds.a.auth.password: a map instead of a text",
+                "4:46: clouds.a.auth.username: a list instead of a text",
+                "5:5: region_name: given twice, first in line 3; keep only one",
+            ],
+        ),
     ] {
         let text = case(Some(broken), "[Global]\nuse-clouds\n");
-        assert!(
-            text.contains("not YAML, or a value is not what its key takes"),
-            "{text}"
-        );
+        let lines = text
+            .lines()
+            .map(|line| line.rsplit("clouds.yaml:").next().unwrap());
+        assert_eq!(lines.collect::<Vec<_>>(), problems, "{text}");
         assert!(!text.contains("hunter2"), "{text}");
         assert!(!text.contains("auth-url"), "it may be in the file: {text}");
     }

@@ -19,6 +19,7 @@ use serde::de::{
 use super::{Choice, ValueError, check_duration, duration, number, parse_bool};
 use crate::config::{
     gcfg::Position,
+    section::unknown_key,
     suggest,
     yaml::{Entry, KeyCase, Node, Value},
 };
@@ -28,22 +29,31 @@ const MAX_ERRORS: usize = 20;
 
 /// The result of reading a value.
 #[derive(Debug)]
-pub(in crate::config) struct ReadNode<T> {
+pub struct ReadNode<T> {
     /// The value; `None` with errors.
-    pub(in crate::config) value: Option<T>,
-    /// All errors with their positions.
-    pub(in crate::config) errors: Vec<(Position, ValueError)>,
+    pub value: Option<T>,
+    /// All errors with their positions. They may repeat the value.
+    pub errors: Vec<(Position, ValueError)>,
     /// The unknown keys.
-    pub(in crate::config) unknown: Vec<UnknownKey>,
+    pub unknown: Vec<UnknownKey>,
 }
 
 /// A key that its struct does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::config) struct UnknownKey {
+pub struct UnknownKey {
     pub(in crate::config) key: String,
-    pub(in crate::config) at: Position,
+    /// Where the key begins.
+    pub at: Position,
     /// The nearest known key.
     pub(in crate::config) near: Option<&'static str>,
+}
+
+impl UnknownKey {
+    /// The warning about it.
+    #[must_use]
+    pub fn message(&self) -> String {
+        unknown_key(self.near)
+    }
 }
 
 /// Reads a value. A wrong entry of a list or map is left out of the next try, so that all errors are found.
@@ -83,7 +93,8 @@ pub(in crate::config) fn read<T: DeserializeOwned>(node: &Node, case: KeyCase) -
 
 impl ValueError {
     /// The path to the wrong value, as it follows the key in messages: `[1].name`; empty if it is the value of the key.
-    pub(in crate::config) fn path(&self) -> &str {
+    #[must_use]
+    pub fn path(&self) -> &str {
         self.nested.as_ref().map_or("", |(path, _)| path)
     }
 

@@ -325,14 +325,19 @@ fn a_file_that_is_not_a_config_is_an_error() {
 #[test]
 fn a_value_is_deserialized_by_itself() {
     let node = document("{a: 1, a: 2, b: {c: x}, d: ~}").unwrap().unwrap();
-    let numbers: BTreeMap<String, u8> = document("{a: 1, a: 2}").unwrap().unwrap().deserialize().unwrap();
+    let numbers: BTreeMap<String, u8> =
+        (document("{a: 1, a: 2}").unwrap().unwrap().deserialize().value).unwrap();
     assert_eq!(numbers, [("a".to_owned(), 2)].into());
-    let (at, error) = node.deserialize::<BTreeMap<String, u8>>().unwrap_err();
+    let (at, error) = &node.deserialize::<BTreeMap<String, u8>>().errors[0];
     assert_eq!(
-        (at, error.message()),
-        (Position { line: 1, column: 17 }, "a map instead of a number")
+        (*at, error.path(), error.message()),
+        (
+            Position { line: 1, column: 17 },
+            ".b",
+            "a map instead of a number"
+        )
     );
-    let json: serde_json::Value = node.deserialize().unwrap();
+    let json: serde_json::Value = node.deserialize().value.unwrap();
     assert_eq!(json, serde_json::json!({"a": 2, "b": {"c": "x"}}));
 }
 
@@ -388,7 +393,7 @@ fn aliases_are_neither_deep_nor_large() {
         document(&text)
     };
     let deepest = nested(12, 23).unwrap().unwrap();
-    let _: serde_json::Value = deepest.deserialize().unwrap();
+    let _: serde_json::Value = deepest.deserialize().value.unwrap();
     let error = nested(50, 220).unwrap_err();
     assert_eq!(error.position.line, 3);
     assert!(error.message.contains("nested deeper than 255"), "{error:?}");
