@@ -494,6 +494,20 @@ fn unknown_keys_of_clouds_yaml_are_warnings() {
 }
 
 #[test]
+fn patterns_of_subnets_are_checked() {
+    let text = global("token = t")
+        + "[LoadBalancer]\nfloating-subnet = \"~((\"\n[LoadBalancerClass \"a\"]\nfloating-subnet = \"~((\"\n";
+    let lines = errors(&text);
+    for (line, start) in lines.iter().zip([
+        "5:19: [LoadBalancer] floating-subnet: \"~((\" is not a pattern",
+        "7:19: [LoadBalancerClass \"a\"] floating-subnet: \"~((\" is not a pattern",
+    ]) {
+        assert!(line.starts_with(start), "{line}");
+    }
+    assert_eq!(lines.len(), 2);
+}
+
+#[test]
 fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
     let case = |clouds: Option<&str>, conf: &str| {
         let mut list = vec![("cloud.conf", conf)];

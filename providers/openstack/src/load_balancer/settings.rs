@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
     Environment,
-    config::{GoDuration, Problems, config_section},
+    config::{GoDuration, KeyPath, Problems, config_section},
 };
 
 use super::{
     features::{Capabilities, Version},
+    subnets::SubnetFilter,
     warnings::unknown_method,
 };
 
@@ -186,6 +187,19 @@ impl LoadBalancing {
                 let what = "less than a second; Octavia takes whole seconds from 1, write 5s".to_owned();
                 complain(key, section.create_monitor, what);
             }
+        }
+        let mut check = |key: KeyPath<'_>, pattern: &str| {
+            if let Err(error) = SubnetFilter::parse(pattern, "") {
+                problems.error(key, error.message());
+            }
+        };
+        check(
+            ("LoadBalancer", "floating-subnet").into(),
+            &section.floating_subnet,
+        );
+        for (name, class) in classes {
+            let key = ("LoadBalancerClass", name.as_str(), "floating-subnet").into();
+            check(key, &class.floating_subnet);
         }
         let steps = env.var("OCCM_WAIT_LB_ACTIVE_STEPS");
         let steps = steps
