@@ -171,7 +171,7 @@ impl Default for OrphanConfig {
 pub struct RouteConfig {
     /// `--configure-cloud-routes`.
     pub enabled: bool,
-    /// `--cluster-cidr` as it was given. It is checked only where there are routes.
+    /// `--cluster-cidr` as it was given. It has an effect only where there are routes.
     pub cluster_cidr: String,
     /// How often all routes are compared with the cloud although nothing changed; `None` for the default.
     pub period: Option<Duration>,

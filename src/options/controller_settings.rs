@@ -2,6 +2,8 @@
 
 use std::num::NonZeroUsize;
 
+use ccm_core::routes::ClusterCidrs;
+
 use super::{flags, value::Reader};
 use crate::config::{LifecycleConfig, NodeConfig, OrphanConfig, RouteConfig, ServiceConfig};
 
@@ -40,9 +42,18 @@ pub(super) fn service(reader: &mut Reader) -> ServiceConfig {
 
 pub(super) fn route(reader: &mut Reader) -> RouteConfig {
     let period = flags::ROUTE_RECONCILIATION_PERIOD;
+    let enabled = reader.boolean(flags::CONFIGURE_CLOUD_ROUTES);
+    let cluster_cidr = reader.text(flags::CLUSTER_CIDR);
+    // Not an error: it has no effect if the cloud has no routes.
+    if enabled
+        && !cluster_cidr.is_empty()
+        && let Err(wrong) = ClusterCidrs::parse(&cluster_cidr)
+    {
+        reader.warn(format!("--cluster-cidr {wrong}; no routes are created"));
+    }
     RouteConfig {
-        enabled: reader.boolean(flags::CONFIGURE_CLOUD_ROUTES),
-        cluster_cidr: reader.text(flags::CLUSTER_CIDR),
+        enabled,
+        cluster_cidr,
         period: reader.non_empty(period).map(|_| reader.duration(period)),
     }
 }

@@ -89,7 +89,13 @@ fn flags_of_routes_do_what_they_do_elsewhere() {
     assert_eq!(given.route.period, Some(Duration::from_secs(10)));
     assert_eq!(given.warnings, [""; 0]);
     // Without routes it has no effect.
-    assert_eq!(warnings(&["--cluster-cidr=junk"]), [""; 0]);
+    assert_eq!(
+        warnings(&["--cluster-cidr=junk", "--configure-cloud-routes=false"]),
+        [""; 0]
+    );
+    let text = "--cluster-cidr \"junk\" is not a network; write it as 10.244.0.0/16; no routes are created";
+    assert_eq!(warnings(&["--cluster-cidr=junk"]), [text]);
+    assert_eq!(warnings(&["--cluster-cidr=10.0.0.0/8, fd00::/48"]), [""; 0]);
 }
 
 #[test]
