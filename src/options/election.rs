@@ -11,7 +11,9 @@ const JITTER_FACTOR: f64 = 1.2;
 /// `None` if there is no election; the other flags are then only read.
 pub(super) fn election(reader: &mut Reader) -> Option<ElectionConfig> {
     let before = reader.errors.len();
-    let on = reader.boolean(flags::LEADER_ELECT);
+    // An invalid value counts as the default, so that the other flags are checked, too.
+    let on = reader.boolean(flags::LEADER_ELECT) || reader.errors.len() != before;
+    let before = reader.errors.len();
     let lease = reader.duration(flags::LEADER_ELECT_LEASE_DURATION);
     let renew = reader.duration(flags::LEADER_ELECT_RENEW_DEADLINE);
     let retry = reader.duration(flags::LEADER_ELECT_RETRY_PERIOD);

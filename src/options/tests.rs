@@ -254,6 +254,20 @@ fn election_timing_is_checked_before_the_start() {
             assert!(error.contains(part), "{words:?}: {error}");
         }
     }
+    let invalid = all(&[
+        "--leader-elect=maybe",
+        "--leader-elect-resource-lock=x",
+        "--enable-leader-migration",
+        "--leader-migration-config=/nope.yaml",
+    ]);
+    for (error, part) in
+        invalid
+            .iter()
+            .zip(["leader-elect: invalid", "resourceLock", "cannot read /nope.yaml"])
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(invalid.len(), 3, "{invalid:?}");
     // Unused values are only parsed.
     assert_eq!(
         config(&[
