@@ -92,8 +92,8 @@ pub(super) enum Applied {
     All,
     /// The part has to wait.
     Wait(PartState),
-    /// The part changed since it was read, as this error shows.
-    ReadAgain(Error),
+    /// The part changed since it was read, as this error of a step for this Service shows.
+    ReadAgain(Option<ServiceId>, Error),
     /// A step for one Service failed permanently; the Service is frozen.
     MemberFrozen,
 }
@@ -191,11 +191,12 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     return Ok(state);
                 }
                 Applied::MemberFrozen => fresh = false,
-                Applied::ReadAgain(error) => {
+                Applied::ReadAgain(service, error) => {
                     fresh = false;
                     reads += 1;
                     if reads > READS {
-                        return Err(error);
+                        self.give_up(service.as_ref(), error)?;
+                        reads = 0;
                     }
                 }
             }
@@ -296,6 +297,20 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 self.frozen.insert(id.clone(), error.clone());
             }
         }
+    }
+
+    /// Freezes the Service whose step fails, so that it holds up neither others nor its own members.
+    ///
+    /// # Errors
+    /// The error of the step: it is not for a Service, or its Service is frozen already.
+    pub(super) fn give_up(&mut self, service: Option<&ServiceId>, error: Error) -> Result<()> {
+        let before = self.frozen.len();
+        service.inspect(|service| self.freeze(service, &error));
+        if self.frozen.len() == before {
+            return Err(error);
+        }
+        self.count_repeat("frozen");
+        Ok(())
     }
 
     /// Plans; reads the part before unless its state is known.

@@ -234,15 +234,17 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
 
     /// The result if the same create had no reply a moment ago: it is not sent again yet. The pass that sent it reports the
     /// error.
-    fn unanswered(&self, create: &StepDescription) -> Option<Result<Applied>> {
+    fn unanswered(&mut self, create: &StepDescription) -> Option<Result<Applied>> {
         let sent = self.record.unanswered()?;
-        let is_same =
-            (sent.description.label, &sent.description.sentence) == (create.label, &create.sentence);
-        let result = || match self.steps.is_empty() {
-            true => Ok(Applied::Wait(sent.state())),
-            false => Err(sent.error.clone().with_retry(Retry::After(UNANSWERED))),
-        };
-        is_same.then(result)
+        if (sent.description.label, &sent.description.sentence) != (create.label, &create.sentence) {
+            return None;
+        }
+        if self.steps.is_empty() {
+            return Some(Ok(Applied::Wait(sent.state())));
+        }
+        let error = sent.error.clone().with_retry(Retry::After(UNANSWERED));
+        let given_up = self.give_up(create.service.as_ref(), error);
+        Some(given_up.map(|()| Applied::MemberFrozen))
     }
 
     /// How to wait if a create had no reply a moment ago and members leave: its object may be theirs.
@@ -266,36 +268,26 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 self.count_repeat("stale");
                 let text = "another client changes it after every read";
                 let error = Error::new(ErrorKind::Conflict, text).with_source(error);
-                return Ok(Applied::ReadAgain(error));
+                return Ok(Applied::ReadAgain(step.description.service.clone(), error));
             }
             None => {}
         }
         let unknown = error.outcome() == WriteOutcome::Unknown;
+        let service = step.description.service.as_ref();
         self.ended_badly(&step.description, sent, &error);
         if unknown {
             // It may have been carried out: the next read shows it.
             self.touch(&step.description);
             self.count_repeat("unknown");
-            return Ok(Applied::ReadAgain(error));
+            return Ok(Applied::ReadAgain(service.cloned(), error));
         }
         match error.kind() {
             // Another client was faster, or the read is out of date.
             ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => {
                 self.count_repeat("stale");
-                Ok(Applied::ReadAgain(error))
+                Ok(Applied::ReadAgain(service.cloned(), error))
             }
-            kind if is_permanent(kind) => match &step.description.service {
-                Some(service) if !self.frozen.contains_key(service) => {
-                    self.count_repeat("frozen");
-                    self.freeze(service, &error);
-                    if self.frozen.contains_key(service) {
-                        Ok(Applied::MemberFrozen)
-                    } else {
-                        Err(error)
-                    }
-                }
-                _ => Err(error),
-            },
+            kind if is_permanent(kind) => self.give_up(service, error).map(|()| Applied::MemberFrozen),
             _ => Err(error),
         }
     }
@@ -356,7 +348,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    fn count_repeat(&self, reason: &'static str) {
+    pub(super) fn count_repeat(&self, reason: &'static str) {
         let model = &self.engine.model;
         self.engine
             .metrics

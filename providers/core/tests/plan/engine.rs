@@ -453,28 +453,32 @@ async fn failed_inputs_freeze_only_one_member() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_permanently_freezes_only_its_service() {
-    let truth = Truth {
-        balancers: vec![own_balancer(0)],
-        ..Truth::default()
-    };
-    let services = vec![service(0, &[80], &[]), service(1, &[81], &[(BALANCER, "10")])];
-    let stage = stage(truth, services);
+async fn a_step_that_fails_freezes_only_its_service() {
+    // At once, after several reads, and when the create may have been carried out.
     let quota = Error::new(ErrorKind::QuotaExceeded, "no more listeners");
-    stage.answer("create listener 80", Answer::Fail(quota));
-    let report = stage.run("balancer/#10").await;
-    assert!(matches!(report.state, PartState::Done), "{report:?}");
-    let MemberState::Refused(error) = &report.members[0].state else {
-        panic!("{report:?}");
-    };
-    assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
-    assert!(matches!(report.members[1].state, MemberState::Served));
-    let listeners: BTreeSet<_> = stage.cloud.memory.truth().balancers[0]
-        .listeners
-        .keys()
-        .copied()
-        .collect();
-    assert_eq!(listeners, [81].into());
+    let conflict = Error::new(ErrorKind::AlreadyExists, "the port is in use");
+    let unknown = Error::new(ErrorKind::Unavailable, "500").with_outcome(Outcome::Unknown);
+    for (failure, tries) in [(quota, 1), (conflict, 4), (unknown, 1)] {
+        let truth = Truth {
+            balancers: vec![own_balancer(0)],
+            ..Truth::default()
+        };
+        let services = vec![service(0, &[80], &[]), service(1, &[81], &[(BALANCER, "10")])];
+        let stage = stage(truth, services);
+        for _ in 0..tries {
+            stage.answer("create listener 80", Answer::Fail(failure.clone()));
+        }
+        let report = stage.run("balancer/#10").await;
+        assert!(matches!(report.state, PartState::Done), "{report:?}");
+        let MemberState::Refused(error) = &report.members[0].state else {
+            panic!("{report:?}");
+        };
+        assert_eq!(error.kind(), failure.kind());
+        assert!(matches!(report.members[1].state, MemberState::Served));
+        let balancer = &stage.cloud.memory.truth().balancers[0];
+        let listeners: BTreeSet<_> = balancer.listeners.keys().copied().collect();
+        assert_eq!(listeners, [81].into(), "{failure}");
+    }
 }
 
 #[tokio::test]
