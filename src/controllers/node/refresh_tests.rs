@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use ccm_core::{AddressType, NodeAddress, controllers::Needs, testkit::FakeCloud};
+use ccm_core::{
+    AddressType, NodeAddress,
+    controllers::{Change, Needs},
+    testkit::FakeCloud,
+};
 use kube::Client;
 use serde_json::json;
 use tokio::{sync::Semaphore, time::timeout};

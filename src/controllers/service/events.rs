@@ -3,7 +3,7 @@
 //! Many passes end in the same way: a cloud fails, a value cannot be followed. Only new outcomes get an event. A failure that
 //! ended may be reported again.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind,
@@ -13,6 +13,7 @@ use ccm_core::{
     },
 };
 use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{COMPONENT, orphans, state::Output};
@@ -21,6 +22,8 @@ use crate::{
     logging::{FailingByKind, warn_if_new},
 };
 
+/// After this, an event is published again: the API server keeps events for an hour.
+const AGAIN: Duration = Duration::from_secs(1800);
 /// How many nodes an event names.
 const NODE_NAMES: usize = 20;
 /// How many orphans an event names.
@@ -53,8 +56,19 @@ pub(super) struct PartReports {
     events: Vec<ServiceEvent>,
     /// Differences that stay; empty if there are none.
     blocked: String,
+    /// When an event about the failure or the differences was published.
+    published: Option<Instant>,
     /// The load balancer has no nodes.
     pub(super) no_nodes: bool,
+}
+
+impl PartReports {
+    /// Whether to publish an event now. It is recorded as published.
+    fn publishes(&mut self, is_new: bool) -> bool {
+        let is_due = is_new || self.published.is_none_or(|at| at.elapsed() >= AGAIN);
+        self.published = is_due.then(Instant::now).or(self.published);
+        is_due
+    }
 }
 
 /// A failure, without the details that change with every try.
@@ -75,12 +89,13 @@ impl Reported {
         self.parts.contains_key(part)
     }
 
-    /// Records a failure. Returns whether to publish it: it is new, and no other part reported the same.
+    /// Records a failure. Returns whether to publish it: it is new, or its event is old, and no other part reported the same.
     pub(super) fn fail(&mut self, part: &PartKey, failure: &FailureReport) -> bool {
         let mut others = self.parts.iter().filter(|(other, _)| *other != part);
         let elsewhere = others.any(|(_, reports)| reports.failure.as_ref() == Some(failure));
-        let last = self.of(part).failure.replace(failure.clone());
-        last.as_ref() != Some(failure) && !elsewhere
+        let reports = self.of(part);
+        let last = reports.failure.replace(failure.clone());
+        !elsewhere && reports.publishes(last.as_ref() != Some(failure))
     }
 
     /// Forgets the reports about other parts.
@@ -141,12 +156,11 @@ impl Reported {
             .map(ToString::to_string)
             .collect();
         let blocked = blocked.join("; ");
-        if reports.blocked != blocked {
-            reports.blocked.clone_from(&blocked);
-            if !blocked.is_empty() {
-                let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
-                outputs.push(Output::Event(event));
-            }
+        let is_new = reports.blocked != blocked;
+        reports.blocked.clone_from(&blocked);
+        if !blocked.is_empty() && reports.publishes(is_new) {
+            let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
+            outputs.push(Output::Event(event));
         }
         outputs
     }
@@ -338,6 +352,18 @@ mod tests {
     use ccm_core::{NodeView, load_balancer::ServiceNode};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_published_again_before_the_api_server_forgets_its_event() {
+        let (mut reported, part) = (Reported::default(), PartKey::new("lb/a"));
+        let failure = Failure::Blocked("why").report("SyncLoadBalancerFailed");
+        let mut published = Vec::new();
+        for wait in [0, 60, 1740, 60] {
+            tokio::time::advance(Duration::from_secs(wait)).await;
+            published.push(reported.fail(&part, &failure));
+        }
+        assert_eq!(published, [true, false, true, false]);
+    }
 
     fn nodes(count: usize) -> NodeSet {
         (0..count)

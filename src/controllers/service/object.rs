@@ -54,8 +54,8 @@ impl ServiceAction {
             .collect();
         let ingress = match wants {
             true => effects.ingress.clone(),
-            // Without a load balancer there is no address.
-            false => Some(Vec::new()),
+            // Without a load balancer there is no address. Another controller may have written that of a Service that was not ours.
+            false => (view.deleting || finalizers.needs_cleanup(view)).then(Vec::new),
         };
         change.ingress = ingress.filter(|ingress| !is_same(ingress, &view.ingress));
         change.conditions = effects

@@ -125,6 +125,15 @@ fn finalizers_of_the_provider_come_and_go_with_ours() {
 }
 
 #[test]
+fn the_address_of_a_service_that_was_never_ours_stays() {
+    let other = view(|view| {
+        view.service_type = ServiceType::ClusterIp;
+        view.finalizers.clear();
+    });
+    assert!(ServiceAction::of(&other, NONE, Some(&Effects::default())).is_empty());
+}
+
+#[test]
 fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
     let mut removed = effects(vec![ip("192.0.2.1")]);
     removed.annotations.insert("id".to_owned(), None);

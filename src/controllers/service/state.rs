@@ -261,9 +261,12 @@ impl State {
             // The next event about work is another one.
             entry.reported.work = false;
         }
+        let was_ours = entry.is_ours();
         entry.view = view;
         entry.claim = claim;
         entry.finalizers = finalizers;
+        // One that was another controller's gets our finalizer first.
+        entry.included &= was_ours || !entry.is_ours();
         entry.included |= !entry.has_to_wait();
         if entry.included
             && let Some(job) = entry.dirty

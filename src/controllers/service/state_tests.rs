@@ -416,6 +416,15 @@ fn a_service_of_another_controller_causes_no_discovery() {
 }
 
 #[test]
+fn a_service_that_was_another_controllers_gets_our_finalizer_before_passes_know_of_it() {
+    let mut fixture = Fixture::new();
+    let new = view("a", |view| view.finalizers.clear());
+    fixture.change_of(&new, Claim::NotOurs);
+    fixture.change_of(&new, Claim::Ours);
+    assert_eq!(fixture.state.snapshot().services.len(), 0);
+}
+
+#[test]
 fn another_one_under_the_same_name_is_served() {
     let mut fixture = Fixture::new();
     fixture.change(&view("a", |_| {}));
