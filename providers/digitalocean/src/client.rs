@@ -37,8 +37,8 @@ pub(crate) const PER_PAGE: &str = "200";
 operations! {
     /// The API operations. A name consists of a document kind and a verb, which determine path and method ([`Api::send`]).
     pub(crate) enum Op {
-        /// The account of the token, for `DEBUG_ADDR` and `validate`.
-        AccountGet = "account_get", BUCKET, Read;
+        /// The account of the token, for `DEBUG_ADDR` and `validate`. A probe does not wait for writes of load balancers.
+        AccountGet = "account_get", "account", Read;
         /// All regions.
         RegionList = "region_list", BUCKET, Read;
         /// The region of this droplet, from its metadata service.

@@ -12,6 +12,7 @@ use ccm_core::{
 };
 use ccm_sim::{Action, Fault, digitalocean::Config};
 use serde_json::{Value, json};
+use tokio::time::{advance, pause, resume};
 
 use crate::cloud::{
     ABSENT, ANNOTATION, DISOWN, ID, Stage, annotate, annotate_all, answer, assert_complaints, build,
@@ -418,6 +419,30 @@ async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
 }
 
 #[tokio::test]
+async fn a_change_of_nodes_keeps_a_certificate_that_was_renewed_meanwhile() {
+    let mut stage = Stage::new(&[]).await;
+    let certificate = stage.create_certificate("web", "lets_encrypt");
+    stage.add("web", &format!("type=REGIONAL; certificate-id={certificate}"));
+    stage.settle_well().await;
+    let renewed = stage.create_certificate("web", "lets_encrypt");
+    let mut rules = stage.balancer()["forwarding_rules"].take();
+    rules[1]["certificate_id"] = json!(renewed);
+    stage.edit(json!({ "forwarding_rules": rules }));
+    pause();
+    advance(Duration::from_secs(6)).await;
+    resume();
+    stage.read.freshness = Freshness::AtMost(Duration::from_secs(7200));
+    stage.join("node-2");
+    stage.settle_well().await;
+    let balancer = stage.balancer();
+    assert_eq!(balancer["forwarding_rules"], rules);
+    assert_eq!(
+        balancer["droplet_ids"].as_array().unwrap().len(),
+        stage.nodes.len()
+    );
+}
+
+#[tokio::test]
 async fn a_rule_has_either_a_certificate_or_passthrough_after_each_switch() {
     let mut stage = Stage::new(&[]).await;
     let certificate = stage.create_certificate("web", "custom");
@@ -659,7 +684,8 @@ async fn a_load_balancer_takes_a_minute_and_few_polls() {
     }
     assert!(calls["loadBalancers_get"] <= 13, "{calls:?}");
     let others = (calls["loadBalancers_create"], calls["loadBalancers_list"]);
-    assert_eq!(others, (1, 1), "{calls:?}");
+    // One when the Service is discovered, and one before a change of the document.
+    assert_eq!(others, (1, 2), "{calls:?}");
 }
 
 #[tokio::test]

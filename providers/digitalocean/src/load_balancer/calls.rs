@@ -44,6 +44,10 @@ const USUAL_CREATE_TIME: Duration = Duration::from_secs(60);
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// Maximum age of cached certificates, which rarely change.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(300);
+/// Maximum age of a load balancer's document that is changed and sent back.
+const DOCUMENT_AGE: Duration = Duration::from_secs(5);
+/// A droplet that did not exist is sent again after this, in case the answer was wrong.
+const MISSING_AGE: Duration = Duration::from_secs(300);
 /// Maximum age of droplets by name: a pass over all load balancers may take a minute.
 const NAMES_AGE: Duration = Duration::from_secs(60);
 /// Maximum number of cached certificates.
@@ -60,8 +64,8 @@ pub(crate) struct Calls {
     names: Cache<Vec<String>, BTreeMap<String, u64>>,
     credentials: CredentialsCheck,
     polls: Mutex<PollIntervals<Key>>,
-    /// Droplets of nodes that do not exist.
-    missing: Mutex<BTreeSet<u64>>,
+    /// Droplets of nodes that do not exist, and when that was read.
+    missing: Mutex<BTreeMap<u64, Instant>>,
     /// Services whose certificate was renewed under another id.
     renewed: Mutex<BTreeSet<ServiceId>>,
 }
@@ -234,7 +238,7 @@ impl Calls {
         });
         let mut missing = self.missing.lock();
         let before = missing.len();
-        missing.extend(absent);
+        missing.extend(absent.map(|id| (id, Instant::now())));
         missing.len() > before
     }
 
@@ -275,8 +279,17 @@ impl PartCloud<Model> for Calls {
                 desired::is_disowned(&member.service)?;
             }
         }
+        // An update replaces the whole document, also fields that others have changed.
+        let recent = match read.freshness {
+            Freshness::AtMost(age) => Freshness::AtMost(age.min(DOCUMENT_AGE)),
+            after => after,
+        };
+        let recent = ReadOptions {
+            freshness: recent,
+            ..read
+        };
         let existing = match key {
-            Key::Balancer(id) => self.listing(None, read).await?.by_id(id).cloned(),
+            Key::Balancer(id) => self.listing(None, recent).await?.by_id(id).cloned(),
             Key::New(_) => None,
         };
         let current = existing.as_deref().and_then(certificate);
@@ -306,13 +319,13 @@ impl PartCloud<Model> for Calls {
             let nodes = cluster.nodes.all().iter();
             let ids = nodes.filter_map(|node| droplet_id(node.view.provider_id.as_deref()?).ok()?);
             let known: BTreeSet<u64> = ids.collect();
-            missing.retain(|id| known.contains(id));
+            missing.retain(|id, since| known.contains(id) && since.elapsed() < MISSING_AGE);
         }
         let inputs = Inputs {
             existing,
             certificates,
             by_name,
-            missing: missing.clone(),
+            missing: missing.keys().copied().collect(),
         };
         Ok(GatheredInputs { inputs, refused })
     }
