@@ -90,7 +90,9 @@ impl Known {
                 Some(name) => def.is_called(name).then_some(false),
                 None => def.is_called(item).then_some(true),
             });
-            !decided.unwrap_or(star && def.default_on)
+            // As upstream, a list selects among the controllers of the framework. A provider starts the others by its settings.
+            let is_listed = star || !FRAMEWORK.iter().any(|framework| framework.name == def.name);
+            !decided.unwrap_or(is_listed && def.default_on)
         };
         let disabled = self.controllers.iter().filter(is_disabled);
         let disabled: BTreeSet<_> = disabled.map(|def| def.name).collect();

@@ -145,7 +145,7 @@ flags! {
         CLUSTER_NAME = "cluster-name": Text, as "NAME", "kubernetes";
 
         /// The controllers that run: * for all, a name for one, a name with - in front for all but one. The first item that
-        /// matches a controller counts.
+        /// matches a controller counts. A list without * leaves out only cloud-node, cloud-node-lifecycle, route and service.
         CONTROLLERS = "controllers": List, "*";
 
         /// Switches of unfinished features, as name=true or name=false, separated by commas. A gate that requests a missing

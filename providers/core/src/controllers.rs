@@ -116,7 +116,8 @@ pub struct ControllerDef {
     /// `--use-service-account-credentials` its service account in `kube-system`. Controllers of one name share the client
     /// and its rate limit.
     pub client_name: &'static str,
-    /// Whether it runs unless `--controllers` disables it. Otherwise, `--controllers` must name it.
+    /// Whether it runs unless `--controllers` disables it. Otherwise, `--controllers` must name it. A list without `*` disables
+    /// only controllers of the framework.
     pub default_on: bool,
     /// Called once, when the cloud is connected and before any watch starts. Returns the fields that the shared stores must
     /// keep for this controller, or why it does not run with this cloud and this configuration. Must not block.

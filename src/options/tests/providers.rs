@@ -109,13 +109,13 @@ fn help_groups_flags_by_provider_and_names_controllers() {
 }
 
 #[test]
-fn controllers_of_the_chosen_provider_are_selected_like_all_others() {
+fn controllers_of_the_chosen_provider_are_switched_off_only_by_name() {
     let enabled = |words: &[&str], name: &str| read("eta", words).unwrap().controllers.is_enabled(name);
     for (words, eta, tagging) in [
         (&[][..], true, false),
         (&["--controllers=*,tagging"], true, true),
         (&["--controllers=*,-eta"], false, false),
-        (&["--controllers=tagging-controller"], false, true),
+        (&["--controllers=tagging-controller"], true, true),
     ] {
         assert_eq!(enabled(words, "eta-controller"), eta, "{words:?}");
         assert_eq!(enabled(words, "tagging-controller"), tagging, "{words:?}");
