@@ -235,11 +235,8 @@ fn without_credentials(value: &str) -> String {
     let (scheme, rest) = value.split_at_checked(scheme).unwrap_or_default();
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     match authority.rsplit_once('@') {
-        Some((credentials, _)) if !scheme.is_empty() || credentials.contains(':') => {
-            format!(
-                "{scheme}***{}",
-                rest.strip_prefix(credentials).unwrap_or_default()
-            )
+        Some((user, _)) if !scheme.is_empty() || user.contains(':') => {
+            format!("{scheme}{}", rest.replacen(user, "***", 1))
         }
         _ => value.to_owned(),
     }

@@ -42,7 +42,7 @@
   {{- if and (not .Values.securePort) (or (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled) -}}
     {{- fail "securePort: 0 switches the port off that serviceMonitor and podMonitor read; write another port, or disable them" -}}
   {{- end -}}
-  {{- if and (eq (include "ccm.flag" (list $args "leader-elect")) "false") (eq .Values.kind "Deployment") (gt (int .Values.replicas) 1) (not .Values.dryRun) -}}
+  {{- if and (has (include "ccm.flag" (list $args "leader-elect")) (list "false" "False" "FALSE" "f" "F" "0")) (eq .Values.kind "Deployment") (gt (int .Values.replicas) 1) (not .Values.dryRun) -}}
     {{- fail "replicas: without leader election only one replica may run; remove --leader-elect=false, or write replicas: 1" -}}
   {{- end -}}
   {{- $bind := include "ccm.flag" (list $args "bind-address") | trimAll "[]" -}}

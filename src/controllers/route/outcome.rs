@@ -1,7 +1,7 @@
 //! The outcome of each node's routes, and its desired condition.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
@@ -57,15 +57,10 @@ pub(super) fn items(
             (None, None) => (Outcome::Pending, false),
         }
     };
-    let finish: HashSet<_> = plan.changes.finish.iter().map(Key::desired).collect();
     let each = desired.pod_cidrs.iter().enumerate().map(|(i, pod_cidr)| {
-        let mut exists = false;
         let (outcome, tried) = match &pod_cidr.decision {
             RouteDecision::Route(place) => match desired.routes.get(*place) {
-                Some(route) => {
-                    exists = finish.contains(&Key::desired(route));
-                    of_route(*place, route)
-                }
+                Some(route) => of_route(*place, route),
                 None => (Outcome::Pending, false),
             },
             RouteDecision::Skip(reason) => (of_skipped(reason, plan.exists.get(i).copied()), false),
@@ -75,7 +70,7 @@ pub(super) fn items(
             destination: pod_cidr.destination.to_string(),
             outcome,
             tried,
-            exists,
+            exists: plan.exists.get(i).copied().unwrap_or_default(),
         }
     });
     each.collect()

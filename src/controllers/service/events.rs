@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// After this, an event is published again: the API server keeps events for an hour.
-const AGAIN: Duration = Duration::from_secs(1800);
+const EVENT_REPEAT_INTERVAL: Duration = Duration::from_secs(1800);
 /// How many nodes an event names.
 const NODE_NAMES: usize = 20;
 /// How many orphans an event names.
@@ -56,19 +56,15 @@ pub(super) struct PartReports {
     events: Vec<ServiceEvent>,
     /// Differences that stay; empty if there are none.
     blocked: String,
-    /// When an event about the failure or the differences was published.
-    published: Option<Instant>,
+    /// When the event about the failure was published, and that about the differences.
+    published: [Option<Instant>; 2],
     /// The load balancer has no nodes.
     pub(super) no_nodes: bool,
 }
 
-impl PartReports {
-    /// Whether to publish an event now. It is recorded as published.
-    fn publishes(&mut self, is_new: bool) -> bool {
-        let is_due = is_new || self.published.is_none_or(|at| at.elapsed() >= AGAIN);
-        self.published = is_due.then(Instant::now).or(self.published);
-        is_due
-    }
+/// Whether an event was published so recently that the API server still has it.
+fn is_recent(published: Option<Instant>) -> bool {
+    published.is_some_and(|at| at.elapsed() < EVENT_REPEAT_INTERVAL)
 }
 
 /// A failure, without the details that change with every try.
@@ -92,10 +88,17 @@ impl Reported {
     /// Records a failure. Returns whether to publish it: it is new, or its event is old, and no other part reported the same.
     pub(super) fn fail(&mut self, part: &PartKey, failure: &FailureReport) -> bool {
         let mut others = self.parts.iter().filter(|(other, _)| *other != part);
-        let elsewhere = others.any(|(_, reports)| reports.failure.as_ref() == Some(failure));
-        let reports = self.of(part);
-        let last = reports.failure.replace(failure.clone());
-        !elsewhere && reports.publishes(last.as_ref() != Some(failure))
+        let elsewhere = others
+            .any(|(_, reports)| reports.failure.as_ref() == Some(failure) && is_recent(reports.published[0]));
+        let PartReports {
+            failure: last,
+            published: [published, _],
+            ..
+        } = self.of(part);
+        let is_known = last.replace(failure.clone()).as_ref() == Some(failure) && is_recent(*published);
+        let is_due = !elsewhere && !is_known;
+        *published = is_due.then(Instant::now).or(*published);
+        is_due
     }
 
     /// Forgets the reports about other parts.
@@ -156,9 +159,10 @@ impl Reported {
             .map(ToString::to_string)
             .collect();
         let blocked = blocked.join("; ");
-        let is_new = reports.blocked != blocked;
+        let is_known = reports.blocked == blocked && is_recent(reports.published[1]);
         reports.blocked.clone_from(&blocked);
-        if !blocked.is_empty() && reports.publishes(is_new) {
+        if !blocked.is_empty() && !is_known {
+            reports.published[1] = Some(Instant::now());
             let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
             outputs.push(Output::Event(event));
         }
@@ -355,14 +359,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_published_again_before_the_api_server_forgets_its_event() {
-        let (mut reported, part) = (Reported::default(), PartKey::new("lb/a"));
+        let [part, other] = ["lb/a", "node-sg"].map(PartKey::new);
+        let mut reported = Reported::default();
         let failure = Failure::Blocked("why").report("SyncLoadBalancerFailed");
         let mut published = Vec::new();
         for wait in [0, 60, 1740, 60] {
             tokio::time::advance(Duration::from_secs(wait)).await;
-            published.push(reported.fail(&part, &failure));
+            // Another part fails in the same way.
+            published.push([&part, &other].map(|part| reported.fail(part, &failure)));
         }
-        assert_eq!(published, [true, false, true, false]);
+        let (once, never) = ([true, false], [false, false]);
+        assert_eq!(published, [once, never, once, never]);
     }
 
     fn nodes(count: usize) -> NodeSet {

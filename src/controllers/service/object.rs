@@ -54,7 +54,7 @@ impl ServiceAction {
             .collect();
         let ingress = match wants {
             true => effects.ingress.clone(),
-            // Without a load balancer there is no address. Another controller may have written that of a Service that was not ours.
+            // Without a load balancer there is no address. That of a Service that was never ours is left unchanged.
             false => (view.deleting || finalizers.needs_cleanup(view)).then(Vec::new),
         };
         change.ingress = ingress.filter(|ingress| !is_same(ingress, &view.ingress));

@@ -265,7 +265,7 @@ impl State {
         entry.view = view;
         entry.claim = claim;
         entry.finalizers = finalizers;
-        // One that was another controller's gets our finalizer first.
+        // A Service that another controller served gets our finalizer first.
         entry.included &= was_ours || !entry.is_ours();
         entry.included |= !entry.has_to_wait();
         if entry.included

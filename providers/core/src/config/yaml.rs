@@ -441,7 +441,8 @@ impl<'a> Reader<'a> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or_else(|| {
             let mebibytes = MAX_BYTES >> 20;
-            let message = format!("the file has more than {mebibytes} MiB with its aliases expanded");
+            let message =
+                format!("the file takes more than {mebibytes} MiB in memory, with its aliases expanded");
             syntax_error(at, message)
         })?;
         Ok(())

@@ -195,8 +195,6 @@ impl<K: Trimmed> Informer<K> {
                     .filter_map(|object| key(&**object))
                     .collect();
                 listing = Some((Instant::now(), known));
-            } else if self.is_broken.swap(false, Ordering::AcqRel) {
-                info!(%kind, "Watch recovered");
             }
             match event {
                 watcher::Event::InitApply(ref object) if !object.is_needed(&self.needs) => continue,
@@ -212,10 +210,13 @@ impl<K: Trimmed> Informer<K> {
                 _ => {}
             }
             writer.apply_watcher_event(&event);
+            // Objects of a listing are stored only when the listing is complete.
+            let is_stored = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+            if is_stored && self.is_broken.swap(false, Ordering::AcqRel) {
+                info!(%kind, "Watch recovered");
+            }
             match event {
-                watcher::Event::Init => {}
-                // Objects of a listing are stored only when the listing is complete.
-                watcher::Event::InitApply(_) => {}
+                watcher::Event::Init | watcher::Event::InitApply(_) => {}
                 watcher::Event::InitDone => {
                     let (began, mut vanished) =
                         listing.take().unwrap_or_else(|| (Instant::now(), HashSet::new()));

@@ -299,7 +299,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// Freezes the Service whose step fails, so that it holds up neither others nor its own members.
+    /// Freezes the Service whose step fails. The pass continues with the nodes and the other Services.
     ///
     /// # Errors
     /// The error of the step: it is not for a Service, or its Service is frozen already.

@@ -294,9 +294,10 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
 
     fn done(&mut self, description: &StepDescription, sent: Instant) {
         self.record.is_not_busy();
+        let of_service = |sent: &mut Unanswered| sent.description.service == description.service;
         if description.effect == Effect::Delete {
-            // A create that had no reply was carried out before.
-            self.record.unanswered = None;
+            // A create of the Service that had no reply was carried out before.
+            self.record.unanswered.take_if(of_service);
         }
         if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());

@@ -15,7 +15,7 @@ pub struct RoutePlan {
     pub changes: Changes,
     /// For each desired route, in the same order: whether it needs no change.
     pub complete: Vec<bool>,
-    /// For each podCIDR of [`Desired::pod_cidrs`]: whether its route exists although it would not be created.
+    /// For each podCIDR of [`Desired::pod_cidrs`]: whether its route exists, also one that would not be created.
     pub exists: Vec<bool>,
     /// Undesired routes inside the cluster's CIDRs that are not deleted because no node has a podCIDR.
     pub blocked: Vec<CloudRoute>,
@@ -89,7 +89,11 @@ pub fn plan(desired: &Desired, observed: &Observed, cidrs: &ClusterCidrs) -> Rou
             RouteDecision::Skip(SkipReason::OutsideClusterCidr(next_hop)) => {
                 existing.contains(&(pod_cidr.destination, next_hop))
             }
-            RouteDecision::Skip(_) | RouteDecision::Route(_) => false,
+            RouteDecision::Route(place) => desired
+                .routes
+                .get(*place)
+                .is_some_and(|route| existing.contains(&(route.destination, &route.next_hop))),
+            RouteDecision::Skip(_) => false,
         })
         .collect();
     plan
