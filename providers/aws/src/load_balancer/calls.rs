@@ -55,6 +55,8 @@ const REFUSED_AGE: Duration = Duration::from_secs(600);
 const IN_USE: Duration = Duration::from_secs(2);
 /// The security groups of instances are read again after this.
 const INSTANCE_AGE: Duration = Duration::from_secs(600);
+/// The tags of an instance without the cluster's tag are read again after this.
+const UNTAGGED_AGE: Duration = Duration::from_secs(30);
 /// An action that is refused is retried after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 
@@ -224,15 +226,16 @@ impl Listings {
         text
     }
 
-    /// The actions that are refused for a part, with the error.
-    fn denied(&self, part: Option<&Key>) -> BTreeMap<&'static str, String> {
+    /// The actions that are refused for all parts or for this one, with the error. A newer read tries again what AWS refused for
+    /// the part: the request may be another one.
+    fn denied(&self, part: Option<(&Key, Freshness)>) -> BTreeMap<&'static str, String> {
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
+        let is_for = |of: &Key, since| part.is_some_and(|(key, fresh)| of == key && fresh.allows(since));
         let denied = state.denied.iter();
-        let denied = denied.filter(|((of, _), _)| of.is_none() || of.as_ref() == part);
-        denied
-            .map(|((_, action), (_, why))| (*action, why.clone()))
-            .collect()
+        let denied = denied.filter(|((of, _), (since, _))| of.as_ref().is_none_or(|of| is_for(of, *since)));
+        let texts = denied.map(|((_, action), (_, why))| (*action, why.clone()));
+        texts.collect()
     }
 
     /// Reads tags by ID, if that is allowed. Cached tags may be old unless fresh ones are required.
@@ -309,7 +312,10 @@ impl Listings {
         instances: BTreeSet<String>,
         priority: Priority,
     ) -> Result<BTreeMap<String, Option<Vec<String>>>> {
-        let known = |id: &String| self.instances.peek(id, Freshness::AtMost(INSTANCE_AGE));
+        let peek = |id: &String, age| self.instances.peek(id, Freshness::AtMost(age));
+        // Tags may be added after the launch.
+        let tagged = |id: &String| peek(id, INSTANCE_AGE).filter(|(groups, _)| groups.is_some());
+        let known = |id: &String| tagged(id).or_else(|| peek(id, UNTAGGED_AGE));
         let unknown = instances.iter().filter(|id| known(id).is_none());
         let unknown: Vec<_> = unknown.cloned().collect();
         let (client, began) = (self.nodes.api.at(priority), Instant::now());
@@ -388,8 +394,13 @@ impl Calls {
     }
 
     /// The objects of a part, with the actions that are refused for it.
-    fn observed(&self, part: &Key, objects: impl IntoIterator<Item = Object>) -> Observed {
-        let denied = self.listings.denied(Some(part));
+    fn observed(
+        &self,
+        part: &Key,
+        freshness: Freshness,
+        objects: impl IntoIterator<Item = Object>,
+    ) -> Observed {
+        let denied = self.listings.denied(Some((part, freshness)));
         let objects = objects.into_iter().collect();
         Observed { objects, denied }
     }
@@ -407,7 +418,7 @@ impl Calls {
             id: group.id.clone(),
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
-        let mut observed = self.observed(&Key::NodeGroups, groups);
+        let mut observed = self.observed(&Key::NodeGroups, read.freshness, groups);
         let state = self.state.lock();
         let counts = |one: &&Refused<Kind>| is_recent(one) && read.freshness.allows(one.since);
         observed.objects.refused = state.refused.iter().filter(counts).cloned().collect();
@@ -699,6 +710,7 @@ impl PartCloud<Model> for Calls {
             && read.freshness.allows(*began)
         {
             known.objects.refused.retain(is_recent);
+            known.denied = self.listings.denied(Some((key, read.freshness)));
             return Ok(known.clone());
         }
         let stays = PartMember::staying(members).next().is_some();
@@ -710,7 +722,7 @@ impl PartCloud<Model> for Calls {
             members,
             stays,
         };
-        let observed = self.observed(key, balancer.objects(read).await?);
+        let observed = self.observed(key, read.freshness, balancer.objects(read).await?);
         // The engine writes no part that it reads.
         if stays {
             let known = (began, observed.clone());
@@ -730,8 +742,8 @@ impl PartCloud<Model> for Calls {
         let (client, vpc) = (api.at(priority), site.vpc.as_str());
         let sender = Sender { client, vpc };
         let label = change.describe().label;
-        // For which parts a refused call is left out: those without it work.
-        let refused_for = |error: &Error| match error.kind() {
+        // The parts for which a refused call is left out, since they work without it.
+        let parts_without = |error: &Error| match error.kind() {
             ErrorKind::PermissionDenied => OPTIONAL.split_whitespace().any(|it| it == label).then_some(None),
             ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded => (label == "SetSubnets").then_some(Some(key)),
             _ => None,
@@ -740,7 +752,7 @@ impl PartCloud<Model> for Calls {
         match objects::send(&sender, change, &observed.objects).await {
             Ok(objects) => reply.objects = objects,
             Err(error) => {
-                if let Some(parts) = refused_for(&error) {
+                if let Some(parts) = parts_without(&error) {
                     reply.denied = Some((label, self.listings.deny(parts, label, &error)));
                     self.applied(key, change, &reply, observed);
                     return Ok(Outcome::Done(reply));

@@ -33,6 +33,8 @@ pub(crate) struct DesiredBalancer {
     pub(crate) objects: Option<Vec<Object>>,
     /// The target instances; `None`: targets stay unchanged.
     pub(crate) instances: Option<BTreeSet<String>>,
+    /// Instances that are no targets, since they lack the cluster's tag.
+    pub(crate) untagged: BTreeSet<String>,
     /// The subnets; an existing load balancer gets those in new zones.
     pub(crate) subnets: Vec<Subnet>,
     /// Attributes of target groups that the Service names.

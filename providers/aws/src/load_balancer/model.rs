@@ -8,8 +8,8 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent, ServiceId,
-        ServiceView,
+        Blocked, Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent,
+        ServiceId, ServiceView,
     },
     plan::objects::{self, Kind as _},
     plan::{CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
@@ -203,6 +203,7 @@ impl Model {
             changed: inputs.changed.contains(&service.id),
             tag: cluster.ownership_tag.clone(),
             service: Some(service.id.clone()),
+            untagged: inputs.untagged.clone(),
             instances: spec::instances(service, cluster, &inputs.untagged).filter(|_| member.follows_nodes()),
         }
     }
@@ -317,13 +318,6 @@ impl PartModel for Model {
                     let warning = ServiceEvent::warning(id, "MissingPermissions", text);
                     result.events.push(warning);
                 }
-                if !inputs.untagged.is_empty() {
-                    let ids: Vec<_> = inputs.untagged.iter().map(String::as_str).collect();
-                    let tag = self.cluster.key().unwrap_or_default();
-                    let text = format!("no targets, since they lack the tag {tag}: {}", ids.join(", "));
-                    let warning = ServiceEvent::warning(id, "UntaggedInstances", text);
-                    result.events.push(warning);
-                }
                 continue;
             }
             // One Event for each reason.
@@ -381,7 +375,17 @@ impl PartModel for Model {
 
     fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Self::Change> {
         match desired {
-            Desired::Balancer(desired) => desired.plan(observed),
+            Desired::Balancer(desired) => {
+                let mut plan = desired.plan(observed);
+                let field = format!("tag {}", self.cluster.key().unwrap_or_default());
+                plan.blocked.extend(desired.untagged.iter().map(|id| Blocked {
+                    service: desired.service.clone(),
+                    field: format!("{field} of instance {id}"),
+                    observed: "missing, so that the instance is no target".to_owned(),
+                    desired: "present".to_owned(),
+                }));
+                plan
+            }
             Desired::NodeGroups(desired) => desired.plan(observed),
         }
     }

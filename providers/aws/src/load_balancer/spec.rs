@@ -146,8 +146,8 @@ pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
     }
 }
 
-/// The instances of a Service's eligible nodes, as far as they are the cluster's; `None`: no node is eligible, and targets stay
-/// unchanged.
+/// The instances of a Service's eligible nodes, without untagged ones; `None`: no node is eligible, or all instances are
+/// untagged, and targets stay unchanged.
 pub(crate) fn instances(
     service: &ServiceView,
     cluster: &ClusterView,
@@ -156,9 +156,11 @@ pub(crate) fn instances(
     let selector = NodeSelector::parse(service.annotation(a::NODE_LABELS).unwrap_or_default());
     let nodes = cluster.nodes.eligible().map(|node| &node.view);
     let nodes = nodes.filter(|node| selector.matches(&node.labels));
-    let ids = nodes.filter_map(|node| instance_of(node));
-    let ids = ids.filter(|id| !untagged.contains(id));
-    (!cluster.nodes.keeps_members()).then(|| ids.collect())
+    let (tagged, others): (BTreeSet<_>, BTreeSet<_>) = nodes
+        .filter_map(|node| instance_of(node))
+        .partition(|id| !untagged.contains(id));
+    let is_plausible = !tagged.is_empty() || others.is_empty();
+    (is_plausible && !cluster.nodes.keeps_members()).then_some(tagged)
 }
 
 /// Whether a Service accepts an IPv4 load balancer where a dual-stack one is not possible.

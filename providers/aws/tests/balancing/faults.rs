@@ -134,8 +134,8 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     other.services.push(service("api", &[8080]));
     other.settle().await.unwrap();
     // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
-    let reports = format!("{:?}", other.reports);
-    assert_has(&reports, &["they lack the tag kubernetes.io/cluster/other: i-"]);
+    let complaints = other.complaints().join("; ");
+    assert_has(&complaints, &["tag kubernetes.io/cluster/other of instance i-"]);
     assert_eq!(stage.rules("nodes").await, before);
     let instance = other.nodes[0]
         .view

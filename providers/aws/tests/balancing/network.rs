@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ccm_core::{
+    Freshness,
     load_balancer::{IpFamily, Protocol},
     testkit::cluster::{annotate, service},
 };
@@ -327,6 +328,15 @@ async fn a_refused_subnet_does_not_block_listeners() {
     stage.settle().await;
     assert_eq!(stage.only("v2").await["listeners"].as_array().unwrap().len(), 2);
     assert_has(&format!("{:?}", stage.blocked()), &["it is full"]);
+    // A correction does not wait.
+    stage.aws.proxy.clear();
+    stage.cluster.read.freshness = Freshness::now();
+    stage.annotate(
+        "web",
+        "subnets",
+        Some(&format!("{subnets},{}", stage.aws.id("PUBLIC_B"))),
+    );
+    assert_has(&stage.settle_well().await.join(" "), &["SetSubnets"]);
 }
 
 #[tokio::test]
