@@ -79,7 +79,7 @@ fn settle(
     if conf.global.use_clouds || !conf.global.cloud.is_empty() {
         let (file, cloud) = (&conf.global.clouds_file, &conf.global.cloud);
         match clouds_yaml::entry(file, cloud, env, files, problems) {
-            Some(entry) => given = given.or(entry.into_given()),
+            Some(entry) => given = given.or(entry),
             None => is_complete = false,
         }
     }

@@ -25,11 +25,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ccm_core::{
     AddressType, Error, ErrorKind, Priority, Result, async_trait,
@@ -223,7 +219,7 @@ impl Routes for RouterRoutes {
             unfinished.sort_unstable();
             unfinished.dedup();
         }
-        accept_other_addresses(desired, &mut seen.routes);
+        seen.accept_other_addresses(desired);
         Ok(Observed {
             routes: seen.routes,
             unfinished,
@@ -299,28 +295,6 @@ impl Routes for RouterRoutes {
             deleted,
             created,
             finished,
-        }
-    }
-}
-
-/// A route via another address of its node counts as the desired one, as upstream: another next hop would interrupt traffic, and
-/// the router may not reach it.
-fn accept_other_addresses(desired: &[DesiredRoute], routes: &mut [CloudRoute]) {
-    let exist: HashSet<_> = routes
-        .iter()
-        .map(|route| (route.destination.trunc(), route.next_hop.clone()))
-        .collect();
-    let missing = desired
-        .iter()
-        .filter(|route| !exist.contains(&(route.destination, route.next_hop.clone())));
-    let missing: HashMap<_, _> = missing.map(|route| (route.destination, route)).collect();
-    for route in routes {
-        let Some(desired) = missing.get(&route.destination.trunc()) else {
-            continue;
-        };
-        let mut addresses = desired.node.addresses.iter();
-        if addresses.any(|address| address.address == route.next_hop.as_str()) {
-            route.next_hop = desired.next_hop.clone();
         }
     }
 }

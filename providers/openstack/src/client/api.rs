@@ -99,45 +99,38 @@ const SHORTER: usize = 8;
 /// How long pages are shorter after one failed: the service, or a proxy in front of it, may need too long for a longer one.
 const SHORTER_FOR: Duration = Duration::from_secs(600);
 
-#[derive(Clone, Copy, Debug)]
-struct PageSize {
-    most: usize,
-    /// When a page could not be read in time.
-    failed: Option<Instant>,
-}
-
 /// The page sizes of kinds that differ from [`PAGE_SIZE`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PageSizes(Arc<Mutex<HashMap<&'static str, PageSize>>>);
+pub(crate) struct PageSizes {
+    most: Arc<Mutex<HashMap<&'static str, usize>>>,
+    /// When a page could not be read in time.
+    failed: Arc<Mutex<HashMap<&'static str, Instant>>>,
+}
 
 impl PageSizes {
     pub(crate) fn get(&self, kind: &str) -> usize {
-        match self.0.lock().get(kind) {
-            Some(size) if size.failed.is_some_and(|at| at.elapsed() < SHORTER_FOR) => {
-                size.most.min(PAGE_SIZE / SHORTER)
-            }
-            Some(size) => size.most,
-            None => PAGE_SIZE,
+        let most = self.most.lock().get(kind).copied().unwrap_or(PAGE_SIZE);
+        let failed = self.failed.lock().get(kind).copied();
+        match failed.is_some_and(|at| at.elapsed() < SHORTER_FOR) {
+            true => most.min(PAGE_SIZE / SHORTER),
+            false => most,
         }
-    }
-
-    fn edit<T>(&self, kind: &'static str, edit: impl FnOnce(&mut PageSize) -> T) -> T {
-        let (most, failed) = (PAGE_SIZE, None);
-        edit(self.0.lock().entry(kind).or_insert(PageSize { most, failed }))
     }
 
     /// Reduces the page size of a kind after a page of `size` was too large. False: no smaller size exists.
     pub(super) fn shorten(&self, kind: &'static str, size: usize) -> bool {
         let shorter = (size / SHORTER).max(1);
+        let mut sizes = self.most.lock();
         // Another task may have reduced it further.
-        self.edit(kind, |known| known.most = known.most.min(shorter));
+        let known = sizes.entry(kind).or_insert(shorter);
+        *known = shorter.min(*known);
         shorter < size
     }
 
     /// Reduces the page size of a kind for a while if the read of a page failed because it took too long.
     pub(crate) fn failed(&self, kind: &'static str, error: &Error) {
         if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
-            self.edit(kind, |known| known.failed = Some(Instant::now()));
+            self.failed.lock().insert(kind, Instant::now());
         }
     }
 }

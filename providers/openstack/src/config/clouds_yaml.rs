@@ -17,7 +17,7 @@ use super::credentials::{Given, refuse};
 /// The values of an entry that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Entry {
+struct Entry {
     profile: Option<String>,
     cloud: Option<String>,
     auth: Given,
@@ -39,7 +39,7 @@ struct File {
 
 impl Entry {
     /// The values of `[Global]` in their place.
-    pub(super) fn into_given(self) -> Given {
+    fn into_given(self) -> Given {
         Given {
             region: self.region_name,
             endpoint_type: self.endpoint_type.or(self.interface),
@@ -50,19 +50,9 @@ impl Entry {
         }
     }
 
-    /// Fills missing values from another entry.
-    fn or(self, other: Self) -> Self {
-        Self {
-            auth: self.auth.or(other.auth),
-            profile: self.profile.or(other.profile),
-            cloud: self.cloud.or(other.cloud),
-            region_name: self.region_name.or(other.region_name),
-            endpoint_type: self.endpoint_type.or(other.endpoint_type),
-            interface: self.interface.or(other.interface),
-            cacert: self.cacert.or(other.cacert),
-            cert: self.cert.or(other.cert),
-            key: self.key.or(other.key),
-        }
+    /// The name of its defaults in `clouds-public.yaml`.
+    fn profile(&self) -> Option<String> {
+        self.profile.clone().or(self.cloud.clone())
     }
 }
 
@@ -74,7 +64,7 @@ pub(super) fn entry(
     env: &Environment,
     files: &mut ConfigFiles,
     problems: &mut Problems,
-) -> Option<Entry> {
+) -> Option<Given> {
     let directories = directories(env);
     let named = Some(file)
         .filter(|file| !file.is_empty())
@@ -102,7 +92,7 @@ pub(super) fn entry(
         (name, _) => ("cloud", Some(name.to_owned())),
     };
     let found = name.as_ref().and_then(|name| clouds.clouds.remove(name));
-    let (Some(name), Some(mut entry)) = (name.clone(), found) else {
+    let (Some(name), Some(entry)) = (name.clone(), found) else {
         let names: Vec<_> = clouds.clouds.into_keys().collect();
         let names = match names.join(", ") {
             none if none.is_empty() => " no clouds; write them below the key clouds".to_owned(),
@@ -119,18 +109,20 @@ pub(super) fn entry(
     // The directory of the file itself comes first.
     let mut places: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
     places.extend(directories);
+    let (mut profile, mut given) = (entry.profile(), entry.into_given());
     if let Some((_, mut secure)) = search("secure", &places, files, problems)?
         && let Some(secrets) = secure.clouds.remove(&name)
     {
-        entry = secrets.or(entry);
+        profile = secrets.profile().or(profile);
+        given = secrets.into_given().or(given);
     }
-    if let Some(profile) = entry.profile.clone().or(entry.cloud.clone())
+    if let Some(profile) = profile
         && let Some((_, mut public)) = search("clouds-public", &places, files, problems)?
         && let Some(vendor) = public.public_clouds.remove(&profile)
     {
-        entry = entry.or(vendor);
+        given = given.or(vendor.into_given());
     }
-    Some(entry)
+    Some(given)
 }
 
 /// The directories to search, in order.

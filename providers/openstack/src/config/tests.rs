@@ -497,14 +497,15 @@ fn unknown_keys_of_clouds_yaml_are_warnings() {
 fn patterns_of_subnets_are_checked() {
     let text = global("token = t")
         + "[LoadBalancer]\nfloating-subnet = \"~((\"\n[LoadBalancerClass \"a\"]\nfloating-subnet = \"~((\"\n";
-    let lines = errors(&text);
-    for (line, start) in lines.iter().zip([
-        "5:19: [LoadBalancer] floating-subnet: \"~((\" is not a pattern",
-        "7:19: [LoadBalancerClass \"a\"] floating-subnet: \"~((\" is not a pattern",
+    // Warnings, since nothing may use them.
+    let (_, warnings) = load_text(&text).unwrap();
+    for (warning, part) in warnings.iter().zip([
+        ":5:19: [LoadBalancer] floating-subnet: \"~((\" is not a pattern",
+        ":7:19: [LoadBalancerClass \"a\"] floating-subnet: \"~((\" is not a pattern",
     ]) {
-        assert!(line.starts_with(start), "{line}");
+        assert!(warning.to_string().contains(part), "{warning}");
     }
-    assert_eq!(lines.len(), 2);
+    assert_eq!(warnings.len(), 2);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
         let service = Some(&active.owner.service);
         let (name, makes) = match &desired.key {
             Key::New(name) => (name, active.owner.tag == *name),
-            // Without proof that it was created for the Service, it may be one that people replaced by another.
+            // Without proof that it was created for the Service, it may be one that a user replaced.
             Key::Balancer(id) => {
                 let is_proven = floating::left(desired, &snapshot.objects, &active.owner)
                     .next()
@@ -95,7 +95,10 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
         };
         let field = format!("load balancer {name}");
         if !makes {
-            let want = "present; without the annotation load-balancer-id, a new one is created";
+            let want = match &desired.key {
+                Key::Balancer(_) => "present; without the annotation load-balancer-id, a new one is created",
+                _ => "present",
+            };
             plan.blocked.push(blocked(service, &field, "missing", want));
         } else if !desired.has_nodes {
             plan.blocked.push(blocked(

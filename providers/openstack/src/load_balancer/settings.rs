@@ -139,67 +139,55 @@ impl LoadBalancing {
         env: &Environment,
         problems: &mut Problems,
     ) -> Self {
-        let mut complain = |key: &str, error: bool, what: String| {
-            if error {
-                problems.error(("LoadBalancer", key), what);
-            } else {
-                problems.warn(("LoadBalancer", key), what);
-            }
-        };
         let version = section.lb_version.as_str();
-        if !matches!(version, "" | "v2") {
-            complain(
-                "lb-version",
-                true,
-                format!("{version:?} is not supported; write v2 or nothing"),
-            );
-        }
-        let provider = section.lb_provider.as_str();
-        if !PROVIDERS.contains(&provider) {
-            let known = PROVIDERS.join(", ");
-            complain(
-                "lb-provider",
-                false,
-                format!("{provider:?} is not one of the known providers: {known}"),
-            );
-        }
-        let (can, method) = (
-            Capabilities::of(Version::default(), provider),
-            &*section.lb_method,
-        );
-        if !can.methods.contains(&method) {
-            complain("lb-method", false, unknown_method(method, can.methods));
-        }
-        let store = section.container_store.as_str();
-        if !matches!(store, "barbican" | "external") {
-            let what = format!("{store:?} is neither barbican nor external; TLS containers are not checked");
-            complain("container-store", false, what);
-        }
-        if section.max_shared_lb < 1 {
-            let what = "less than 1: no load balancer can be used by a second Service".to_owned();
-            complain("max-shared-lb", false, what);
-        }
+        let what = format!("{version:?} is not supported; write v2 or nothing");
+        problems.require(matches!(version, "" | "v2"), ("LoadBalancer", "lb-version"), what);
         for (key, value) in [
             ("monitor-delay", section.monitor_delay),
             ("monitor-timeout", section.monitor_timeout),
         ] {
-            if value.to_std() < Duration::from_secs(1) {
-                let what = "less than a second; Octavia takes whole seconds from 1, write 5s".to_owned();
-                complain(key, section.create_monitor, what);
+            let is_valid = value.to_std() >= Duration::from_secs(1);
+            let what = "less than a second; Octavia takes whole seconds from 1, write 5s";
+            match section.create_monitor {
+                true => problems.require(is_valid, ("LoadBalancer", key), what),
+                false if is_valid => {}
+                false => problems.warn(("LoadBalancer", key), what),
             }
         }
-        let mut check = |key: KeyPath<'_>, pattern: &str| {
-            if let Err(error) = SubnetFilter::parse(pattern, "") {
-                problems.error(key, error.message());
-            }
-        };
-        check(
-            ("LoadBalancer", "floating-subnet").into(),
+        let mut warn = |key: &str, what: &str| problems.warn(("LoadBalancer", key), what);
+        let provider = section.lb_provider.as_str();
+        if !PROVIDERS.contains(&provider) {
+            let known = PROVIDERS.join(", ");
+            let what = format!("{provider:?} is not one of the known providers: {known}");
+            warn("lb-provider", &what);
+        }
+        let can = Capabilities::of(Version::default(), provider);
+        if !can.methods.contains(&&*section.lb_method) {
+            warn("lb-method", &unknown_method(&section.lb_method, can.methods));
+        }
+        let store = section.container_store.as_str();
+        if !matches!(store, "barbican" | "external") {
+            let what = format!("{store:?} is neither barbican nor external; TLS containers are not checked");
+            warn("container-store", &what);
+        }
+        if section.max_shared_lb < 1 {
+            warn(
+                "max-shared-lb",
+                "less than 1: no load balancer can be used by a second Service",
+            );
+        }
+        let class_key = |name| KeyPath::from(("LoadBalancerClass", name, "floating-subnet"));
+        let in_classes = classes
+            .iter()
+            .map(|(name, class)| (class_key(&**name), &class.floating_subnet));
+        let own = (
+            KeyPath::from(("LoadBalancer", "floating-subnet")),
             &section.floating_subnet,
         );
-        for (name, class) in classes {
-            let key = ("LoadBalancerClass", name.as_str(), "floating-subnet").into();
-            check(key, &class.floating_subnet);
+        for (key, pattern) in in_classes.chain([own]) {
+            if let Err(error) = SubnetFilter::parse(pattern, "") {
+                problems.warn(key, error.message());
+            }
         }
         let steps = env.var("OCCM_WAIT_LB_ACTIVE_STEPS");
         let steps = steps

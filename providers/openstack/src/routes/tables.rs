@@ -69,6 +69,33 @@ impl ObservedTables {
         Self { routes, each }
     }
 
+    /// A route via another address of its node counts as the desired one if every router has one, as upstream: another next hop
+    /// would interrupt traffic, and the router may not reach it.
+    pub(super) fn accept_other_addresses(&mut self, desired: &[DesiredRoute]) {
+        for route in desired {
+            let key = |hop: &str| (route.destination, hop.to_owned());
+            if self
+                .each
+                .iter()
+                .any(|has| has.contains(&key(route.next_hop.as_str())))
+            {
+                continue;
+            }
+            let addresses: Vec<_> = route.node.addresses.iter().map(|known| &*known.address).collect();
+            let is_in = |has: &HashSet<_>| addresses.iter().any(|address| has.contains(&key(address)));
+            if !self.each.iter().all(is_in) {
+                continue;
+            }
+            let is_it = |has: &&mut CloudRoute| {
+                has.destination.trunc() == route.destination && addresses.contains(&has.next_hop.as_str())
+            };
+            self.routes
+                .iter_mut()
+                .filter(is_it)
+                .for_each(|has| has.next_hop = route.next_hop.clone());
+        }
+    }
+
     /// The indexes of the desired routes that some routers have and others lack.
     pub(super) fn incomplete(&self, desired: &[DesiredRoute]) -> Vec<usize> {
         let mut incomplete = Vec::new();
