@@ -40,6 +40,7 @@ use ccm_core::{
     },
     routes::ClusterCidrs,
 };
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
@@ -111,6 +112,8 @@ pub(crate) struct RouteController {
     /// The fingerprint of each node with podCIDRs, as last seen.
     seen: HashMap<String, u64>,
     hasher: RandomState,
+    /// When the controller started, in seconds since the Unix epoch.
+    started: i64,
     /// Passes in a row that could not read.
     failures: u32,
     /// When a pass is due in any case.
@@ -141,6 +144,7 @@ impl RouteController {
             window: Window::default(),
             seen: HashMap::new(),
             hasher: RandomState::new(),
+            started: Timestamp::now().as_second(),
             failures: 0,
             next: Instant::now(),
             metrics: context.metrics.with(RouteMetrics::register),

@@ -127,15 +127,12 @@ pub(super) fn view(node: &NodeObject) -> Option<Arc<RouteNode>> {
     if node.pod_cidrs.is_empty() {
         return None;
     }
+    let created = node.meta.creation_timestamp.as_ref();
     Some(Arc::new(RouteNode {
         view: Arc::clone(&node.view),
         addresses: node.addresses.clone(),
         pod_cidrs: node.pod_cidrs.to_vec(),
-        created: node
-            .meta
-            .creation_timestamp
-            .as_ref()
-            .map_or(0, |created| created.0.as_second()),
+        created: created.map_or(0, |created| created.0.as_second()),
         uninitialized: node.has_taint(UNINITIALIZED_TAINT),
     }))
 }

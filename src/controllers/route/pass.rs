@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     ErrorKind, Priority, Routes,
-    controllers::NodeObject,
+    controllers::{NodeObject, node::NetworkCondition},
     error::report,
     routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
 };
@@ -23,6 +23,10 @@ use crate::{
     logging::warn_if_new,
     metrics::{count, increment},
 };
+
+/// If this many passes in a row cannot read the routes, nodes that are new since the start are reported to have none. Others may
+/// work without routes.
+const BLIND: u32 = 3;
 
 /// How many nodes are written at once: enough to keep the API server busy.
 const WRITERS: usize = 64;
@@ -69,6 +73,9 @@ impl RouteController {
                 self.failures = self.failures.saturating_add(1);
                 increment(&self.metrics.passes, "result", "failed");
                 self.reports.unreadable(&error);
+                if self.failures >= BLIND {
+                    self.report_new_nodes(desired).await;
+                }
                 return Some(BACKOFF.delay(self.failures));
             }
         };
@@ -162,6 +169,16 @@ impl RouteController {
     fn current(&self, node: &RouteNode) -> Option<Arc<NodeObject>> {
         let current = self.nodes.get(&node.view.name);
         current.filter(|current| current.view.uid == node.view.uid)
+    }
+
+    /// Reports that nodes that joined since the start and never had a route have none.
+    async fn report_new_nodes(&mut self, desired: &Desired) {
+        let nodes = desired.pod_cidrs.iter().map(|pod_cidr| &pod_cidr.node);
+        let joined = nodes.filter(|node| !node.uninitialized && node.created >= self.started);
+        let joined = joined.filter_map(|node| self.current(node));
+        let new = joined.filter(|node| node.network == NetworkCondition::Absent);
+        let new: HashMap<_, _> = new.map(|node| (node.view.uid.clone(), (node, false))).collect();
+        self.write_conditions(new.into_values().collect()).await;
     }
 
     /// Writes the conditions that differ from whether all routes of a node exist.

@@ -159,10 +159,8 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
                 .block(what);
         }
     }
-    let have: HashMap<_, _> = nodes
-        .iter()
-        .map(|node| (node.view.uid.as_str(), node.network))
-        .collect();
+    let have = nodes.iter().map(|node| (node.view.uid.as_str(), node.network));
+    let have: HashMap<_, _> = have.collect();
     for (node, available) in verdicts(&items) {
         let have = have.get(node.view.uid.as_str());
         if have.is_some_and(|have| must_write(*have, available)) {

@@ -82,21 +82,14 @@ pub(super) struct Batch {
 impl PendingRetries {
     /// When the first of them is tried again.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.each
-            .values()
-            .chain(&self.full)
-            .filter_map(|retry| retry.due)
-            .min()
+        let all = self.each.values().chain(&self.full);
+        all.filter_map(|retry| retry.due).min()
     }
 
     /// Selects the changes of the plan that are applied now. Retries of changes that are not planned any more are forgotten.
     pub(super) fn select(&mut self, plan: &Changes, now: Instant) -> Batch {
-        let planned: HashSet<Key> = plan
-            .delete
-            .iter()
-            .map(Key::delete)
-            .chain(plan.create.iter().chain(&plan.finish).map(Key::desired))
-            .collect();
+        let desired = plan.create.iter().chain(&plan.finish).map(Key::desired);
+        let planned: HashSet<Key> = plan.delete.iter().map(Key::delete).chain(desired).collect();
         self.each.retain(|key, _| planned.contains(key));
         for retry in self.each.values_mut().filter(|retry| !retry.waits(now)) {
             retry.due = None;
@@ -108,12 +101,10 @@ impl PendingRetries {
         batch.changes.delete = self.take(&plan.delete, Key::delete, now, &mut batch);
         let deleting: HashSet<_> = batch.changes.delete.iter().map(|route| &route.handle).collect();
         // Destinations with an old path that is not deleted in this pass.
-        let blocked: HashMap<_, _> = plan
-            .delete
-            .iter()
-            .filter(|route| !deleting.contains(&route.handle))
-            .map(|route| (route.destination.trunc(), Key::delete(route)))
-            .collect();
+        let stays = |route: &&CloudRoute| !deleting.contains(&route.handle);
+        let blocked = plan.delete.iter().filter(stays);
+        let blocked = blocked.map(|route| (route.destination.trunc(), Key::delete(route)));
+        let blocked: HashMap<_, _> = blocked.collect();
         let frees_space = !batch.changes.delete.is_empty();
         let mut create = Vec::new();
         for route in &plan.create {
@@ -181,11 +172,8 @@ impl PendingRetries {
 
     /// A change failed.
     pub(super) fn failed(&mut self, key: Key, error: &Error, now: Instant) {
-        let failures = self
-            .each
-            .get(&key)
-            .map_or(0, |retry| retry.failures)
-            .saturating_add(1);
+        let failures = self.each.get(&key).map_or(0, |retry| retry.failures);
+        let failures = failures.saturating_add(1);
         let backoff = match error.kind() {
             ErrorKind::InvalidSpec
             | ErrorKind::PermissionDenied
