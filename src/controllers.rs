@@ -60,9 +60,6 @@ const NODE_CLIENT: &str = "node-controller";
 /// The needs of the controllers of nodes.
 fn needs_instances(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
     let unsupported = NotStarted::Unsupported("the cloud provider does not support instances");
-    setup
-        .cloud
-        .instances()
-        .map(|_| Needs::default())
-        .ok_or(unsupported)
+    let instances = setup.cloud.instances();
+    instances.map(|_| Needs::default()).ok_or(unsupported)
 }

@@ -87,10 +87,8 @@ struct Verbosity {
 
 impl Verbosity {
     fn of_module(&self, target: &str) -> Option<LevelFilter> {
-        let module = self
-            .modules
-            .iter()
-            .find(|module| matches(&module.pattern, target))?;
+        let mut modules = self.modules.iter();
+        let module = modules.find(|module| matches(&module.pattern, target))?;
         Some(match is_library(target) {
             false => ours(module.verbosity),
             // A pattern for a library requests more of it than a larger number for all modules.

@@ -121,11 +121,8 @@ pub fn without_taken_flags(providers: Vec<&'static Provider>) -> Result<Vec<&'st
 /// The names of the providers that define this flag.
 fn defining(flag: &str, providers: &[&'static Provider]) -> Vec<&'static str> {
     let defines = |provider: &&&Provider| provider.flags.iter().any(|known| known.name == flag);
-    providers
-        .iter()
-        .filter(defines)
-        .map(|provider| provider.name)
-        .collect()
+    let defining = providers.iter().filter(defines);
+    defining.map(|provider| provider.name).collect()
 }
 
 /// The providers that define this flag, unless the chosen one or the framework has it, too.
@@ -214,12 +211,9 @@ pub(crate) fn parse_with(
 
 fn help(mut command: clap::Command) -> String {
     // clap leaves blanks at the ends of some lines.
-    command
-        .render_long_help()
-        .to_string()
-        .lines()
-        .map(|line| format!("{}\n", line.trim_end()))
-        .collect()
+    let help = command.render_long_help().to_string();
+    let lines = help.lines();
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// The name of a flag and its default, if it has one.

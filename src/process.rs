@@ -296,11 +296,8 @@ fn prepare_read_only(config: &Config, fence: &Fence) -> BuildContext {
 fn config_problems(config: &Config, context: &BuildContext) -> Vec<String> {
     let checked = (config.provider.validate)(context);
     let report = checked.err().map(|error| error.report());
-    report
-        .iter()
-        .flat_map(|report| report.lines())
-        .map(str::to_owned)
-        .collect()
+    let lines = report.iter().flat_map(|report| report.lines());
+    lines.map(str::to_owned).collect()
 }
 
 /// The tasks of the running process.

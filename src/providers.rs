@@ -62,10 +62,8 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
     }
     for provider in &providers {
         let taken = |name: &str| FRAMEWORK.iter().any(|def| def.is_called(name));
-        let mut names = provider
-            .controllers
-            .iter()
-            .flat_map(ControllerDef::migration_names);
+        let controllers = provider.controllers.iter();
+        let mut names = controllers.flat_map(ControllerDef::migration_names);
         if let Some(name) = names.find(|name| taken(name)) {
             return Err(format!(
                 "the cloud provider {} defines {name:?}, which belongs to the framework; choose another name",
@@ -88,10 +86,8 @@ pub(crate) fn none_compiled_in() -> String {
 /// The provider of a program that is started without `--cloud-provider`: the one in the program's own name, as the former
 /// cloud controllers are called (`openstack-cloud-controller-manager`), else the only one compiled in.
 pub(crate) fn implied(program: &OsStr, compiled_in: &[&'static Provider]) -> Option<&'static str> {
-    let name = Path::new(program)
-        .file_name()
-        .and_then(OsStr::to_str)
-        .unwrap_or_default();
+    let name = Path::new(program).file_name();
+    let name = name.and_then(OsStr::to_str).unwrap_or_default();
     let named = |provider: &&&'static Provider| name.split(['-', '_', '.']).any(|word| word == provider.name);
     let found = compiled_in.iter().find(named).or(match compiled_in {
         [only] => Some(only),

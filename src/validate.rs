@@ -260,10 +260,8 @@ async fn with_checker(
 /// Checks a provider without a checker: its config is read, and it connects.
 async fn without_checker(provider: &Provider, context: BuildContext, report: &mut Report) {
     if let Err(error) = (provider.validate)(&context) {
-        let all = error
-            .message()
-            .lines()
-            .map(|line| Finding::new(Severity::Error, "config", line));
+        let lines = error.message().lines();
+        let all = lines.map(|line| Finding::new(Severity::Error, "config", line));
         report.add(Source::Config, all);
         report.leave_out("The cloud: the config must be correct first.");
         return;

@@ -267,10 +267,8 @@ impl Account {
         // kube would log an answer that it cannot read as a `TokenRequest`, and the answer contains a secret.
         let text = self.client.request_text(request).await.map_err(failed)?;
         let answer: TokenRequest = serde_json::from_str(&text).map_err(|_| Failure::Unreadable)?;
-        let token = answer
-            .status
-            .map(|status| status.token)
-            .filter(|token| !token.is_empty());
+        let token = answer.status.map(|status| status.token);
+        let token = token.filter(|token| !token.is_empty());
         let token = token.ok_or(Failure::Unreadable)?;
         let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| Failure::Unreadable)?;
         header.set_sensitive(true);

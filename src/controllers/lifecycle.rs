@@ -240,9 +240,8 @@ impl LifecycleController {
             .iter()
             .any(|node| self.not_ready.needs_comparison(&node.view.name, began))
         {
-            let found = self
-                .not_ready
-                .iter()
+            let found = self.not_ready.iter();
+            let found = found
                 .filter(|known| known.answer.is_some_and(Answer::is_present) && !known.is_asked())
                 .map(|known| &known.node);
             questions.comparison =

@@ -51,10 +51,8 @@ pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {
         return false;
     };
-    let lacks_namespace = status
-        .details
-        .as_ref()
-        .is_some_and(|found| found.kind == "namespaces");
+    let details = status.details.as_ref();
+    let lacks_namespace = details.is_some_and(|found| found.kind == "namespaces");
     status.code == 404 && !lacks_namespace
 }
 

@@ -159,10 +159,9 @@ fn unless_missing<T>(result: kube::Result<T>) -> kube::Result<Written> {
 /// Sets the whole of `status.addresses`. The uid makes the API server refuse it (409) for a node that was recreated under
 /// the same name.
 fn addresses_patch(uid: &str, addresses: &[NodeAddress]) -> Patch<Value> {
-    let addresses: Vec<_> = addresses
-        .iter()
-        .map(|address| json!({"type": address.kind.as_str(), "address": address.address}))
-        .collect();
+    let addresses = addresses.iter();
+    let addresses = addresses.map(|one| json!({"type": one.kind.as_str(), "address": one.address}));
+    let addresses: Vec<_> = addresses.collect();
     Patch::Merge(json!({"metadata": {"uid": uid}, "status": {"addresses": addresses}}))
 }
 

@@ -70,10 +70,8 @@ impl Leases for ApiServer {
     }
 
     async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
-        let updated = self
-            .api
-            .replace(&self.name, &PostParams::default(), &lease.0)
-            .await;
+        let params = PostParams::default();
+        let updated = self.api.replace(&self.name, &params, &lease.0).await;
         updated.map(Lease).map_err(failure)
     }
 

@@ -162,10 +162,8 @@ impl<L: Leases> Elector<L> {
                     "the API server assigned the lease to another process".to_owned(),
                 ));
             };
-            let next = self
-                .tried
-                .checked_add(self.state.config().retry_period)
-                .unwrap_or(until);
+            let next = self.tried.checked_add(self.state.config().retry_period);
+            let next = next.unwrap_or(until);
             let renewal = async {
                 sleep_until(next).await;
                 // Not after a pause of this process.

@@ -89,11 +89,9 @@ fn config_reference(cloud_provider: &str, compiled_in: &[&'static Provider]) -> 
     if !cloud_provider.is_empty() || compiled_in.is_empty() {
         return providers::find(cloud_provider, compiled_in).map(|provider| (provider.config_reference)());
     }
-    Ok(compiled_in
-        .iter()
-        .map(|provider| format!("# {}\n\n{}", provider.name, (provider.config_reference)()))
-        .collect::<Vec<_>>()
-        .join("\n"))
+    let all = compiled_in.iter();
+    let all = all.map(|provider| format!("# {}\n\n{}", provider.name, (provider.config_reference)()));
+    Ok(all.collect::<Vec<_>>().join("\n"))
 }
 
 #[cfg(test)]

@@ -203,10 +203,8 @@ impl Reported {
         let before = std::mem::replace(&mut self.lines, lines);
         let new: Vec<_> = self.lines.difference(&before).collect();
         // If a read failed, a missing line may still be true.
-        let over: Vec<_> = before
-            .difference(&self.lines)
-            .filter(|_| summary.problems == 0)
-            .collect();
+        let over = before.difference(&self.lines);
+        let over: Vec<_> = over.filter(|_| summary.problems == 0).collect();
         new.iter().take(LINES).for_each(|line| line.log());
         for Line { about, what, .. } in over.iter().take(LINES) {
             info!(about, what, "No longer applies");

@@ -47,10 +47,8 @@ async fn client(flag: &'static str, file: Option<&Path>, main: &ApiServer) -> Re
             None => (main.credentials.clone(), false),
         },
     };
-    let client = main
-        .with(credentials)
-        .for_reviews()
-        .map_err(|error| format!("{flag}: cannot be used: {error:#}"))?;
+    let client = main.with(credentials).for_reviews();
+    let client = client.map_err(|error| format!("{flag}: cannot be used: {error:#}"))?;
     Ok((client, chosen))
 }
 

@@ -74,11 +74,8 @@ impl Access {
     /// # Errors
     /// The problem of a file, for the user.
     pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, String> {
-        let clients = config
-            .client_authorities
-            .clone()
-            .map(authorities::open)
-            .transpose()?;
+        let clients = config.client_authorities.clone();
+        let clients = clients.map(authorities::open).transpose()?;
         let looks_up = !config.skip_lookup && clients.is_none();
         Ok(Self {
             open_paths: config.open_paths.clone(),

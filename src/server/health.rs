@@ -101,13 +101,11 @@ impl Checks {
     }
 
     fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, Kind, Result<(), String>)> {
-        let mut checks: Vec<_> = self
-            .0
-            .read()
-            .iter()
-            .filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live)
-            .map(|check| (check.name, check.kind, check.state.now()))
-            .collect();
+        let known = self.0.read();
+        let checks = known.iter();
+        let checks = checks.filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live);
+        let checks = checks.map(|check| (check.name, check.kind, check.state.now()));
+        let mut checks: Vec<_> = checks.collect();
         // The server answers at all.
         checks.insert(0, ("ping", Kind::Live, Ok(())));
         checks
@@ -219,10 +217,8 @@ pub(super) fn single(
     name: &str,
     local_peer: bool,
 ) -> Option<(StatusCode, String)> {
-    let (.., state) = checks
-        .of(endpoint)
-        .into_iter()
-        .find(|(check, ..)| *check == name)?;
+    let mut checks = checks.of(endpoint).into_iter();
+    let (.., state) = checks.find(|(check, ..)| *check == name)?;
     Some(match state {
         Ok(()) => (StatusCode::OK, "ok".to_owned()),
         Err(reason) => {

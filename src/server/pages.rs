@@ -39,11 +39,9 @@ impl ConfigPages {
     }
 
     pub(super) fn flagz_json(&self) -> String {
-        let flags: serde_json::Map<String, Value> = self
-            .flags
-            .iter()
-            .map(|(flag, value)| (flag.clone(), value.clone().into()))
-            .collect();
+        let flags = self.flags.iter();
+        let flags = flags.map(|(flag, value)| (flag.clone(), Value::from(value.clone())));
+        let flags: serde_json::Map<_, _> = flags.collect();
         let page = json!({
             "kind": "Flagz",
             "apiVersion": "config.k8s.io/v1alpha1",
@@ -138,10 +136,8 @@ fn migration(migration: Option<&MigrationConfig>) -> Value {
     let Some(migration) = migration else {
         return json!({"leaderName": "", "resourceLock": "", "controllerLeaders": null});
     };
-    let leaders = migration
-        .leaders
-        .iter()
-        .map(|leader| json!({"name": leader.name, "component": leader.component}));
+    let leaders = migration.leaders.iter();
+    let leaders = leaders.map(|leader| json!({"name": leader.name, "component": leader.component}));
     json!({
         "leaderName": migration.lease,
         "resourceLock": "leases",

@@ -206,11 +206,8 @@ impl Named {
                 true => (&names_in(&key), 0),
                 false => (given, 2),
             };
-            let rank = names
-                .iter()
-                .filter_map(|pattern| match_name(pattern, name))
-                .max()
-                .map(|exact| base + u8::from(exact));
+            let exact = names.iter().filter_map(|pattern| match_name(pattern, name)).max();
+            let rank = exact.map(|exact| base + u8::from(exact));
             if rank > best.as_ref().map(|(rank, _)| *rank) {
                 best = rank.map(|rank| (rank, key));
             }

@@ -12,7 +12,7 @@ use ccm_core::{
 };
 use ccm_sim::{Action, Fault, digitalocean::Config};
 use serde_json::{Value, json};
-use tokio::time::{advance, pause, resume};
+use tokio::time::Instant;
 
 use crate::cloud::{
     ABSENT, ANNOTATION, DISOWN, ID, Stage, annotate, annotate_all, answer, assert_complaints, build,
@@ -428,9 +428,7 @@ async fn a_change_of_nodes_keeps_a_certificate_that_was_renewed_meanwhile() {
     let mut rules = stage.balancer()["forwarding_rules"].take();
     rules[1]["certificate_id"] = json!(renewed);
     stage.edit(json!({ "forwarding_rules": rules }));
-    pause();
-    advance(Duration::from_secs(6)).await;
-    resume();
+    cloud::advance_to(Instant::now() + Duration::from_secs(6)).await;
     stage.read.freshness = Freshness::AtMost(Duration::from_secs(7200));
     stage.join("node-2");
     stage.settle_well().await;

@@ -164,13 +164,9 @@ impl Fault {
     /// Nova uses the names `forbidden` and `overLimit`, Neutron `OverQuota`; Octavia only has a message. A network
     /// without a free address is a limit, too.
     fn is_quota(&self) -> bool {
-        const NAMES: [&str; 4] = [
-            "OverQuota",
-            "overLimit",
-            "IpAddressGenerationFailure",
-            "IpAddressGenerationFailureAllSubnets",
-        ];
-        NAMES.contains(&self.name.as_str()) || self.message.to_lowercase().contains("quota")
+        const NAMES: &str =
+            "OverQuota overLimit IpAddressGenerationFailure IpAddressGenerationFailureAllSubnets";
+        NAMES.split(' ').any(|name| name == self.name) || self.message.to_lowercase().contains("quota")
     }
 
     /// Whether Octavia is working on the load balancer or an object below it.
@@ -180,15 +176,11 @@ impl Fault {
 
     /// Whether the object exists already or is in use.
     fn is_duplicate(&self) -> bool {
-        const NAMES: [&str; 5] = [
-            "SecurityGroupRuleExists",
-            "FloatingIPPortAlreadyAssociated",
-            "IpAddressAlreadyAllocated",
-            "IpAddressInUse",
-            "PortInUse",
-        ];
+        const NAMES: &str = "SecurityGroupRuleExists FloatingIPPortAlreadyAssociated IpAddressAlreadyAllocated \
+                             IpAddressInUse PortInUse";
         // Octavia's faults have no names, Neutron's always do.
-        NAMES.contains(&self.name.as_str()) || (self.name == "Client" && self.message.contains("already"))
+        let is_known = NAMES.split(' ').any(|name| name == self.name);
+        is_known || (self.name == "Client" && self.message.contains("already"))
     }
 }
 

@@ -155,20 +155,14 @@ impl RouterRoutes {
         routes: &[CloudRoute],
         priority: Priority,
     ) -> Result<Vec<usize>> {
-        let observed: HashSet<_> = routes
-            .iter()
-            .map(|route| (route.destination.trunc(), route.next_hop.as_str()))
-            .collect();
+        let observed = routes.iter();
+        let observed = observed.map(|route| (route.destination.trunc(), route.next_hop.as_str()));
+        let observed: HashSet<_> = observed.collect();
         self.pairs.keep(&observed);
-        let unknown: Vec<usize> = (0..desired.len())
-            .filter(|i| {
-                desired.get(*i).is_some_and(|route| {
-                    observed.contains(&(route.destination, route.next_hop.as_str()))
-                        && !self.pairs.is_known(route)
-                })
-            })
-            .collect();
-        let to_read: Vec<_> = unknown.iter().filter_map(|i| desired.get(*i)).collect();
+        let is_unknown = |(_, route): &(usize, &DesiredRoute)| {
+            observed.contains(&(route.destination, route.next_hop.as_str())) && !self.pairs.is_known(route)
+        };
+        let (unknown, to_read): (Vec<_>, Vec<_>) = (0..).zip(desired).filter(is_unknown).unzip();
         let api = self.api();
         let lacking = match self.pairs.lacking(&api, &to_read, priority).await {
             Ok(lacking) => lacking,
@@ -245,47 +239,35 @@ impl Routes for RouterRoutes {
         let with_pairs = features.pairs && self.address_pairs;
 
         // Pairs are removed before their routes.
-        let before: Vec<Result<()>> = if with_pairs && !changes.delete.is_empty() {
-            self.pairs.remove(&api, &self.routers, changes, priority).await
-        } else {
-            changes.delete.iter().map(|_| Ok(())).collect()
+        let mut deleted: Vec<Result<()>> = match with_pairs && !changes.delete.is_empty() {
+            true => self.pairs.remove(&api, &self.routers, changes, priority).await,
+            false => vec![Ok(()); changes.delete.len()],
         };
-        let mut deleted = before;
-        let to_delete: Vec<usize> = places(&deleted);
-        let raw: Vec<RawRoute> = to_delete
-            .iter()
-            .filter_map(|i| changes.delete.get(*i))
+        let to_delete = places(&deleted);
+        let raw: Vec<_> = chosen(&changes.delete, &to_delete)
             .map(RawRoute::of_handle)
             .collect();
         fill(&mut deleted, &to_delete, tables.remove(&raw).await);
 
-        let mut created: Vec<Result<()>> = changes
-            .create
-            .iter()
-            .map(|route| fail_if_blocked(route, changes, &deleted))
-            .collect();
-        let to_create: Vec<usize> = places(&created);
-        let raw: Vec<RawRoute> = to_create
-            .iter()
-            .filter_map(|i| changes.create.get(*i))
+        let created = changes.create.iter();
+        let created = created.map(|route| fail_if_blocked(route, changes, &deleted));
+        let mut created: Vec<_> = created.collect();
+        let to_create = places(&created);
+        let raw: Vec<_> = chosen(&changes.create, &to_create)
             .map(RawRoute::of_desired)
             .collect();
         fill(&mut created, &to_create, tables.add(&raw).await);
 
-        let mut finished: Vec<Result<()>> = if self.routers.len() > 1 {
+        let mut finished: Vec<Result<()>> = vec![Ok(()); changes.finish.len()];
+        if self.routers.len() > 1 {
             // It is not known which router lacks the route; for the others, adding it has no effect.
             let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_desired).collect();
-            tables.add(&raw).await
-        } else {
-            changes.finish.iter().map(|_| Ok(())).collect()
-        };
+            finished = tables.add(&raw).await;
+        }
         if with_pairs {
             let (to_create, complete) = (places(&created), places(&finished));
-            let lacking: Vec<_> = to_create
-                .iter()
-                .filter_map(|i| changes.create.get(*i))
-                .chain(complete.iter().filter_map(|i| changes.finish.get(*i)))
-                .collect();
+            let lacking = chosen(&changes.create, &to_create).chain(chosen(&changes.finish, &complete));
+            let lacking: Vec<_> = lacking.collect();
             let mut results = self.pairs.add(&api, &lacking, priority).await;
             let of_finished = results.split_off(to_create.len().min(results.len()));
             fill(&mut created, &to_create, results);
@@ -302,14 +284,12 @@ impl Routes for RouterRoutes {
 /// The node's first internal address of the destination's family.
 fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
     let v4 = matches!(destination, IpNet::V4(_));
-    let internal = node
-        .addresses
-        .iter()
-        .filter(|address| address.kind == AddressType::InternalIP)
-        .find_map(|address| {
-            let ip: IpAddr = address.address.parse().ok()?;
-            (ip.is_ipv4() == v4).then_some(ip)
-        });
+    let addresses = node.addresses.iter();
+    let mut internal = addresses.filter(|address| address.kind == AddressType::InternalIP);
+    let internal = internal.find_map(|address| {
+        let ip: IpAddr = address.address.parse().ok()?;
+        (ip.is_ipv4() == v4).then_some(ip)
+    });
     internal.map(|ip| NextHop::new(ip.to_string())).ok_or_else(|| {
         let family = if v4 { "IPv4" } else { "IPv6" };
         Error::new(
@@ -323,6 +303,11 @@ fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
 fn places(results: &[Result<()>]) -> Vec<usize> {
     let well = results.iter().enumerate().filter(|(_, result)| result.is_ok());
     well.map(|(i, _)| i).collect()
+}
+
+/// The items at these indexes.
+fn chosen<'a, T>(all: &'a [T], places: &'a [usize]) -> impl Iterator<Item = &'a T> {
+    places.iter().filter_map(|i| all.get(*i))
 }
 
 /// Stores results at their indexes.

@@ -42,10 +42,8 @@ struct Status {
 /// # Errors
 /// It cannot be run, fails, or prints no credentials: the problem, for the user.
 pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
-    let name = config
-        .command
-        .as_deref()
-        .ok_or("its user has a credential plugin without a command")?;
+    let name = config.command.as_deref();
+    let name = name.ok_or("its user has a credential plugin without a command")?;
     let plugin = format!("its credential plugin {name}");
     let mut command = Command::new(name);
     command

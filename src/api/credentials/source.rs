@@ -314,10 +314,9 @@ fn read(flag: &str, path: &Path) -> Result<Kubeconfig, String> {
 fn explain(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => {
-            let at = error
-                .location()
-                .map(|at| format!(" at line {}, column {}", at.line(), at.column()))
-                .unwrap_or_default();
+            let at = error.location();
+            let at = at.map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            let at = at.unwrap_or_default();
             format!("it is not a kubeconfig{at}; the text is not shown, it may be a secret")
         }
         other => report(other),

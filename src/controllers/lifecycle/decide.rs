@@ -225,11 +225,8 @@ pub(super) fn check(
         return Err(Refusal::Changed("its provider ID has changed"));
     }
     // Without a time of creation, the node counts as new.
-    let created = read
-        .meta
-        .creation_timestamp
-        .as_ref()
-        .map_or(now, |created| created.0);
+    let created = read.meta.creation_timestamp.as_ref();
+    let created = created.map_or(now, |created| created.0);
     let age = Duration::try_from(now.duration_since(created)).unwrap_or(Duration::ZERO);
     match grace.checked_sub(age) {
         Some(missing) if !missing.is_zero() => Err(Refusal::Young(missing)),

@@ -93,21 +93,18 @@ pub(super) fn comparison_nodes<'a>(
     found_before: impl Iterator<Item = &'a Arc<NodeObject>>,
     turn: usize,
 ) -> Vec<Arc<NodeView>> {
-    let mut ready: Vec<_> = nodes
-        .iter()
-        .filter(|node| node.ready == Ready::True && node.meta.deletion_timestamp.is_none())
-        .filter(|node| node.view.provider_id.as_deref().is_some_and(&owns))
-        .collect();
+    let is_ready =
+        |node: &&Arc<NodeObject>| node.ready == Ready::True && node.meta.deletion_timestamp.is_none();
+    let ready = nodes.iter().filter(is_ready);
+    let ready = ready.filter(|node| node.view.provider_id.as_deref().is_some_and(&owns));
+    let mut ready: Vec<_> = ready.collect();
     if !ready.is_empty() {
         let first = turn.wrapping_mul(COMPARED) % ready.len();
         ready.rotate_left(first);
     }
-    ready
-        .into_iter()
-        .chain(found_before.filter(|node| node.view.provider_id.is_some()))
-        .take(COMPARED)
-        .map(|node| Arc::clone(&node.view))
-        .collect()
+    let found = found_before.filter(|node| node.view.provider_id.is_some());
+    let compared = ready.into_iter().chain(found).take(COMPARED);
+    compared.map(|node| Arc::clone(&node.view)).collect()
 }
 
 #[cfg(test)]

@@ -64,12 +64,13 @@ impl NodeController {
             return Ok(());
         }
         // An earlier answer did not help: only a newer one can.
+        let last = |attempt: &&Attempt| !attempt.is_outdated(node);
         let newer_than = self
             .attempts
             .lock()
             .get(name)
-            .filter(|attempt| !attempt.is_outdated(node))
-            .map(|attempt| attempt.answered);
+            .filter(last)
+            .map(|last| last.answered);
         let question = Question {
             node: Arc::clone(&node.view),
             newer_than,

@@ -9,7 +9,7 @@ use ccm_core::{
     Error, ErrorKind,
     controllers::{EventType, Recorder},
     load_balancer::{
-        NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceEvent, ServiceId, ServiceView,
+        Blocked, NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceEvent, ServiceId, ServiceView,
     },
 };
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -152,13 +152,9 @@ impl Reported {
         reports
             .events
             .retain(|event| present().any(|present| present == event));
-        let blocked: Vec<_> = report
-            .blocked
-            .iter()
-            .filter(|blocked| blocked.service.as_ref().is_none_or(|service| service == id))
-            .map(ToString::to_string)
-            .collect();
-        let blocked = blocked.join("; ");
+        let is_about = |blocked: &&Blocked| blocked.service.as_ref().is_none_or(|service| service == id);
+        let blocked = report.blocked.iter().filter(is_about);
+        let blocked = blocked.map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let is_known = reports.blocked == blocked && is_recent(reports.published[1]);
         reports.blocked.clone_from(&blocked);
         if !blocked.is_empty() && !is_known {
@@ -238,11 +234,8 @@ impl Failure<'_> {
 /// The names of the first members, and how many there are.
 fn node_names(nodes: &NodeSet) -> (String, usize) {
     let total = nodes.eligible().count();
-    let mut names: Vec<_> = nodes
-        .eligible()
-        .take(NODE_NAMES)
-        .map(|node| node.view.name.clone())
-        .collect();
+    let first = nodes.eligible().take(NODE_NAMES);
+    let mut names: Vec<_> = first.map(|node| node.view.name.clone()).collect();
     if total > NODE_NAMES {
         names.push(format!("<{} more>", total - NODE_NAMES));
     }
@@ -280,10 +273,9 @@ impl EventReporter {
 
     /// Publishes one event, and one line of log each, for new orphans.
     pub(super) fn publish_orphans(&self, orphans: &[OrphanPart], deletes: bool) {
-        let texts: Vec<_> = orphans
-            .iter()
-            .map(|orphan| format!("{}: {}", orphan.what, orphans::consequence(orphan, deletes)))
-            .collect();
+        let text =
+            |orphan: &OrphanPart| format!("{}: {}", orphan.what, orphans::consequence(orphan, deletes));
+        let texts: Vec<_> = orphans.iter().map(text).collect();
         for text in &texts {
             warn!(
                 controller = COMPONENT,

@@ -46,10 +46,9 @@ impl ServiceAction {
         };
         let wants = view.wants_load_balancer();
         let Some(effects) = effects else { return change };
-        change.annotations = effects
-            .annotations
-            .iter()
-            .filter(|(key, value)| view.annotation(key) != value.as_deref())
+        let annotations = effects.annotations.iter();
+        let annotations = annotations.filter(|(key, value)| view.annotation(key) != value.as_deref());
+        change.annotations = annotations
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let ingress = match wants {
@@ -58,12 +57,9 @@ impl ServiceAction {
             false => (view.deleting || finalizers.needs_cleanup(view)).then(Vec::new),
         };
         change.ingress = ingress.filter(|ingress| !is_same(ingress, &view.ingress));
-        change.conditions = effects
-            .conditions
-            .values()
-            .filter(|condition| !view.conditions.contains(condition))
-            .cloned()
-            .collect();
+        let conditions = effects.conditions.values();
+        let conditions = conditions.filter(|condition| !view.conditions.contains(condition));
+        change.conditions = conditions.cloned().collect();
         change.remove_finalizers = finalizers.surplus(view);
         change
     }
@@ -144,10 +140,8 @@ impl fmt::Display for ServiceAction {
         }));
         parts.extend(self.ingress.as_ref().map(|ingress| {
             let address = |ingress: &Ingress| ingress.ip.clone().or(ingress.hostname.clone());
-            let all: Vec<_> = ingress
-                .iter()
-                .map(|one| address(one).unwrap_or_default())
-                .collect();
+            let all = ingress.iter().map(|one| address(one).unwrap_or_default());
+            let all: Vec<_> = all.collect();
             let all = all.join(", ");
             format!(
                 "{} in the status",

@@ -93,17 +93,13 @@ impl PlannedCluster<'_> {
     /// # Errors
     /// If it does not exist or never had a load balancer.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> anyhow::Result<ServiceId> {
-        let named = self
-            .services
-            .iter()
-            .filter(|object| &*object.view.id.name == name);
+        let services = self.services.iter();
+        let named = services.filter(|object| &*object.view.id.name == name);
         let (named, elsewhere): (Vec<_>, Vec<_>) =
             named.partition(|object| &*object.view.id.namespace == namespace);
         let Some(object) = named.first() else {
-            let others: Vec<_> = elsewhere
-                .iter()
-                .map(|object| object.view.id.to_string())
-                .collect();
+            let others = elsewhere.iter().map(|object| object.view.id.to_string());
+            let others: Vec<_> = others.collect();
             let hint = match others.as_slice() {
                 [] => String::new(),
                 others => format!("; there is {}", others.join(", ")),
@@ -148,10 +144,8 @@ fn part_of(part: &str, services: BTreeSet<String>) -> Object {
 /// only Service.
 fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
     let Some(part) = &part_plan.part else { return };
-    let services = discovery
-        .services
-        .iter()
-        .filter(|parts| parts.joins.contains(part) || parts.leaves.contains(part));
+    let services = discovery.services.iter();
+    let services = services.filter(|parts| parts.joins.contains(part) || parts.leaves.contains(part));
     let services: Vec<_> = services.map(|parts| &parts.service).collect();
     let whole = match services.as_slice() {
         [alone] => Object::Service {

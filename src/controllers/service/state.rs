@@ -226,11 +226,8 @@ impl State {
         (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
         at: Instant,
     ) -> Vec<Output> {
-        if self
-            .services
-            .get(&name)
-            .is_some_and(|entry| entry.view.id != view.id)
-        {
+        let known = self.services.get(&name);
+        if known.is_some_and(|entry| entry.view.id != view.id) {
             // Another Service with the same name.
             self.forget(&name, at);
         }
@@ -572,11 +569,8 @@ impl State {
             self.nodes.forget_changes();
         }
         // In the order of the discovery: few of them are then run twice.
-        let mut ordered: Vec<_> = discovery
-            .parts
-            .iter()
-            .filter_map(|part| due.remove_entry(part))
-            .collect();
+        let parts = discovery.parts.iter();
+        let mut ordered: Vec<_> = parts.filter_map(|part| due.remove_entry(part)).collect();
         ordered.extend(due);
         outputs.extend(ordered.iter().map(|(part, job)| self.make_dirty(part, *job)));
         outputs

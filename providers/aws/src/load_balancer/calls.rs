@@ -394,13 +394,8 @@ impl Calls {
     }
 
     /// The objects of a part, with the actions that are refused for it.
-    fn observed(
-        &self,
-        part: &Key,
-        freshness: Freshness,
-        objects: impl IntoIterator<Item = Object>,
-    ) -> Observed {
-        let denied = self.listings.denied(Some((part, freshness)));
+    fn observed(&self, part: &Key, read: ReadOptions, objects: impl IntoIterator<Item = Object>) -> Observed {
+        let denied = self.listings.denied(Some((part, read.freshness)));
         let objects = objects.into_iter().collect();
         Observed { objects, denied }
     }
@@ -418,7 +413,7 @@ impl Calls {
             id: group.id.clone(),
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
-        let mut observed = self.observed(&Key::NodeGroups, read.freshness, groups);
+        let mut observed = self.observed(&Key::NodeGroups, read, groups);
         let state = self.state.lock();
         let counts = |one: &&Refused<Kind>| is_recent(one) && read.freshness.allows(one.since);
         observed.objects.refused = state.refused.iter().filter(counts).cloned().collect();
@@ -664,22 +659,22 @@ impl PartCloud<Model> for Calls {
             ..Inputs::default()
         });
         let inputs = &mut gathered.inputs;
-        let instances = PartMember::staying(members);
-        let instances =
-            instances.filter_map(|member| spec::instances(&member.service, cluster, &inputs.untagged));
-        let instances = instances.flatten().collect();
-        let groups = self.listings.groups_of(instances, read.priority).await?;
-        let (tagged, untagged): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|(_, groups)| groups.is_some());
-        inputs.untagged = untagged.into_iter().map(|(id, _)| id).collect();
+        let all = BTreeSet::new();
+        let instances = PartMember::staying(members).map(|member| &member.service);
+        let instances = instances.filter_map(|service| spec::instances(service, cluster, &all));
+        let groups = self
+            .listings
+            .groups_of(instances.flatten().collect(), read.priority)
+            .await?;
+        let untagged = groups.iter().filter(|(_, groups)| groups.is_none());
+        inputs.untagged = untagged.map(|(id, _)| id.clone()).collect();
         if *key == Key::NodeGroups {
             let listings = self.listings.get(read).await?;
             let is_tagged = |id: &String| listings.by_id(id).is_some();
             let tag = self.listings.nodes.site.cluster.key().unwrap_or_default();
-            for (id, groups) in tagged {
-                let chosen = NodeGroup::choose(groups.unwrap_or_default(), is_tagged, &tag);
-                inputs.groups.insert(id, chosen);
-            }
+            let groups = groups.into_iter().filter_map(|(id, groups)| Some((id, groups?)));
+            let chosen = groups.map(|(id, groups)| (id, NodeGroup::choose(groups, is_tagged, &tag)));
+            inputs.groups.extend(chosen);
             let chosen = inputs.groups.values().flatten();
             self.state.lock().node_groups = chosen.map(|group| group.id.clone()).collect();
             let network = self.listings.network(NETWORK_AGE, read.priority).await?;
@@ -722,7 +717,7 @@ impl PartCloud<Model> for Calls {
             members,
             stays,
         };
-        let observed = self.observed(key, read.freshness, balancer.objects(read).await?);
+        let observed = self.observed(key, read, balancer.objects(read).await?);
         // The engine writes no part that it reads.
         if stays {
             let known = (began, observed.clone());
@@ -749,14 +744,14 @@ impl PartCloud<Model> for Calls {
             _ => None,
         };
         let mut reply = Reply::default();
-        match objects::send(&sender, change, &observed.objects).await {
-            Ok(objects) => reply.objects = objects,
-            Err(error) => {
-                if let Some(parts) = parts_without(&error) {
-                    reply.denied = Some((label, self.listings.deny(parts, label, &error)));
-                    self.applied(key, change, &reply, observed);
-                    return Ok(Outcome::Done(reply));
-                }
+        let sent = objects::send(&sender, change, &observed.objects).await;
+        let parts = sent.as_ref().err().and_then(parts_without);
+        match (sent, parts) {
+            (Ok(objects), _) => reply.objects = objects,
+            (Err(error), Some(parts)) => {
+                reply.denied = Some((label, self.listings.deny(parts, label, &error)));
+            }
+            (Err(error), None) => {
                 self.state.lock().parts.remove(key);
                 let is_delete = matches!(change.action, Action::Delete(_));
                 if !is_delete || error.kind() != ErrorKind::Conflict || error.retry() != Retry::Backoff {

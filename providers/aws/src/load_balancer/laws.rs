@@ -221,13 +221,12 @@ impl Lawful for Model {
                 names => subnets::named(names, &network).unwrap(),
             };
             inputs.subnets.insert(service.id.clone(), subnets);
-            let changed = service.annotation(CHANGED).map(|_| service.id.clone());
-            inputs.changed.extend(changed);
+            inputs
+                .changed
+                .extend(service.annotation(CHANGED).map(|_| service.id.clone()));
             let choose = |instance| (instance, NodeGroup::choose(vec![NODES.to_owned()], |_| true, ""));
-            let instances = spec::instances(service, cluster, &inputs.untagged)
-                .into_iter()
-                .flatten();
-            inputs.groups.extend(instances.map(choose));
+            let instances = spec::instances(service, cluster, &inputs.untagged).unwrap_or_default();
+            inputs.groups.extend(instances.into_iter().map(choose));
         }
         inputs
     }

@@ -377,11 +377,12 @@ impl PartModel for Model {
         match desired {
             Desired::Balancer(desired) => {
                 let mut plan = desired.plan(observed);
-                let field = format!("tag {}", self.cluster.key().unwrap_or_default());
-                plan.blocked.extend(desired.untagged.iter().map(|id| Blocked {
+                let untagged = desired.untagged.iter().map(String::as_str);
+                let untagged = untagged.collect::<Vec<_>>().join(", ");
+                plan.blocked.extend((!untagged.is_empty()).then(|| Blocked {
                     service: desired.service.clone(),
-                    field: format!("{field} of instance {id}"),
-                    observed: "missing, so that the instance is no target".to_owned(),
+                    field: format!("tag {} of instances", self.cluster.key().unwrap_or_default()),
+                    observed: format!("missing, so that they are no targets: {untagged}"),
                     desired: "present".to_owned(),
                 }));
                 plan

@@ -135,7 +135,10 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     other.settle().await.unwrap();
     // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
     let complaints = other.complaints().join("; ");
-    assert_has(&complaints, &["tag kubernetes.io/cluster/other of instance i-"]);
+    assert_has(
+        &complaints,
+        &["tag kubernetes.io/cluster/other of instances", "no targets: i-"],
+    );
     assert_eq!(stage.rules("nodes").await, before);
     let instance = other.nodes[0]
         .view

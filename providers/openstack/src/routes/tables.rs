@@ -73,26 +73,23 @@ impl ObservedTables {
     /// would interrupt traffic, and the router may not reach it.
     pub(super) fn accept_other_addresses(&mut self, desired: &[DesiredRoute]) {
         for route in desired {
-            let key = |hop: &str| (route.destination, hop.to_owned());
-            if self
-                .each
-                .iter()
-                .any(|has| has.contains(&key(route.next_hop.as_str())))
+            let has = |table: &HashSet<_>, hop: &str| table.contains(&(route.destination, hop.to_owned()));
+            let addresses = || route.node.addresses.iter().map(|known| &*known.address);
+            let is_missing = !self.each.iter().any(|table| has(table, route.next_hop.as_str()));
+            if is_missing
+                && self
+                    .each
+                    .iter()
+                    .all(|table| addresses().any(|address| has(table, address)))
             {
-                continue;
+                let is_other = |other: &&mut CloudRoute| {
+                    let mut addresses = addresses();
+                    other.destination.trunc() == route.destination
+                        && addresses.any(|address| address == other.next_hop.as_str())
+                };
+                let others = self.routes.iter_mut().filter(is_other);
+                others.for_each(|other| other.next_hop = route.next_hop.clone());
             }
-            let addresses: Vec<_> = route.node.addresses.iter().map(|known| &*known.address).collect();
-            let is_in = |has: &HashSet<_>| addresses.iter().any(|address| has.contains(&key(address)));
-            if !self.each.iter().all(is_in) {
-                continue;
-            }
-            let is_it = |has: &&mut CloudRoute| {
-                has.destination.trunc() == route.destination && addresses.contains(&has.next_hop.as_str())
-            };
-            self.routes
-                .iter_mut()
-                .filter(is_it)
-                .for_each(|has| has.next_hop = route.next_hop.clone());
         }
     }
 

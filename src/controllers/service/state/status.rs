@@ -35,11 +35,8 @@ impl State {
 
     /// The Services by name.
     pub(in crate::controllers::service) fn rows(&self) -> Vec<ServiceRow> {
-        let mut rows: Vec<_> = self
-            .services
-            .iter()
-            .map(|(name, entry)| self.row(name, entry))
-            .collect();
+        let services = self.services.iter();
+        let mut rows: Vec<_> = services.map(|(name, entry)| self.row(name, entry)).collect();
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         rows
     }
