@@ -56,10 +56,18 @@ pub(super) struct PartReports {
     events: Vec<ServiceEvent>,
     /// Differences that stay; empty if there are none.
     blocked: String,
-    /// When the event about the failure was published, and that about the differences.
-    published: [Option<Instant>; 2],
+    /// When the event about the failure was published.
+    failure_published: Option<Instant>,
+    /// When the event about the differences was published.
+    blocked_published: Option<Instant>,
     /// The load balancer has no nodes.
     pub(super) no_nodes: bool,
+}
+
+impl PartReports {
+    fn has_published(&self, failure: &FailureReport) -> bool {
+        self.failure.as_ref() == Some(failure) && is_recent(self.failure_published)
+    }
 }
 
 /// Whether an event was published so recently that the API server still has it.
@@ -88,17 +96,15 @@ impl Reported {
     /// Records a failure. Returns whether to publish it: it is new, or its event is old, and no other part reported the same.
     pub(super) fn fail(&mut self, part: &PartKey, failure: &FailureReport) -> bool {
         let mut others = self.parts.iter().filter(|(other, _)| *other != part);
-        let elsewhere = others
-            .any(|(_, reports)| reports.failure.as_ref() == Some(failure) && is_recent(reports.published[0]));
-        let PartReports {
-            failure: last,
-            published: [published, _],
-            ..
-        } = self.of(part);
-        let is_known = last.replace(failure.clone()).as_ref() == Some(failure) && is_recent(*published);
-        let is_due = !elsewhere && !is_known;
-        *published = is_due.then(Instant::now).or(*published);
-        is_due
+        let elsewhere = others.any(|(_, reports)| reports.has_published(failure));
+        let reports = self.of(part);
+        let is_known = reports.has_published(failure);
+        reports.failure = Some(failure.clone());
+        if elsewhere || is_known {
+            return false;
+        }
+        reports.failure_published = Some(Instant::now());
+        true
     }
 
     /// Forgets the reports about other parts.
@@ -155,10 +161,10 @@ impl Reported {
         let is_about = |blocked: &&Blocked| blocked.service.as_ref().is_none_or(|service| service == id);
         let blocked = report.blocked.iter().filter(is_about);
         let blocked = blocked.map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        let is_known = reports.blocked == blocked && is_recent(reports.published[1]);
+        let is_known = reports.blocked == blocked && is_recent(reports.blocked_published);
         reports.blocked.clone_from(&blocked);
         if !blocked.is_empty() && !is_known {
-            reports.published[1] = Some(Instant::now());
+            reports.blocked_published = Some(Instant::now());
             let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
             outputs.push(Output::Event(event));
         }

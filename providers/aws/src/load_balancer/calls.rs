@@ -469,7 +469,7 @@ impl Calls {
         let first = || (Arc::clone(service), false);
         let (first, changed) = first_observed.entry(service.id.clone()).or_insert_with(first);
         // No label changes the load balancer, and no annotation of another program.
-        if read_annotations(first).eq(read_annotations(service)) {
+        if !first.asks_the_same(service) && read_annotations(first).eq(read_annotations(service)) {
             let first = Arc::make_mut(first);
             first.labels.clone_from(&service.labels);
             first.annotations.clone_from(&service.annotations);
