@@ -1,5 +1,7 @@
 //! Reads the flags of the sections "Generic" and "Misc".
 
+use ccm_core::config::http_url_or_host;
+
 use super::{flags, value::Reader};
 use crate::config::{ApiServerConfig, ClientLimit};
 
@@ -17,7 +19,7 @@ pub(super) fn check_content_type(reader: &mut Reader) {
 /// The address of the API server, and the limit on requests.
 pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> ApiServerConfig {
     let master = reader.non_empty(flags::MASTER).and_then(|text| {
-        let url = read_url(&text);
+        let url = http_url_or_host(&text);
         if url.is_none() {
             // It may have a password.
             reader.refuse("--master: not a URL; write one such as https://10.0.0.1:6443");
@@ -42,14 +44,6 @@ pub(super) fn client_limit(reader: &mut Reader) -> Option<ClientLimit> {
         // As in Go's client.
         burst: burst.filter(|burst| *burst > 0).unwrap_or(10),
     })
-}
-
-/// The default scheme is `http`, as in Go's client.
-fn read_url(text: &str) -> Option<http::Uri> {
-    let scheme = if text.contains("://") { "" } else { "http://" };
-    let url: http::Uri = format!("{scheme}{text}").parse().ok()?;
-    let has_host = url.host().is_some_and(|host| !host.is_empty());
-    (has_host && matches!(url.scheme_str(), Some("http" | "https"))).then_some(url)
 }
 
 /// The last word comes first, as elsewhere.

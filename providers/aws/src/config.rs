@@ -13,7 +13,7 @@ use ccm_core::{
     BuildContext, Environment,
     config::{
         self, Changes, ConfigFile, ConfigFiles, KeyPath, LoadError, Parsed, Problems, config_file,
-        config_section,
+        config_section, http_url,
     },
     load_balancer::IpFamily,
 };
@@ -228,7 +228,7 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
     if let Some((variable, url)) = connection.proxy() {
         // No URL is repeated: it may have a password.
         let what = "not a URL; write http://<host>:<port>";
-        problems.require(is_url(&url), KeyPath::key(variable), what);
+        problems.require(url.is_some(), KeyPath::key(variable), what);
     }
     Config {
         connection,
@@ -349,7 +349,11 @@ fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
 fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Vec<Endpoint> {
     for variable in ENDPOINT_VARIABLES.split_whitespace() {
         let url = env.var(variable).unwrap_or_default();
-        problems.require(url.is_empty() || is_url(url), KeyPath::key(variable), NOT_URL);
+        problems.require(
+            url.is_empty() || http_url(url).is_some(),
+            KeyPath::key(variable),
+            NOT_URL,
+        );
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let mut keys = BTreeSet::new();
@@ -369,7 +373,7 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         let [Some(text), Some(region), Some(url), Some(signing_region)] = values else {
             continue;
         };
-        problems.require(is_url(&url), at("URL"), NOT_URL);
+        problems.require(http_url(&url).is_some(), at("URL"), NOT_URL);
         if !keys.insert((text.clone(), region.clone())) {
             let what = format!("a second entry for {text:?} in region {region:?}; remove one of them");
             problems.error(at("Service"), what);
@@ -404,15 +408,6 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
         }
     }
     endpoints
-}
-
-fn is_url(text: &str) -> bool {
-    let url: http::Uri = text.parse().unwrap_or_default();
-    let (host, authority) = (url.host().unwrap_or_default(), url.authority());
-    let place = authority.and_then(|authority| authority.as_str().rsplit('@').next());
-    // The parser accepts any text as a port.
-    let is_place = place == Some(host) || url.port_u16().is_some();
-    matches!(url.scheme_str(), Some("http" | "https")) && !host.is_empty() && is_place
 }
 
 /// The meaning of a key's value; the default for an empty or unknown one.

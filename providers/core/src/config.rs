@@ -12,6 +12,7 @@
 //! | [`problems`] | errors and warnings with line and column; a provider's own checks add to the same list |
 //! | [`docs`] | the reference for users, generated from the structs |
 //! | [`duration`] | Go durations, for flags too |
+//! | [`http_url`], [`http_url_or_host`] | URLs, for flags too |
 //! | [`suggest`] | "did you mean ...?", for flags and names of providers too |
 //!
 //! Secrets are `secrecy::SecretString`. Neither they nor their texts appear in errors, warnings or `Debug`.
@@ -28,6 +29,7 @@ mod section;
 pub mod suggest;
 #[cfg(test)]
 mod tests;
+mod url;
 pub mod value;
 pub mod yaml;
 
@@ -44,6 +46,7 @@ pub use self::{
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
     quota::check_quota,
     section::{Changes, ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
+    url::{http_url, http_url_or_host},
     yaml::KeyCase,
 };
 use crate::Environment;

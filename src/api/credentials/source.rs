@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ccm_core::{Environment, error::report};
+use ccm_core::{Environment, config::http_url_or_host, error::report};
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use k8s_openapi::{ByteString, jiff::Timestamp};
@@ -231,11 +231,8 @@ pub(super) fn environment_proxy(environment: &Environment, server: &Uri) -> Resu
 }
 
 fn proxy_url(name: &str, url: &str) -> Result<Uri, String> {
-    // As in Go, a proxy without a scheme is one of HTTP.
-    let scheme = if url.contains("://") { "" } else { "http://" };
-    let url = format!("{scheme}{url}").parse().ok();
-    let url = url.filter(|url: &Uri| matches!(url.scheme_str(), Some("http" | "https")));
-    url.ok_or_else(|| format!("{name} is not the URL of an HTTP proxy, such as http://10.0.0.1:3128"))
+    http_url_or_host(url)
+        .ok_or_else(|| format!("{name} is not the URL of an HTTP proxy, such as http://10.0.0.1:3128"))
 }
 
 /// The token in a file, without the line break at its end.

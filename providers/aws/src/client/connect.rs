@@ -25,7 +25,8 @@ use aws_smithy_runtime_api::{
 };
 use aws_smithy_types::config_bag::ConfigBag;
 use aws_types::{SigningName, app_name::AppName, os_shim_internal::Env, region::SigningRegion};
-use ccm_core::{Environment, Error, ErrorKind, Result};
+use ccm_core::{Environment, Error, ErrorKind, Result, config::http_url_or_host};
+use http::Uri;
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},
@@ -164,13 +165,11 @@ impl Connection {
         of_file.or_else(|| self.environment.var(METADATA_ENDPOINT))
     }
 
-    /// The variable with the proxy for HTTPS, and the proxy's URL.
-    pub(crate) fn proxy(&self) -> Option<(&'static str, String)> {
+    /// The variable with the proxy for HTTPS, and the proxy's URL if it is valid.
+    pub(crate) fn proxy(&self) -> Option<(&'static str, Option<Uri>)> {
         let names = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
         let (variable, url) = self.environment.first(&names)?;
-        // As in Go, a proxy without a scheme is one of HTTP.
-        let scheme = if url.contains("://") { "" } else { "http://" };
-        Some((variable, format!("{scheme}{url}")))
+        Some((variable, http_url_or_host(url)))
     }
 
     /// The HTTP client.
@@ -182,7 +181,7 @@ impl Connection {
         let invalid = |text: String| Error::new(ErrorKind::InvalidConfig, text);
         let proxy = match self.proxy() {
             None => ProxyConfig::disabled(),
-            Some((_, url)) => ProxyConfig::https(url)
+            Some((_, url)) => ProxyConfig::https(url.unwrap_or_default())
                 .map_err(|_| invalid("HTTPS_PROXY: not a URL".to_owned()))?
                 .no_proxy(self.environment.no_proxy()),
         };

@@ -268,18 +268,6 @@ fn every_wrong_variable_and_url_is_reported_without_its_value() {
         assert!(message.contains(part), "{part} is not in {message}");
     }
     assert!(!message.contains("hunter2"), "{message}");
-    for (url, is_valid) in [
-        ("https://[::1]:8443/a?b=c", true),
-        ("http://u:p@proxy:3128", true),
-        ("http://proxy", true),
-        ("http://9:99999", false),
-        ("http:///a", false),
-        ("http://:80", false),
-        ("http://a b", false),
-        ("a", false),
-    ] {
-        assert_eq!(is_url(url), is_valid, "{url}");
-    }
 }
 
 #[test]
@@ -287,7 +275,7 @@ fn proxies_are_read_and_never_printed() {
     let env = |url: &str| Environment::default().with("https_proxy", url);
     let (config, _) = loaded("", &env("user:secret@proxy:3128")).unwrap();
     let proxy = config.connection.proxy();
-    let url = "http://user:secret@proxy:3128".to_owned();
+    let url = http_url("http://user:secret@proxy:3128");
     assert_eq!(proxy, Some(("https_proxy", url)));
     assert!(!format!("{config:?}").contains("secret"));
     let error = loaded("", &env("http://user:secret@ x")).map(drop).unwrap_err();
