@@ -125,7 +125,7 @@ impl ServiceController {
     pub(super) fn apply(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Run(part) => self.parts.add(part),
+                Output::Run(part) => self.parts.add_first(part),
                 Output::RunUnlessWaiting(part) => self.parts.add_unless_waiting(part),
                 Output::Object(name) => self.objects.add(name),
                 Output::Event(event) => self.events.publish(&event),

@@ -87,7 +87,7 @@ pub(super) enum Change {
 /// The consequence of a change.
 #[derive(Debug)]
 pub(super) enum Output {
-    /// Run the part, whatever it waits for.
+    /// Run the part before others, whatever it waits for.
     Run(PartKey),
     /// Run the part, unless it waits for its next try.
     RunUnlessWaiting(PartKey),

@@ -68,6 +68,8 @@ pub struct WorkQueue<K> {
 #[derive(Debug)]
 struct State<K> {
     keys: HashMap<K, Entry>,
+    /// Ready before the others.
+    first: VecDeque<K>,
     ready: VecDeque<K>,
     waiting: BTreeMap<(Instant, u64), K>,
     sequence: u64,
@@ -80,6 +82,8 @@ struct Entry {
     failures: u32,
     /// Added again while a worker processes it.
     requeue: bool,
+    /// Added with [`WorkQueue::add_first`] since a worker last began to process it.
+    first: bool,
     /// When it became ready, or when a worker started.
     since: Option<Instant>,
 }
@@ -101,6 +105,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     {
         let state = State {
             keys: HashMap::new(),
+            first: VecDeque::new(),
             ready: VecDeque::new(),
             waiting: BTreeMap::new(),
             sequence: 0,
@@ -117,9 +122,13 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
 
     /// Makes the key ready now, even if it is waiting.
     pub fn add(&self, key: K) {
-        let mut state = self.state.lock();
-        state.make_ready(key);
-        drop(state);
+        self.state.lock().make_ready(key, false);
+        self.changed.notify_one();
+    }
+
+    /// As [`Self::add`], before all keys that were not added so: a user waits for it.
+    pub fn add_first(&self, key: K) {
+        self.state.lock().make_ready(key, true);
         self.changed.notify_one();
     }
 
@@ -143,9 +152,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                 state.waiting.remove(&slot);
                 state.set_waiting(key, due);
             }
-            Some(Phase::Ready | Phase::Working) => {
-                state.make_ready(key);
-            }
+            Some(Phase::Ready | Phase::Working) => state.make_ready(key, false),
         }
         drop(state);
         self.changed.notify_one();
@@ -165,9 +172,9 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                     let key = first.remove();
                     state.push_ready(key);
                 }
-                if let Some(key) = state.ready.pop_front() {
+                if let Some(key) = state.pop_ready() {
                     state.begin(&key);
-                    if !state.ready.is_empty() {
+                    if state.ready() > 0 {
                         // `Notify` stores one permit only: wake the next waiter.
                         self.changed.notify_one();
                     }
@@ -217,7 +224,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     /// How many keys are ready, and how many are waiting.
     pub fn depth(&self) -> (usize, usize) {
         let state = self.state.lock();
-        (state.ready.len(), state.waiting.len())
+        (state.ready(), state.waiting.len())
     }
 
     /// The number of consecutive failures of the key.
@@ -229,7 +236,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     #[cfg(test)]
     fn len(&self) -> usize {
         let state = self.state.lock();
-        state.ready.len() + state.waiting.len()
+        state.ready() + state.waiting.len()
     }
 
     fn finish(&self, key: &K, delay: Option<Duration>) {
@@ -248,7 +255,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                 if delay.is_none() {
                     entry.failures = 0;
                 }
-                state.make_ready(key.clone());
+                state.make_ready(key.clone(), false);
             }
             Some(delay) => state.set_waiting(key.clone(), later(Instant::now(), delay)),
             None => {
@@ -260,11 +267,23 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 }
 
+impl<K> State<K> {
+    /// How many keys are ready.
+    fn ready(&self) -> usize {
+        self.first.len() + self.ready.len()
+    }
+}
+
 impl<K: Clone + Eq + Hash> State<K> {
-    fn make_ready(&mut self, key: K) {
+    fn make_ready(&mut self, key: K, first: bool) {
         let entry = self.keys.entry(key.clone()).or_default();
+        entry.first |= first;
         match entry.phase {
-            Phase::Ready => return,
+            Phase::Ready => {
+                let at = self.ready.iter().position(|ready| first && *ready == key);
+                let overtakes = at.and_then(|at| self.ready.remove(at));
+                return self.first.extend(overtakes);
+            }
             Phase::Working => {
                 entry.requeue = true;
                 return;
@@ -283,13 +302,23 @@ impl<K: Clone + Eq + Hash> State<K> {
         entry.phase = Phase::Ready;
         entry.since = Some(Instant::now());
         self.counters.added();
-        self.ready.push_back(key);
+        let list = if entry.first {
+            &mut self.first
+        } else {
+            &mut self.ready
+        };
+        list.push_back(key);
+    }
+
+    fn pop_ready(&mut self) -> Option<K> {
+        self.first.pop_front().or_else(|| self.ready.pop_front())
     }
 
     /// A worker starts to process the key.
     fn begin(&mut self, key: &K) {
         let entry = self.keys.entry(key.clone()).or_default();
         entry.phase = Phase::Working;
+        entry.first = false;
         if let Some(since) = entry.since.replace(Instant::now()) {
             self.counters.waited(since.elapsed());
         }
@@ -324,6 +353,30 @@ mod tests {
         queue.add("b");
         assert_eq!((queue.next().await, queue.next().await), ("a", "b"));
         assert_eq!(queue.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_users_wait_for_are_processed_first() {
+        let queue = queue();
+        queue.add("working");
+        queue.next().await;
+        for key in ["a", "b", "c"] {
+            queue.add(key);
+        }
+        for key in ["c", "new", "working"] {
+            queue.add_first(key);
+        }
+        queue.done(&"working");
+        assert_eq!(queue.len(), 5);
+        for expected in ["c", "new", "working", "a", "b"] {
+            assert_eq!(queue.next().await, expected);
+        }
+        queue.add("c");
+        queue.add("a");
+        for key in ["a", "c"] {
+            queue.done(&key);
+        }
+        assert_eq!((queue.next().await, queue.next().await), ("a", "c"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -139,7 +139,7 @@ impl<K: Send> QueueState for Mutex<State<K>> {
     fn snapshot(&self) -> QueueSnapshot {
         let state = self.lock();
         let mut snapshot = QueueSnapshot {
-            ready: state.ready.len(),
+            ready: state.ready(),
             ..QueueSnapshot::default()
         };
         let now = Instant::now();
