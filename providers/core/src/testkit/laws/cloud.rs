@@ -93,6 +93,8 @@ struct State<L: Lawful> {
     fault: Option<(usize, Fault)>,
     /// The number of writes, refused ones included.
     attempts: usize,
+    /// The same of each part: with one count, writes of another part could make every write of a part a refused one.
+    part_attempts: HashMap<L::Key, usize>,
     /// Sentences of the writes that were carried out.
     done: Vec<String>,
     /// The accepted changes by their sentences: the part, and the number of remaining polls.
@@ -160,6 +162,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 behavior,
                 fault: None,
                 attempts: 0,
+                part_attempts: HashMap::new(),
                 done: Vec::new(),
                 polls: HashMap::new(),
                 failing: HashSet::new(),
@@ -281,7 +284,7 @@ impl<L: Lawful> MemoryCloud<L> {
         reply
     }
 
-    fn next_fault(&self) -> Option<Fault> {
+    fn next_fault(&self, key: &L::Key) -> Option<Fault> {
         let mut state = self.state.lock();
         let attempt = state.attempts;
         state.attempts += 1;
@@ -290,6 +293,9 @@ impl<L: Lawful> MemoryCloud<L> {
         {
             return Some(fault);
         }
+        let attempts = state.part_attempts.entry(key.clone()).or_default();
+        *attempts += 1;
+        let attempt = *attempts - 1;
         let every = |every: u8| every > 0 && attempt % usize::from(every) == usize::from(every) - 1;
         if every(state.behavior.busy_every) {
             Some(Fault::Busy)
@@ -358,7 +364,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         _: Priority,
     ) -> Result<Outcome<L::Reply, String>> {
         self.live().await;
-        let fault = self.next_fault();
+        let fault = self.next_fault(key);
         match fault {
             Some(Fault::KilledBefore) => {
                 self.die();
