@@ -341,7 +341,7 @@ fn add(plan: &mut PartPlan, report: PartReport) {
     plan.problem = match report.state {
         PartState::Done => None,
         PartState::Blocked(why) => Some(PlanProblem::Blocked(why)),
-        // A dry run never waits.
+        // A dry run does not wait.
         PartState::Parked { why, .. } => Some(PlanProblem::Failed(why)),
         PartState::Failed(error) => Some(PlanProblem::Failed(error.report())),
     };
