@@ -63,6 +63,12 @@ impl Checker for Inspector {
             },
         };
         let table = self.check_ids(&api, &site, &mut inspection).await;
+        // Without routes, their rights are not needed.
+        let routes = self.context.flags.given("configure-cloud-routes");
+        let has_routes = routes
+            .and_then(|values| values.last())
+            .is_none_or(|last| last != "false");
+        let table = table.filter(|_| has_routes);
         let mut report = inspection.report;
         check_permissions(&api, &site, table.as_deref(), &mut report).await;
         report.leave_out("Rights to write load balancers: Elastic Load Balancing has no dry runs.");

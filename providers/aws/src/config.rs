@@ -219,9 +219,9 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
     ];
     conf.quota.check("Quota", problems);
     let connection = Connection {
-        region,
         role: role(global, problems),
-        endpoints: endpoints(conf, env, problems),
+        endpoints: endpoints(conf, env, region.as_deref(), problems),
+        region,
         ca_bundle,
         environment: env.clone(),
     };
@@ -346,7 +346,12 @@ fn role(global: &Global, problems: &mut Problems) -> Option<Role> {
 }
 
 /// The endpoints of `[ServiceOverride]`. Those of the environment are only checked: the SDK reads them.
-fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Vec<Endpoint> {
+fn endpoints(
+    conf: &CloudConf,
+    env: &Environment,
+    region: Option<&str>,
+    problems: &mut Problems,
+) -> Vec<Endpoint> {
     for variable in ENDPOINT_VARIABLES.split_whitespace() {
         let url = env.var(variable).unwrap_or_default();
         problems.require(
@@ -406,6 +411,17 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
                 }
             }
         }
+    }
+    let regions: Vec<_> = endpoints
+        .iter()
+        .filter_map(|entry| entry.region.as_deref())
+        .collect();
+    if let (Some(region), Some(entry)) = (region, conf.service_override.keys().next())
+        && !regions.is_empty()
+        && !regions.contains(&region)
+    {
+        let what = format!("no entry has the region {region} of this cluster, so none is used");
+        problems.warn(("ServiceOverride", entry.as_str(), "Region"), what);
     }
     endpoints
 }

@@ -15,7 +15,10 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
         (None, Some(429)) => ErrorKind::RateLimited,
         (None, Some(_)) => ErrorKind::Unexpected,
     };
-    let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    // EC2 ends a refusal with text that is another one each time. Equal failures have equal messages.
+    let message = message.split("Encoded authorization failure message").next();
+    let text = message.unwrap_or_default().split_whitespace();
+    let text = text.collect::<Vec<_>>().join(" ");
     let start = text.get(..14).unwrap_or(&text).to_ascii_lowercase();
     let is_html = start.starts_with("<html") || start.starts_with("<!doctype html");
     let message = match (text.as_str(), status) {
@@ -94,6 +97,16 @@ mod tests {
     use ccm_core::Retry;
 
     use super::*;
+
+    #[test]
+    fn equal_refusals_have_equal_messages() {
+        let denied = |blob: &str| {
+            let message = format!("You are not authorized. Encoded authorization failure message: {blob}");
+            of(Some(403), Some("UnauthorizedOperation"), &message, None)
+        };
+        assert_eq!(denied("x").message(), denied("y").message());
+        assert_eq!(denied("x").message(), "You are not authorized.");
+    }
 
     #[test]
     fn every_code_that_is_handled_has_its_kind() {

@@ -189,8 +189,10 @@ fn all_errors_are_reported_at_once() {
 #[test]
 fn suspicious_values_are_warnings() {
     let text = "[Global]\nNodeIPFamilies = ipv5\nSourceARN = arn:x\nVpcId = vpc-1\n[ServiceOverride \"1\"]\n\
-                Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n";
-    let (config, warnings) = loaded(text, &Environment::default()).unwrap();
+                Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n[ServiceOverride \"2\"]\n\
+                Service = EC2\nRegion = us-west2\nURL = http://x\nSigningRegion = r\n";
+    let env = Environment::default().with("AWS_REGION", "us-west-2");
+    let (config, warnings) = loaded(text, &env).unwrap();
     assert_eq!(config.families, [IpFamily::V4]);
     let warnings: Vec<_> = warnings.iter().map(Problem::message).collect();
     for part in [
@@ -198,6 +200,7 @@ fn suspicious_values_are_warnings() {
         "no effect without RoleARN",
         "unknown key",
         "\"s3\" is not a supported API",
+        "no entry has the region us-west-2",
     ] {
         let is_reported = warnings.iter().any(|warning| warning.contains(part));
         assert!(is_reported, "{part} is not in {warnings:#?}");

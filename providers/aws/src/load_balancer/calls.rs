@@ -492,7 +492,7 @@ impl Calls {
         if found.is_err() {
             found = choose(&*self.listings.network(MISSING_AGE, priority).await?);
         }
-        let is_network = Flavor::of(service, &self.settings) == Flavor::Network;
+        let is_network = of.flavor(service, &self.settings) == Flavor::Network;
         let problem = found.iter().find_map(|all| spec.wrong_addresses(all.len()));
         Ok(problem.filter(|_| is_network).map_or(found, Err))
     }
@@ -660,8 +660,10 @@ impl PartCloud<Model> for Calls {
         });
         let inputs = &mut gathered.inputs;
         let all = BTreeSet::new();
-        let instances = PartMember::staying(members).map(|member| &member.service);
-        let instances = instances.filter_map(|service| spec::instances(service, cluster, &all));
+        // Without the cluster's tag, security groups of nodes are found only by instances, also for Services that leave.
+        let is_needed = |member: &&PartMember| *key == Key::NodeGroups || !member.leaves();
+        let services = members.iter().filter(is_needed).map(|member| &member.service);
+        let instances = services.filter_map(|service| spec::instances(service, cluster, &all));
         let groups = self
             .listings
             .groups_of(instances.flatten().collect(), read.priority)
@@ -686,7 +688,11 @@ impl PartCloud<Model> for Calls {
             match self.subnets(service, &inputs.directory, read.priority).await? {
                 Ok(subnets) => drop(inputs.subnets.insert(service.id.clone(), subnets)),
                 // An existing load balancer keeps its subnets.
-                Err(_) if inputs.directory.flavor(&service.id).is_some() => {}
+                Err(_)
+                    if inputs
+                        .directory
+                        .balancers
+                        .contains_key(&names::balancer(&service.id)) => {}
                 Err(why) => {
                     let error = Error::new(ErrorKind::InvalidSpec, why);
                     gathered.refused.push((service.id.clone(), error));

@@ -233,7 +233,12 @@ impl Lawful for Model {
 
     fn reply(&self, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         let objects = objects::reply(change, ids, |created, answer| {
-            let answer = answer.with("dns_name", format!("{}-1.elb.amazonaws.com", created.key));
+            let region = if created.kind == Kind::Classic {
+                ""
+            } else {
+                "region."
+            };
+            let answer = answer.with("dns_name", format!("{}-1.elb.{region}amazonaws.com", created.key));
             let zones = created.texts("subnets").into_iter();
             let zones: Value = zones.map(|id| id.replace("subnet", "zone")).collect();
             let id = created.key.clone();

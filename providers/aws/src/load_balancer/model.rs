@@ -20,7 +20,7 @@ use super::{
     kinds::{Change, Entry, Key, Kind, Object, RULES, group_id, tag_map, texts},
     names,
     node_groups::{DesiredRules, NodeGroup},
-    spec::{self, Flavor, Spec, has_own_hostname},
+    spec::{self, Flavor, Spec, own_hostname},
 };
 use crate::{
     client::ec2::Subnet,
@@ -117,13 +117,13 @@ impl Directory {
         directory
     }
 
-    /// The kind of load balancer that a Service has.
-    pub(crate) fn flavor(&self, service: &ServiceId) -> Option<Flavor> {
-        let balancer = self.balancers.get(&names::balancer(service))?;
-        Some(match balancer.kind {
-            Kind::Classic => Flavor::Classic,
-            _ => Flavor::Network,
-        })
+    /// The kind of load balancer that a Service has, else the one that it requests.
+    pub(crate) fn flavor(&self, service: &ServiceView, settings: &LoadBalancing) -> Flavor {
+        match self.balancers.get(&names::balancer(&service.id)) {
+            None => Flavor::of(service, settings),
+            Some(balancer) if balancer.kind == Kind::Classic => Flavor::Classic,
+            Some(_) => Flavor::Network,
+        }
     }
 }
 
@@ -137,16 +137,14 @@ pub(crate) enum Desired {
 }
 
 impl Model {
-    /// The kind of load balancer that a Service has, else the one that it requests.
-    fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
-        let has = inputs.directory.flavor(&service.id);
-        has.unwrap_or_else(|| Flavor::of(service, &self.settings))
-    }
-
     /// The spec of a Service with its invalid and ignored values.
     fn review(&self, service: &ServiceView, inputs: &Inputs) -> Spec {
-        let asks = Flavor::of(service, &self.settings);
-        let has = self.flavor(service, inputs);
+        let has = inputs.directory.flavor(service, &self.settings);
+        // The type for new Services may have changed since a classic load balancer was created.
+        let default = Some(Flavor::Classic).filter(|classic| has == *classic);
+        let asks = Flavor::named(service)
+            .or(default)
+            .unwrap_or(self.settings.default_type);
         let mut spec = Spec::read(service, &self.settings, has);
         let class = service.class.as_deref();
         if asks != has || asks == Flavor::Elsewhere || class.is_some() {
@@ -168,7 +166,7 @@ impl Model {
 
     fn balancer(&self, member: &PartMember, cluster: &ClusterView, inputs: &Inputs) -> DesiredBalancer {
         let service = &member.service;
-        let flavor = self.flavor(service, inputs);
+        let flavor = inputs.directory.flavor(service, &self.settings);
         let mut spec = Spec::read(service, &self.settings, flavor);
         let subnets = inputs.subnets.get(&service.id).cloned().unwrap_or_default();
         let existing = inputs.directory.balancers.get(&names::balancer(&service.id));
@@ -358,7 +356,9 @@ impl PartModel for Model {
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let Key::Balancer(name) = key else { return None };
-        let was_there = members.iter().any(|member| has_own_hostname(&member.service));
+        let was_there = members
+            .iter()
+            .any(|member| own_hostname(&member.service).is_some());
         (was_there && observed.balancer().is_none()).then(|| format!("load balancer {name}"))
     }
 

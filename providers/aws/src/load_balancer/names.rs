@@ -19,6 +19,11 @@ pub(crate) fn is_hostname_of(hostname: &str, service: &ServiceId) -> bool {
     end.is_some_and(|end| end.starts_with(['-', '.']))
 }
 
+/// Whether a host name is that of a classic load balancer. Those of others have the region at another place.
+pub(crate) fn is_classic_hostname(hostname: &str) -> bool {
+    hostname.contains(".elb.amazonaws.com")
+}
+
 /// The description of the security group of a network load balancer.
 pub(crate) const MANAGED: &str = "[k8s] Managed SecurityGroup for LoadBalancer";
 

@@ -13,7 +13,7 @@ use super::{
     kinds::{Change, Entry, Key, Kind, MTU, Object, RULE_PREFIX, RULES, Rule, texts},
     model::{Facts, Inputs, Model, PartMember},
     names,
-    spec::{self, Flavor, Spec, transports},
+    spec::{self, Flavor, Spec, own_hostname, transports},
 };
 
 /// The security group of an instance whose rules let load balancers reach it.
@@ -62,6 +62,8 @@ pub(crate) struct DesiredRules {
     /// is one of them when the last Service that names it leaves, regardless of the observed load balancers: the result must
     /// not depend on the order of changes.
     pub(crate) managed_sources: BTreeSet<String>,
+    /// Load balancers whose rules stay as they are, and the security groups of nodes that get all of them.
+    pub(crate) frozen: Vec<(Object, BTreeSet<String>)>,
 }
 
 impl DesiredRules {
@@ -76,11 +78,25 @@ impl DesiredRules {
             if !member.leaves() {
                 staying_sources.extend(named.clone());
             }
-            let instances = match member.membership {
-                Membership::Active => spec::instances(service, cluster, &inputs.untagged),
+            let groups = || {
+                let instances = spec::instances(service, cluster, &inputs.untagged)?;
+                let groups = instances.iter().filter_map(|id| inputs.groups.get(id));
+                Some(
+                    groups
+                        .flatten()
+                        .map(|group| group.id.clone())
+                        .collect::<BTreeSet<_>>(),
+                )
+            };
+            let groups = match member.membership {
+                Membership::Active => groups(),
                 Membership::Frozen(_) => {
                     if let Some(balancer) = inputs.directory.balancers.get(&name) {
                         staying_sources.extend(texts::<Vec<_>>(balancer, "security_groups"));
+                        let groups = groups().filter(|_| member.follows_nodes());
+                        desired
+                            .frozen
+                            .extend(groups.map(|groups| (balancer.clone(), groups)));
                     }
                     None
                 }
@@ -88,7 +104,10 @@ impl DesiredRules {
                     let own = inputs.directory.groups.get(&names::classic_group(&name));
                     let own = own.map(|group| group.id.clone());
                     // The load balancer itself may already be deleted.
-                    let is_classic = Flavor::of(service, &model.settings) == Flavor::Classic;
+                    let is_classic = match own_hostname(service) {
+                        Some(hostname) => names::is_classic_hostname(hostname),
+                        None => Flavor::of(service, &model.settings) == Flavor::Classic,
+                    };
                     let named = named.into_iter().filter(|_| is_classic);
                     desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
@@ -96,18 +115,19 @@ impl DesiredRules {
                 }
             };
             // Otherwise its targets stay, as do its rules.
-            let Some(instances) = instances else { continue };
+            let Some(groups) = groups else { continue };
             let mut facts = member.facts.iter();
             let facts = facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
             let own_source = facts.and_then(|facts| facts.own_source.clone());
             desired.managed_sources.extend(own_source);
             desired.managed.insert(name);
-            let chosen = instances.iter().filter_map(|id| inputs.groups.get(id));
-            let groups: BTreeSet<_> = chosen.flatten().map(|group| group.id.as_str()).collect();
             let rules = facts.map_or_else(Vec::new, |facts| rules(model, member, facts, inputs));
             for group in groups {
-                let required = desired.required.entry(group.to_owned()).or_default();
-                required.extend(rules.iter().cloned());
+                desired
+                    .required
+                    .entry(group)
+                    .or_default()
+                    .extend(rules.iter().cloned());
             }
         }
         desired.managed_sources = &desired.managed_sources - &staying_sources;
@@ -116,11 +136,23 @@ impl DesiredRules {
 
     /// The plan to the desired rules. A rule is removed only if it names a managed load balancer.
     pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
+        let all = observed
+            .objects
+            .of(Kind::NodeGroup)
+            .flat_map(|group| group.set(RULES));
+        let all: Vec<_> = all.filter_map(Entry::rule).collect();
         let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
             let current: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
-            let required = self.required.get(&group.key);
-            let required = required.map(Vec::as_slice).unwrap_or_default();
-            let rules = self.rules(&group.key, required, &current);
+            let mut required = self.required.get(&group.key).cloned().unwrap_or_default();
+            let frozen = self
+                .frozen
+                .iter()
+                .filter(|(_, groups)| groups.contains(&group.key));
+            for (balancer, _) in frozen {
+                let needed = all.iter().filter(|rule| lets_in(rule, balancer));
+                required.extend(needed.map(|rule| (*rule).clone()));
+            }
+            let rules = self.rules(&group.key, &required, &current);
             let rules = rules.into_values().map(Entry::Rule);
             Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
         });
@@ -157,6 +189,13 @@ impl DesiredRules {
         }
         rules
     }
+}
+
+/// Whether a load balancer needs a rule that exists.
+fn lets_in(rule: &Rule, balancer: &Object) -> bool {
+    let sources = balancer.texts("security_groups");
+    let is_source = rule.protocol == "-1" && sources.first() == Some(&rule.source.as_str());
+    rule.balancer() == Some(&balancer.key) || (balancer.kind == Kind::Classic && is_source)
 }
 
 /// The security groups that a Service names instead of an own one. From the first one, its classic load balancer would reach
@@ -320,6 +359,35 @@ mod tests {
         };
         let expected = ["icmp 3-4 0.0.0.0/0 mtu", "tcp 1-1 0.0.0.0/0 client=a"];
         assert_applied(&desired, &old, &expected, 1);
+    }
+
+    #[test]
+    fn rules_of_a_frozen_load_balancer_follow_its_nodes() {
+        let source = Rule::new("-1", (-1, -1), "sg-elb", "");
+        let rules = [
+            client(1, ALL, "a"),
+            client(2, ALL, "b"),
+            Rule::mtu(ALL, MTU),
+            source,
+        ];
+        let group = |id: &str| Object::new(Kind::NodeGroup, id);
+        let old = group("sg-1").entries(RULES, rules.map(Entry::Rule));
+        let observed = Observed {
+            objects: [old, group("sg-2")].into_iter().collect(),
+            ..Observed::default()
+        };
+        let frozen = |kind, rule: &str| {
+            let balancer = Object::new(kind, "a").with("security_groups", vec!["sg-elb"]);
+            let desired = DesiredRules {
+                frozen: vec![(balancer, names(&["sg-2"]))],
+                ..DesiredRules::default()
+            };
+            let plan = desired.plan(&observed);
+            let text = format!("{:?}", plan.steps);
+            assert!(plan.steps.len() == 1 && text.contains(rule), "{text}");
+        };
+        frozen(Kind::Balancer, "client=a");
+        frozen(Kind::Classic, "sg-elb");
     }
 
     #[test]

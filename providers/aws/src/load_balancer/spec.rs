@@ -31,14 +31,18 @@ pub(crate) enum Flavor {
 }
 
 impl Flavor {
-    /// Reads the spec and annotations of a Service.
-    pub(crate) fn of(service: &ServiceView, settings: &LoadBalancing) -> Self {
-        match service.annotation(a::TYPE) {
-            Some("external" | "nlb-ip") => Self::Elsewhere,
-            Some("nlb") => Self::Network,
-            // As upstream; [`Spec::read`] warns of it.
-            _ => settings.default_type,
+    /// The kind that the Service's annotation names. Others are ignored as upstream; [`Spec::read`] warns of them.
+    pub(crate) fn named(service: &ServiceView) -> Option<Self> {
+        match service.annotation(a::TYPE)? {
+            "external" | "nlb-ip" => Some(Self::Elsewhere),
+            "nlb" => Some(Self::Network),
+            _ => None,
         }
+    }
+
+    /// The kind of a new load balancer.
+    pub(crate) fn of(service: &ServiceView, settings: &LoadBalancing) -> Self {
+        Self::named(service).unwrap_or(settings.default_type)
     }
 
     /// The text in messages.
@@ -51,16 +55,17 @@ impl Flavor {
     }
 }
 
-/// Whether the Service's status names its own load balancer: then this program stays responsible, whatever it requests.
-pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
+/// The host name of the Service's own load balancer, if the status has it: then this program stays responsible, whatever the
+/// Service requests.
+pub(crate) fn own_hostname(service: &ServiceView) -> Option<&str> {
     let ingress = service.ingress.iter();
     let mut hostnames = ingress.filter_map(|ingress| ingress.hostname.as_deref());
-    hostnames.any(|hostname| names::is_hostname_of(hostname, &service.id))
+    hostnames.find(|hostname| names::is_hostname_of(hostname, &service.id))
 }
 
 /// The controller that is responsible for a Service.
 pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
-    if has_own_hostname(service) {
+    if own_hostname(service).is_some() {
         return Claim::Ours;
     }
     match (&service.class, Flavor::of(service, settings)) {
@@ -153,7 +158,11 @@ pub(crate) fn instances(
     cluster: &ClusterView,
     untagged: &BTreeSet<String>,
 ) -> Option<BTreeSet<String>> {
-    let selector = NodeSelector::parse(service.annotation(a::NODE_LABELS).unwrap_or_default());
+    // As upstream, a second `=` ends the value, and an item without a key is ignored.
+    let items = service.annotation(a::NODE_LABELS).unwrap_or_default().split(',');
+    let items = items.map(|item| item.trim().splitn(3, '=').take(2).collect::<Vec<_>>().join("="));
+    let items: Vec<_> = items.filter(|item| !item.starts_with('=')).collect();
+    let selector = NodeSelector::parse(&items.join(","));
     let nodes = cluster.nodes.eligible().map(|node| &node.view);
     let nodes = nodes.filter(|node| selector.matches(&node.labels));
     let (tagged, others): (BTreeSet<_>, BTreeSet<_>) = nodes
@@ -206,6 +215,10 @@ impl Spec {
             reader.refuse(a::SUBNETS, "contains no subnet");
         }
         let has = |family| service.ip_families.contains(&family);
+        if has(IpFamily::V6) && !has(IpFamily::V4) {
+            let problem = "IPv6 alone is not supported, since load balancers reach nodes by IPv4; add IPv4";
+            reader.refuse_spec("ipFamilies", problem);
+        }
         // With a UDP port there are only IPv4 load balancers.
         let has_udp = service.ports.iter().any(|port| port.protocol == Protocol::Udp);
         let dual_stack = flavor != Flavor::Classic
@@ -215,7 +228,7 @@ impl Spec {
                     "dualstack" => Some(true),
                     _ => None,
                 }),
-                None => has(IpFamily::V6) && !(has(IpFamily::V4) && has_udp),
+                None => has(IpFamily::V6) && !has_udp,
             };
         let (ranges, invalid) = SourceRanges::of(service);
         reader.refuse_fields(invalid);
@@ -658,6 +671,31 @@ mod tests {
         assert_eq!(spec(Flavor::Network, Protocol::Udp, ""), (v4.clone(), 0));
         assert_eq!(spec(Flavor::Network, Protocol::Udp, dual_stack), (both, 1));
         assert_eq!(spec(Flavor::Classic, Protocol::Tcp, ""), (v4, 0));
+        let only = ServiceView {
+            ip_families: [IpFamily::V6].into(),
+            ..service("")
+        };
+        let invalid = Spec::read(&only, &SETTINGS, Flavor::Network).invalid;
+        assert!(
+            invalid.len() == 1 && invalid[0].message.contains("add IPv4"),
+            "{invalid:?}"
+        );
+    }
+
+    #[test]
+    fn node_labels_are_read_as_upstream_reads_them() {
+        let mut node = ccm_core::testkit::nodes::service_node("n", "aws:///a/i-00000001", Vec::new());
+        std::sync::Arc::make_mut(&mut node.view).labels = [("pool", "a")].into_iter().collect();
+        let cluster = ClusterView {
+            nodes: [node].into_iter().collect(),
+            ..ClusterView::default()
+        };
+        for (labels, is_target) in [("pool=a=b, =x", true), ("pool,", true), ("pool=b", false)] {
+            let mut service = service("");
+            testkit::annotate(&mut service, a::NODE_LABELS, Some(labels));
+            let found = instances(&service, &cluster, &BTreeSet::new()).unwrap();
+            assert_eq!(!found.is_empty(), is_target, "{labels}");
+        }
     }
 
     #[test]
@@ -740,12 +778,12 @@ mod tests {
             );
         }
         let mut served = service("type=external");
-        assert!(!has_own_hostname(&served));
+        assert_eq!(own_hostname(&served), None);
         let hostname = Some("auids-0123.elb.us-east-1.amazonaws.com".into());
         served.ingress = vec![ccm_core::load_balancer::Ingress {
             hostname,
             ..Default::default()
         }];
-        assert!(has_own_hostname(&served));
+        assert!(own_hostname(&served).is_some());
     }
 }

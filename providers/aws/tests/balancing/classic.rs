@@ -88,6 +88,14 @@ async fn another_scheme_does_not_move_a_load_balancer_to_other_subnets() {
 async fn an_existing_one_stays_classic_regardless_of_the_default_type() {
     let mut stage = Stage::served("", 1, &[80], "").await;
     stage.restart_with(NLB).await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    stage.service("web").ports = service("web", &[81]).ports;
+    let writes = stage.settle_well().await;
+    assert!(
+        writes.contains(&"CreateLoadBalancerListeners".to_owned()),
+        "{writes:?}"
+    );
+    stage.annotate("web", "type", Some("nlb"));
     assert_eq!(stage.settle().await, NOTHING);
     stage.assert_problem("the Service has a classic load balancer");
     stage.join("late").await;

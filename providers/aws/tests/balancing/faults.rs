@@ -166,6 +166,20 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
 }
 
 #[tokio::test]
+async fn rules_in_a_node_group_without_the_clusters_tag_are_removed_with_the_last_service() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let tags = json!([{"Key": "kubernetes.io/cluster/test"}]);
+    let body = json!({"Resources": [stage.aws.id("SG_NODES")], "Tags": tags});
+    stage.call("ec2", "delete_tags", body).await;
+    stage.restart().await;
+    stage.add("web", &[80], "");
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await.len(), 2);
+    stage.restart().await;
+    stage.delete().await;
+}
+
+#[tokio::test]
 async fn references_to_a_replaced_security_group_are_revoked() {
     let mut stage = Stage::served(MANAGED, 1, &[80], "").await;
     let before = stage.rules("nodes").await;

@@ -40,7 +40,22 @@ fn variables(given: &[(&str, impl AsRef<str>)]) -> Vec<(String, String)> {
 
 /// The result of `validate`: its findings, as lines that begin with their severity, and its confirmations.
 async fn validated(conf: &str, variables: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    validated_with(conf, variables, &[]).await
+}
+
+/// As [`validated`], with flags.
+async fn validated_with(
+    conf: &str,
+    variables: &[(String, String)],
+    flags: &[(&str, &str)],
+) -> (Vec<String>, Vec<String>) {
     let (_directory, context) = context(conf, variables);
+    let flags = flags.iter();
+    let flags = flags.map(|(name, value)| ((*name).to_owned(), vec![(*value).to_owned()]));
+    let context = BuildContext {
+        flags: flags.collect(),
+        ..context
+    };
     let checker = (provider().checker.unwrap())(&context);
     let checker = checker.map_err(|findings| format!("{findings:?}")).unwrap();
     let report = checker.cloud().await;
@@ -320,4 +335,16 @@ async fn validate_reports_missing_permissions_and_wrong_ids() {
     assert_eq!(findings.len(), 3, "{findings:#?}");
     assert!(stage.account.proxy.writes().is_empty());
     assert_has(&passed.join("\n"), &["ec2:CreateSecurityGroup"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn validate_checks_rights_for_routes_only_if_there_are_routes() {
+    let stage = Stage::new(0, "").await;
+    stage.refuse("CreateRoute", "DryRun=true", 403, "UnauthorizedOperation");
+    let (conf, variables) = (stage.account.cloud_conf(), stage.account.environment());
+    for (flag, expected) in [("true", 1), ("false", 0)] {
+        let flags = [("configure-cloud-routes", flag)];
+        let (findings, _) = validated_with(&conf, &variables, &flags).await;
+        assert_eq!(findings.len(), expected, "{flag}: {findings:#?}");
+    }
 }
