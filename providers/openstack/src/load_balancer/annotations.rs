@@ -28,7 +28,7 @@ annotations! {
     FLOATING_SUBNET = "loadbalancer.openstack.org/floating-subnet", "text, default `floating-subnet`";
     /// Tags of the floating IP's subnet.
     FLOATING_SUBNET_TAGS = "loadbalancer.openstack.org/floating-subnet-tags", "text, default `floating-subnet-tags`";
-    /// The floating IP is kept when the Service is deleted.
+    /// The floating IP is kept when the Service is deleted or becomes internal.
     KEEP_FLOATING_IP = "loadbalancer.openstack.org/keep-floatingip", "bool, default false";
     /// Subnet of the virtual address. Only when the load balancer is created.
     SUBNET_ID = "loadbalancer.openstack.org/subnet-id", "text, default `subnet-id`";

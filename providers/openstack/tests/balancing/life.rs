@@ -93,7 +93,7 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     stage.settle().await;
     let private = stage.address("web");
     assert_ne!(public, private);
-    assert_eq!(stage.sim.call_counts().get("floatingip_delete"), None);
+    assert_eq!(stage.sim.call_counts().get("floating_ip_delete"), None);
 
     // The floating IP is created again if it is requested.
     annotate(stage.service("web"), INTERNAL, None);
@@ -104,7 +104,7 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     stage.service("web").deleting = true;
     stage.settle().await;
     assert!(stage.balancers().is_empty());
-    assert_eq!(stage.sim.call_counts().get("floatingip_delete"), None);
+    assert_eq!(stage.sim.call_counts().get("floating_ip_delete"), None);
 
     // A later Service of the same name gets another one, and does not delete the kept one.
     stage.services.push(service("web", &[80]));
@@ -112,6 +112,26 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     assert_ne!(stage.address("web"), public);
     stage.service("web").deleting = true;
     stage.settle().await;
+    let remaining = stage.sim.floating_ips();
+    let remaining: Vec<_> = remaining.iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(remaining, [public]);
+}
+
+#[tokio::test]
+async fn a_detached_address_that_was_kept_outlives_the_annotation() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let public = stage.address("web");
+    annotate(stage.service("web"), KEEP, Some("true"));
+    annotate(stage.service("web"), INTERNAL, Some("true"));
+    stage.settle().await;
+    assert_eq!(stage.sim.call_counts()["floating_ip_update"], 1);
+    annotate(stage.service("web"), KEEP, None);
+    stage.settle().await;
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.balancers().is_empty() && stage.services.is_empty());
     let remaining = stage.sim.floating_ips();
     let remaining: Vec<_> = remaining.iter().map(|one| one.address.to_string()).collect();
     assert_eq!(remaining, [public]);

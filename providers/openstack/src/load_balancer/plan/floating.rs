@@ -37,22 +37,26 @@ fn step(balancer: &str, floating: &Object<Kind>, action: Action<Kind>) -> Step {
     floating.step(action)
 }
 
-fn update(attribute: &'static str, value: impl Into<Value>) -> Action<Kind> {
-    Action::Update(
-        Kind::Floating.update(),
-        Attributes::from([(attribute, value.into())]),
-    )
+fn update(fields: Attributes) -> Action<Kind> {
+    Action::Update(Kind::Floating.update(), fields)
 }
 
-/// Deletes a floating IP with its Service, or keeps it. A kept one loses the ownership tag, so that a later Service of the same
-/// name does not take and delete it.
+/// The changes of a floating IP that is kept. It loses the ownership tag, so that no Service of the same name takes or deletes
+/// it later.
+fn untagged(floating: &Object<Kind>, ownership_tag: &OwnershipTag) -> Attributes {
+    let is_ours = observe::ownership_of_floating(floating, ownership_tag) == Ownership::Ours;
+    let description = names::untagged_floating_ip(floating.text("description"));
+    let field = is_ours.then(|| ("description", description.into()));
+    field.into_iter().collect()
+}
+
+/// Deletes a floating IP with its Service, or keeps it.
 fn let_go(floating: &Object<Kind>, keep: bool, ownership_tag: &OwnershipTag) -> Option<Action<Kind>> {
     if !keep {
         return Some(Action::Delete(false));
     }
-    let is_ours = observe::ownership_of_floating(floating, ownership_tag) == Ownership::Ours;
-    let description = names::untagged_floating_ip(floating.text("description"));
-    is_ours.then(|| update("description", description))
+    let fields = untagged(floating, ownership_tag);
+    (!fields.is_empty()).then(|| update(fields))
 }
 
 fn new(site: &Site<'_>, desired: &DesiredFloatingIp, network: &str) -> Step {
@@ -103,7 +107,9 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             let action = if is_created(site, have) && !owner.keep_floating_ip {
                 Action::Delete(false)
             } else {
-                update("port_id", Value::Null)
+                let mut fields = untagged(have, &site.desired.ownership_tag);
+                fields.insert("port_id", Value::Null);
+                update(fields)
             };
             let step = step(site.name, have, action).for_service(service);
             plan.steps.push(step.because("the Service is internal"));
@@ -124,8 +130,8 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     });
     match (existing, &desired.network) {
         (Some(existing), _) if is_free(existing) => {
-            let port = site.balancer.text("vip_port_id");
-            let step = step(site.name, existing, update("port_id", port));
+            let port = site.balancer.text("vip_port_id").into();
+            let step = step(site.name, existing, update([("port_id", port)].into()));
             plan.steps
                 .push(step.for_service(service).because("it is attached"));
         }
