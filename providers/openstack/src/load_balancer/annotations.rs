@@ -24,9 +24,9 @@ annotations! {
     FLOATING_NETWORK_ID = "loadbalancer.openstack.org/floating-network-id", "text, default `floating-network-id`";
     /// Subnet of the floating IP.
     FLOATING_SUBNET_ID = "loadbalancer.openstack.org/floating-subnet-id", "text, default `floating-subnet-id`";
-    /// Pattern for the name of the floating IP's subnet.
+    /// Pattern for the name of the floating IP's subnet. Ignored if `loadBalancerIP` is set.
     FLOATING_SUBNET = "loadbalancer.openstack.org/floating-subnet", "text, default `floating-subnet`";
-    /// Tags of the floating IP's subnet.
+    /// Tags of the floating IP's subnet. Ignored if `loadBalancerIP` is set.
     FLOATING_SUBNET_TAGS = "loadbalancer.openstack.org/floating-subnet-tags", "text, default `floating-subnet-tags`";
     /// The floating IP is kept when the Service is deleted or becomes internal.
     KEEP_FLOATING_IP = "loadbalancer.openstack.org/keep-floatingip", "bool, default false";

@@ -290,6 +290,9 @@ fn source(service: &ServiceView, settings: &LoadBalancing) -> FloatingIpSource {
         .into_iter()
         .find(|texts| texts.iter().any(|text| !text.is_empty()));
     let [subnet, pattern, tags] = first.unwrap_or_default().map(str::to_owned);
+    // A requested address may be in any subnet of the network.
+    let filter = Some([pattern, tags]).filter(|_| service.load_balancer_ip.is_empty());
+    let [pattern, tags] = filter.unwrap_or_default();
     FloatingIpSource {
         network: floating_network(service, settings).to_owned(),
         subnet,

@@ -166,6 +166,28 @@ async fn subnets_by_id_name_and_tags() {
 }
 
 #[tokio::test]
+async fn a_requested_address_may_be_in_any_subnet() {
+    let (mut stage, ids) = stage().await;
+    stage.become_admin();
+    stage.restart().await;
+    for annotation in [
+        ("floating-subnet", "red-*"),
+        ("floating-subnet", "green"),
+        ("floating-subnet-tags", "slow"),
+        ("floating-subnet-id", &*ids["blue"]),
+    ] {
+        let mut web = asking(&[annotation]);
+        web.load_balancer_ip = "198.51.100.140".into();
+        stage.services = vec![web];
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0], "{annotation:?}");
+        assert_eq!(stage.address("web"), "198.51.100.140", "{annotation:?}");
+        stage.service("web").deleting = true;
+        stage.settle().await;
+    }
+}
+
+#[tokio::test]
 async fn class_annotations_and_config_name_subnets_in_this_order() {
     let (mut stage, ids) = stage().await;
     let conf = format!(
