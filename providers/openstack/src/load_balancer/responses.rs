@@ -22,18 +22,11 @@ records! {
         vip_port_id: String,
         vip_subnet_id: String,
         vip_network_id: String,
-        additional_vips: Vec<Vip>,
         flavor_id: String,
         availability_zone: String,
         tags: Vec<String>,
         listeners: Vec<Ref>,
         pools: Vec<Ref>,
-    }
-
-    /// An additional virtual address.
-    Vip {
-        ip_address: String,
-        subnet_id: String,
     }
 
     /// The polled state of a load balancer.
@@ -258,7 +251,6 @@ mod tests {
             "flavor_id",
             "availability_zone",
             "tags",
-            "additional_vips",
             "listeners",
             "pools",
             "provisioning_status",
