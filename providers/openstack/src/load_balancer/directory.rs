@@ -126,34 +126,28 @@ impl Directory {
     pub(super) fn tagged_for(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
         let tag = names::load_balancer(&cluster.name, service);
         let legacy = names::legacy_load_balancer(service);
-        let former = |id: &&String| {
-            self.balancers.get(*id).is_some_and(|entry| {
-                let mut texts = entry.texts();
-                texts.any(|text| names::is_tag_of(text, service)) && is_ours(entry, &cluster.ownership_tag)
-            })
-        };
+        let former = |entry: &Entry| entry.texts().any(|text| names::is_tag_of(text, service));
         let mut found: BTreeSet<_> = self.index.with_text(&tag).collect();
         found.extend(self.named(&legacy));
-        found.extend(self.index.about(service).into_iter().filter(former));
+        let ours = self.index.about(service).into_iter();
+        found.extend(ours.filter(|id| self.has_ours(id, &cluster.ownership_tag, former)));
         found
     }
 
-    /// The only load balancer with our ownership tag that was created for the Service under another cluster name.
-    fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<Key> {
-        let bears = |id: &&String| {
-            let entry = self.balancers.get(*id);
-            entry.is_some_and(|entry| names::is_tag_of(&entry.name, service) && is_ours(entry, ownership_tag))
-        };
-        let mut all = self.index.about(service).into_iter().filter(bears);
-        let id = all.next()?;
-        all.next().is_none().then(|| Key::Balancer(id.clone()))
+    /// Whether the load balancer with this ID has our ownership tag and passes the test.
+    fn has_ours(&self, id: &str, ownership_tag: &OwnershipTag, test: impl Fn(&Entry) -> bool) -> bool {
+        let entry = self.balancers.get(id);
+        entry.is_some_and(|entry| {
+            let ownership = ownership_tag.ownership(entry.tags.iter().map(String::as_str));
+            ownership == Ownership::Ours && test(entry)
+        })
     }
 
-    /// The only load balancer with this name.
-    fn only(&self, name: &str) -> Option<Key> {
-        let mut ids = self.named(name);
-        let id = ids.next()?;
-        ids.next().is_none().then(|| Key::Balancer(id.clone()))
+    /// The only load balancer with our ownership tag that was created for the Service under another cluster name.
+    fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<&String> {
+        let bears = |entry: &Entry| names::is_tag_of(&entry.name, service);
+        let all = self.index.about(service).into_iter();
+        only(all.filter(|id| self.has_ours(id, ownership_tag, bears)))
     }
 
     /// The load balancer of this Service, or the one to create.
@@ -161,26 +155,32 @@ impl Directory {
         let name = names::load_balancer(&cluster.name, &service.id);
         let by_name = || {
             if self.named(&name).next().is_some() {
-                return self.only(&name);
+                return only(self.named(&name));
             }
-            self.only(&names::legacy_load_balancer(&service.id))
+            only(self.named(&names::legacy_load_balancer(&service.id)))
                 .or_else(|| self.former(&service.id, &cluster.ownership_tag))
         };
         let given = service.annotation(annotations::LOAD_BALANCER_ID);
         let Some(given) = given.filter(|given| !given.is_empty()) else {
-            return by_name().unwrap_or(Key::New(name));
+            return by_name().map_or(Key::New(name), |id| Key::Balancer(id.clone()));
         };
         if self.balancers.contains_key(given) {
             return Key::Balancer(given.to_owned());
         }
-        // The ID may belong to a load balancer that was replaced.
+        // The ID may belong to a load balancer that this program replaced. One without our ownership tag is no replacement:
+        // the ID may be another project's.
+        let is_ours = |id: &&String| self.has_ours(id, &cluster.ownership_tag, |_| true);
         let replaced = service
             .annotation(annotations::LOAD_BALANCER_ADDRESS)
-            .and_then(|_| by_name());
-        self.only(given)
-            .or(replaced)
-            .unwrap_or_else(|| Key::Balancer(given.to_owned()))
+            .and_then(|_| by_name().filter(is_ours));
+        let found = only(self.named(given)).or(replaced);
+        Key::Balancer(found.map_or(given, String::as_str).to_owned())
     }
+}
+
+/// The ID, if there is exactly one.
+fn only<'a>(mut ids: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    ids.next().filter(|_| ids.next().is_none())
 }
 
 /// The listings that a directory is built from.
@@ -234,10 +234,6 @@ impl DirectoryCache {
         }
         Arc::clone(&self.last)
     }
-}
-
-fn is_ours(entry: &Entry, ownership_tag: &OwnershipTag) -> bool {
-    ownership_tag.ownership(entry.tags.iter().map(String::as_str)) == Ownership::Ours
 }
 
 #[cfg(test)]
@@ -342,5 +338,35 @@ mod tests {
             Key::Balancer("b".to_owned())
         );
         assert_eq!(directory.tagged_for(&web(), &cluster("c")).len(), 2);
+    }
+
+    #[test]
+    fn a_missing_id_is_replaced_only_by_a_load_balancer_of_ours() {
+        let (ours, others) = (
+            ClusterTag::of("me").to_string(),
+            ClusterTag::of("you").to_string(),
+        );
+        let view = |address: Option<&'static str>| ServiceView {
+            id: web(),
+            annotations: [
+                Some((annotations::LOAD_BALANCER_ID, "missing")),
+                address.map(|address| (annotations::LOAD_BALANCER_ADDRESS, address)),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            ..ServiceView::default()
+        };
+        for (tags, address, expected) in [
+            (&[&*ours][..], Some("192.0.2.1"), "named"),
+            (&[&ours], None, "missing"),
+            // A leftover of the Go program; the ID may be another project's.
+            (&[], Some("192.0.2.1"), "missing"),
+            (&[&others], Some("192.0.2.1"), "missing"),
+        ] {
+            let directory = directory(&[("named", "kube_service_c_shop_web", tags)]);
+            let key = directory.balancer_of(&view(address), &cluster("c"));
+            assert_eq!(key, Key::Balancer(expected.to_owned()), "{tags:?} {address:?}");
+        }
     }
 }
