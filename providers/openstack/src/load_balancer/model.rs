@@ -237,14 +237,18 @@ impl PartModel for Model {
         };
         let mut balancers = snapshot.objects.of(Kind::Balancer);
         let balancer = balancers.find(|balancer| observe::is_pending(balancer))?;
-        let (title, status) = (balancer.title(), observe::status(balancer));
-        Some((
-            PENDING,
-            format!(
-                "{title} ({}) is {status}, because of another client or of a change before a restart",
-                balancer.id
-            ),
-        ))
+        let (title, id, status) = (balancer.title(), &balancer.id, observe::status(balancer));
+        let cause = "another client or of a change before a restart";
+        Some((PENDING, format!("{title} ({id}) is {status}, because of {cause}")))
+    }
+
+    fn waits_for(&self, member: &PartMember, change: &Change) -> bool {
+        let name = names::security_group(&member.service.id);
+        match change {
+            Change::SetPortGroups { remove, .. } => remove.iter().any(|group| group.name == name),
+            Change::DeletePortTag(_, group) => group.name == name,
+            _ => true,
+        }
     }
 
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {

@@ -390,6 +390,40 @@ async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
 }
 
 #[tokio::test]
+async fn a_node_port_that_neutron_refuses_stops_no_service() {
+    let mut stage = Stage::new(2, MANAGED).await;
+    for name in ["stays", "goes"] {
+        stage.services.push(service(name, &[80]));
+    }
+    stage.settle().await;
+    stage.join();
+    let server = stage.nodes[2].view.provider_id.clone().unwrap();
+    let id = server.trim_start_matches("openstack:///");
+    let mut refused = Fault::on("port_update", Action::status(404));
+    refused.path = Some(stage.sim.server_ports(id).remove(0));
+    stage.sim.add_fault(refused);
+    stage.service("goes").deleting = true;
+    stage.services.push(service("new", &[81]));
+    stage.join();
+    stage.settle().await;
+    assert!(!stage.address("new").is_empty());
+    assert_eq!(stage.services.len(), 2, "the deleted Service has left");
+    let complaints = stage.complaints();
+    let is_named = |text: &String| text.contains("change security groups of node port");
+    assert!(
+        complaints.len() == 2 && complaints.iter().all(is_named),
+        "{complaints:?}"
+    );
+    stage.sim.clear_faults();
+    stage.sim.clear_calls();
+    advance_to(Instant::now() + Duration::from_secs(300)).await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    // The other node joined its groups despite the refusals.
+    assert_eq!(stage.sim.call_counts()["port_update"], 1);
+}
+
+#[tokio::test]
 async fn a_service_leaves_a_shared_load_balancer_in_error_when_it_is_repaired() {
     let mut stage = Stage::new(1, "").await;
     stage.services.push(service("web", &[80]));
