@@ -283,6 +283,12 @@ async fn one_left_pending_is_polled_alone_with_growing_waits_and_reported_once()
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.set_provisioning_status(&id, "PENDING_UPDATE").unwrap();
     stage.restart().await;
+    // A plan has no steps either, since the objects below it are not known.
+    let balancers = stage.cloud.load_balancers().unwrap();
+    let plans = balancers.plan(&stage.request(), None).await.unwrap();
+    let [plan] = &plans[..] else { panic!("{plans:?}") };
+    assert!(plan.steps.is_empty() && plan.problem.is_some(), "{plan:?}");
+    stage.restart().await;
     stage.service("web").ports = service("web", &[80, 443]).ports;
     stage.sim.clear_calls();
     assert_eq!(wait_out(&mut stage, Duration::from_secs(240)).await, []);
