@@ -8,10 +8,10 @@
 //! | 0, 1 | info | warn |
 //! | 2, 3 | info | info |
 //! | 4, 5 | debug | info |
-//! | 6, 7 | trace | info, the Kubernetes client debug |
+//! | 6, 7 | trace | info |
 //! | 8 and more | trace | debug |
 //!
-//! Libraries never log at trace: some print headers there.
+//! Every other crate is a library. Libraries never log at trace: some print headers and tokens there.
 //!
 //! `--vmodule` sets the verbosity of single modules, on the scale of this program, or of libraries for theirs.
 
@@ -19,11 +19,10 @@ mod failing;
 
 use std::io::{IsTerminal, stderr};
 
+use ccm_core::registry;
 use tracing::{Metadata, level_filters::LevelFilter, subscriber::Interest};
 use tracing_subscriber::{
-    Layer,
-    filter::Targets,
-    fmt,
+    Layer, fmt,
     layer::{Context, Filter, SubscriberExt},
     util::SubscriberInitExt,
 };
@@ -32,35 +31,15 @@ pub(crate) use failing::{Failing, FailingByKind, warn_if_new};
 
 use crate::config::{LoggingConfig, ModuleVerbosity, OutputFormat};
 
-/// Libraries, by the first part of their targets. All other crates belong to this program, or to a provider out of this
-/// repository.
-const LIBRARIES: &[&str] = &[
-    "h2",
-    "hyper",
-    "hyper_util",
-    "kube",
-    "kube_client",
-    "kube_core",
-    "kube_runtime",
-    "mio",
-    "openstack",
-    "osauth",
-    "reqwest",
-    "rustls",
-    "rustls_native_certs",
-    "rustls_platform_verifier",
-    "tokio",
-    "tokio_util",
-    "tower",
-    "tower_http",
-    "want",
-];
-
 /// Starts the log. Only the first call of a process has an effect.
 pub(crate) fn start(config: &LoggingConfig) {
     let filter = Verbosity {
-        rest: filter(config.verbosity),
         modules: config.modules.clone(),
+        others: config.verbosity,
+        providers: registry::all()
+            .iter()
+            .map(|provider| crate_of(provider.module))
+            .collect(),
     };
     let events = fmt::layer().with_writer(stderr);
     let events = match config.format {
@@ -82,26 +61,32 @@ struct Verbosity {
     /// The first one that matches counts.
     modules: Vec<ModuleVerbosity>,
     /// For all other modules.
-    rest: Targets,
+    others: u8,
+    /// The crates of the providers.
+    providers: Vec<&'static str>,
 }
 
 impl Verbosity {
-    fn of_module(&self, target: &str) -> Option<LevelFilter> {
+    fn level(&self, target: &str) -> LevelFilter {
         let mut modules = self.modules.iter();
-        let module = modules.find(|module| matches(&module.pattern, target))?;
-        Some(match is_library(target) {
-            false => ours(module.verbosity),
+        let module = modules.find(|module| matches(&module.pattern, target));
+        let verbosity = module.map_or(self.others, |module| module.verbosity);
+        match (self.is_library(target), module) {
+            (false, _) => ours(verbosity),
             // A pattern for a library requests more of it than a larger number for all modules.
-            true if module.verbosity >= 4 => LevelFilter::DEBUG,
-            true => theirs(module.verbosity),
-        })
+            (true, Some(_)) if verbosity >= 4 => LevelFilter::DEBUG,
+            (true, _) => theirs(verbosity),
+        }
+    }
+
+    /// Any crate may print secrets at trace, except ours.
+    fn is_library(&self, target: &str) -> bool {
+        let name = crate_of(target);
+        !(name == "cloud_controller_manager" || name.starts_with("ccm_") || self.providers.contains(&name))
     }
 
     fn allows(&self, metadata: &Metadata<'_>) -> bool {
-        match self.of_module(metadata.target()) {
-            Some(level) => level >= *metadata.level(),
-            None => self.rest.would_enable(metadata.target(), metadata.level()),
-        }
+        self.level(metadata.target()) >= *metadata.level()
     }
 }
 
@@ -118,9 +103,8 @@ impl<S> Filter<S> for Verbosity {
     }
 }
 
-fn is_library(target: &str) -> bool {
-    let name = target.split("::").next().unwrap_or(target);
-    LIBRARIES.contains(&name)
+fn crate_of(target: &str) -> &str {
+    target.split("::").next().unwrap_or(target)
 }
 
 /// A pattern without `::` matches the last part of a module's path. `/` is `::`, as in the paths of files.
@@ -166,67 +150,80 @@ fn theirs(verbosity: u8) -> LevelFilter {
     }
 }
 
-fn filter(verbosity: u8) -> Targets {
-    let theirs = theirs(verbosity);
-    Targets::new()
-        .with_default(ours(verbosity))
-        .with_targets(LIBRARIES.iter().map(|library| (*library, theirs)))
-}
-
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
-
     use super::*;
 
+    fn filter(others: u8, modules: &[(&str, u8)]) -> Verbosity {
+        let module = |(pattern, verbosity): &(&str, u8)| ModuleVerbosity {
+            pattern: (*pattern).to_owned(),
+            verbosity: *verbosity,
+        };
+        Verbosity {
+            modules: modules.iter().map(module).collect(),
+            others,
+            providers: vec!["acme"],
+        }
+    }
+
     #[test]
-    fn verbosity_maps_to_levels() {
-        let ours = |v| filter(v).would_enable("ccm_core::client", &Level::DEBUG);
-        let ours_trace = |v| filter(v).would_enable("acme", &Level::TRACE);
-        let libraries = |v| filter(v).would_enable("hyper::proto", &Level::INFO);
-        assert_eq!([0, 2, 4, 6, 8].map(ours), [false, false, true, true, true]);
-        assert_eq!([0, 2, 4, 6, 8].map(ours_trace), [false, false, false, true, true]);
-        assert_eq!([0, 2, 4, 6, 8].map(libraries), [false, true, true, true, true]);
-        for verbosity in 0..=10 {
-            assert!(
-                !filter(verbosity).would_enable("h2::codec", &Level::TRACE),
-                "-v={verbosity}"
-            );
+    fn verbosity_maps_to_levels_and_every_other_crate_is_a_library() {
+        use LevelFilter as L;
+        for (targets, levels) in [
+            (
+                &[
+                    "cloud_controller_manager",
+                    "ccm_core::client",
+                    "ccm_provider_aws",
+                    "acme::nodes",
+                ][..],
+                [L::INFO, L::INFO, L::DEBUG, L::TRACE, L::TRACE],
+            ),
+            (
+                // The client for metadata of instances prints its token at trace.
+                &[
+                    "aws_smithy_runtime::client::orchestrator",
+                    "aws_config::imds",
+                    "h2::codec",
+                    "acmed",
+                    "log",
+                ],
+                [L::WARN, L::INFO, L::INFO, L::INFO, L::DEBUG],
+            ),
+        ] {
+            for target in targets {
+                let all = [0, 2, 4, 6, 8].map(|verbosity| filter(verbosity, &[]).level(target));
+                assert_eq!(all, levels, "{target}");
+            }
         }
     }
 
     #[test]
     fn modules_have_their_own_number() {
-        let filter = Verbosity {
-            rest: filter(0),
-            modules: [
+        let filter = filter(
+            0,
+            &[
                 ("refresh", 4),
                 ("ccm_core::client::*", 6),
                 ("cloud_controller_manager/*", 4),
                 ("proto", 2),
                 ("kube_client*::*", 9),
                 ("quiet*", 0),
-            ]
-            .map(|(pattern, verbosity)| ModuleVerbosity {
-                pattern: pattern.to_owned(),
-                verbosity,
-            })
-            .to_vec(),
-        };
+            ],
+        );
         for (target, level) in [
-            ("acme::node::refresh", Some(LevelFilter::DEBUG)),
-            ("refresh", Some(LevelFilter::DEBUG)),
-            ("acme::refresh::all", None),
-            ("ccm_core::client::gate", Some(LevelFilter::TRACE)),
-            ("ccm_core::client", None),
-            ("cloud_controller_manager::process", Some(LevelFilter::DEBUG)),
-            ("hyper::proto", Some(LevelFilter::INFO)),
+            ("acme::node::refresh", LevelFilter::DEBUG),
+            ("acme::refresh::all", LevelFilter::INFO),
+            ("ccm_core::client::gate", LevelFilter::TRACE),
+            ("ccm_core::client", LevelFilter::INFO),
+            ("cloud_controller_manager::process", LevelFilter::DEBUG),
+            ("hyper::proto", LevelFilter::INFO),
             // Never trace from a library.
-            ("kube_client::client::builder", Some(LevelFilter::DEBUG)),
-            ("acme::quietly", Some(LevelFilter::INFO)),
-            ("acme", None),
+            ("kube_client::client::builder", LevelFilter::DEBUG),
+            ("hyper::quietly", LevelFilter::WARN),
+            ("acme", LevelFilter::INFO),
         ] {
-            assert_eq!(filter.of_module(target), level, "{target}");
+            assert_eq!(filter.level(target), level, "{target}");
         }
     }
 

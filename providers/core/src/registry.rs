@@ -28,6 +28,9 @@ pub struct Provider {
     pub name: &'static str,
     /// One line for `--list-providers`.
     pub summary: &'static str,
+    /// The module that registers it. Only its crate and those called `ccm_..` log at debug and trace; others are libraries,
+    /// which may print secrets there.
+    pub module: &'static str,
     /// Reads and checks the configuration without cloud calls, and reports all problems at once. Runs before anything else
     /// is started; an error ends the process. Logs the warnings.
     pub validate: fn(&BuildContext) -> Result<()>,
@@ -63,6 +66,7 @@ impl Provider {
         Self {
             name,
             summary,
+            module: "",
             validate: |_| Ok(()),
             build,
             config_reference: || "This provider takes no config file.\n".to_owned(),
@@ -133,7 +137,7 @@ macro_rules! register_provider {
     (name: $name:expr, summary: $summary:expr, build: $build:expr $(, $field:ident: $value:expr)* $(,)?) => {
         $crate::private::inventory::submit! {
             $crate::Provider {
-                $($field: $value,)*
+                $($field: $value,)* module: ::core::module_path!(),
                 ..$crate::Provider::new($name, $summary, |context| ::std::boxed::Box::pin($build(context)))
             }
         }
