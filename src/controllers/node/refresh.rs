@@ -165,6 +165,7 @@ impl NodeController {
                 }
                 Err(error) => {
                     debug!(node = node.view.name, %error, "Left the node unchanged");
+                    pass.keep(&node.view.uid);
                     "failed"
                 }
             },
@@ -198,11 +199,10 @@ impl NodeController {
         let uid = &node.view.uid;
         let before = pass.before.get(uid);
         let previous = before.map(|before| &before.labels);
-        let difference = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
-        let topology = difference.as_ref().map(|difference| difference.topology.clone());
+        let difference = desired::difference(node, instance, previous, self.config.refresh_topology_labels)?;
         let after = NodeMemory {
             labels: desired::additional_labels(instance).map(desired::owned).collect(),
-            topology: topology.unwrap_or_default(),
+            topology: difference.topology.clone(),
         };
         let is_reported = before.is_some_and(|before| before.topology == after.topology);
         if !after.topology.is_empty() && !is_reported {
@@ -211,7 +211,7 @@ impl NodeController {
         if !after.labels.is_empty() || !after.topology.is_empty() {
             pass.after.insert(uid.clone(), after);
         }
-        Ok(difference?.actions(node))
+        Ok(difference.actions(node))
     }
 
     fn report_topology(&self, node: &NodeObject, labels: &NewLabels) {

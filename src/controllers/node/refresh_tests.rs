@@ -58,15 +58,19 @@ fn rack(value: &str) -> NewLabels {
     NewLabels::from([(RACK.to_owned(), value.to_owned())])
 }
 
-/// A controller whose store has the node. The cloud reports an address that the node lacks, and another rack.
-async fn controller(patches: &Arc<Patches>) -> Arc<NodeController> {
-    let cloud = FakeCloud::default();
-    let instance = Instance {
+/// An address that the node lacks, and another rack.
+fn instance() -> Instance {
+    Instance {
         addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
         labels: rack("b"),
         ..Instance::default()
-    };
-    cloud.insert("n1", instance);
+    }
+}
+
+/// A controller whose store has the node.
+async fn controller(patches: &Arc<Patches>) -> Arc<NodeController> {
+    let cloud = FakeCloud::default();
+    cloud.insert("n1", instance());
     let (client, needs) = (client(patches), Needs::default());
     fixture::controller(client, cloud, needs, COMPONENT, NodeController::new).await
 }
@@ -94,13 +98,39 @@ async fn failed_writes_are_reported_until_they_work() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_changed_label_that_could_not_be_written_is_tried_again() {
+/// The memory after a pass in which the cloud reported the node's own rack.
+fn known() -> Memory {
     let known = NodeMemory {
         labels: rack("a"),
         ..NodeMemory::default()
     };
-    let (mut memory, failing) = (Memory::from([("u1".to_owned(), known)]), Failing::default());
+    Memory::from([("u1".to_owned(), known)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_that_changes_while_the_provided_ip_is_missing_is_written_later() {
+    let controller = controller(&Patches::new(200, 0)).await;
+    let mut node = Arc::clone(&controller.nodes.list()[0]);
+    let mut pass = Pass {
+        before: known(),
+        ..Pass::default()
+    };
+    for (node_ip, due) in [("10.0.0.9", 0), ("10.0.0.1", 1)] {
+        Arc::make_mut(&mut node).provided_node_ip = Some(node_ip.to_owned());
+        controller.decide(&node, Ok(InstanceState::Present(instance())), &mut pass);
+        assert_eq!(pass.due.len(), due, "{node_ip}");
+        pass.before = std::mem::take(&mut pass.after);
+    }
+    let (_, actions) = &pass.due[0];
+    assert!(actions.contains(&NodeAction::SetLabels {
+        labels: rack("b"),
+        from: rack("a")
+    }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_label_that_could_not_be_written_is_tried_again() {
+    let (mut memory, failing) = (known(), Failing::default());
     // The address comes first.
     for (code, writes) in [(500, 1), (200, 2)] {
         let patches = Patches::new(code, writes);
