@@ -26,6 +26,9 @@ use crate::{config::Config, server::Status};
 /// The controllers of the framework.
 pub(crate) static FRAMEWORK: [ControllerDef; 4] = [node::DEF, lifecycle::DEF, service::DEF, route::DEF];
 
+/// How many nodes of a pass get an Event about the same.
+const EVENTS: usize = 20;
+
 /// All controllers that may run with this provider.
 pub(crate) fn all(provider: &Provider) -> impl Iterator<Item = &'static ControllerDef> + Clone + use<> {
     FRAMEWORK.iter().chain(provider.controllers)

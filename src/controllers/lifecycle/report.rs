@@ -12,10 +12,10 @@ use super::{
     COMPONENT,
     decide::{BlockReason, Totals},
 };
-use crate::logging::{Failing, warn_if_new};
-
-/// How many nodes of a pass get an event.
-const EVENTS: usize = 20;
+use crate::{
+    controllers::EVENTS,
+    logging::{Failing, warn_if_new},
+};
 
 /// Publishes events and logs failures.
 pub(super) struct Reports {

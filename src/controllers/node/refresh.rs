@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use super::{COMPONENT, NodeController, desired};
 use crate::{
     controllers::{
+        EVENTS,
         node_action::{NewLabels, NodeAction, label_text},
         node_object::{UNINITIALIZED_TAINT, describe},
         node_writer::Written,
@@ -44,6 +45,8 @@ struct Pass {
     before: Memory,
     after: Memory,
     due: Vec<(Arc<NodeObject>, Vec<NodeAction>)>,
+    /// Nodes whose zone or region differs in another way than in the last pass.
+    mismatches: Vec<(Arc<NodeObject>, NewLabels)>,
     /// How many nodes failed in each way, and the first error.
     failures: HashMap<&'static str, (usize, String)>,
 }
@@ -132,6 +135,7 @@ impl NodeController {
         }
         let mismatches = pass.after.values().filter(|node| !node.topology.is_empty());
         self.metrics.topology_mismatch.set(count(mismatches.count()));
+        self.report_topology(&pass.mismatches);
 
         let due = std::mem::take(&mut pass.due);
         let changed = due.len();
@@ -189,10 +193,10 @@ impl NodeController {
         increment(&self.metrics.refreshes, "result", result);
     }
 
-    /// Compares one node with its machine. Reports a zone or region that differs and may not be changed.
+    /// Compares one node with its machine.
     fn compare(
         &self,
-        node: &NodeObject,
+        node: &Arc<NodeObject>,
         instance: &Instance,
         pass: &mut Pass,
     ) -> std::result::Result<Vec<NodeAction>, ProvidedIpError> {
@@ -206,7 +210,8 @@ impl NodeController {
         };
         let is_reported = before.is_some_and(|before| before.topology == after.topology);
         if !after.topology.is_empty() && !is_reported {
-            self.report_topology(node, &after.topology);
+            let mismatch = (Arc::clone(node), after.topology.clone());
+            pass.mismatches.push(mismatch);
         }
         if !after.labels.is_empty() || !after.topology.is_empty() {
             pass.after.insert(uid.clone(), after);
@@ -214,20 +219,24 @@ impl NodeController {
         Ok(difference.actions(node))
     }
 
-    fn report_topology(&self, node: &NodeObject, labels: &NewLabels) {
-        warn!(
-            controller = COMPONENT,
-            node = node.view.name,
-            ?labels,
-            "Topology differs"
-        );
-        let message = format!(
-            "The cloud now reports {}; the node's labels are left unchanged, since volumes have affinity to them \
-             (--refresh-topology-labels changes them)",
-            label_text(labels)
-        );
-        self.recorder
-            .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
+    /// Reports zones and regions that differ and may not be changed. Every start finds all of them again.
+    fn report_topology(&self, mismatches: &[(Arc<NodeObject>, NewLabels)]) {
+        let first = &mismatches[..mismatches.len().min(EVENTS)];
+        if first.is_empty() {
+            return;
+        }
+        let names: Vec<_> = first.iter().map(|(node, _)| &node.view.name).collect();
+        let nodes = mismatches.len();
+        warn!(controller = COMPONENT, nodes, first = ?names, "Topology of nodes differs");
+        for (node, labels) in first {
+            let message = format!(
+                "The cloud now reports {}; the node's labels are left unchanged, since volumes have affinity to them \
+                 (--refresh-topology-labels changes them)",
+                label_text(labels)
+            );
+            self.recorder
+                .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
+        }
     }
 
     async fn refresh_node(&self, node: &NodeObject, actions: Vec<NodeAction>) -> kube::Result<()> {

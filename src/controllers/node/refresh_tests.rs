@@ -1,10 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use ccm_core::{
     AddressType, NodeAddress,
-    controllers::{Change, Needs},
+    controllers::{
+        Change, Needs,
+        events::{EventMetrics, Writer},
+    },
     testkit::FakeCloud,
 };
 use kube::Client;
@@ -12,7 +18,7 @@ use serde_json::json;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::*;
-use crate::controllers::fixture;
+use crate::{api::answering, controllers::fixture};
 
 /// The patches that the API server receives.
 struct Patches {
@@ -126,6 +132,35 @@ async fn a_label_that_changes_while_the_provided_ip_is_missing_is_written_later(
         labels: rack("b"),
         from: rack("a")
     }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn topologies_that_differ_get_a_limited_number_of_events() {
+    let events = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&events);
+    let client = answering::client(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        std::future::ready((201, json!({"metadata": {}, "involvedObject": {}})))
+    });
+    let writer = Writer::new(client, &EventMetrics::default());
+    let controller = controller(&Patches::new(200, 0)).await;
+    let mut controller = Arc::into_inner(controller).unwrap();
+    controller.recorder = writer.recorder(COMPONENT);
+    let node = Arc::clone(&controller.nodes.list()[0]);
+    let mut pass = Pass::default();
+    for number in 0..50 {
+        let mut node = Arc::clone(&node);
+        let view = &mut Arc::make_mut(&mut node).view;
+        (Arc::make_mut(view).name, Arc::make_mut(view).uid) = (format!("n{number}"), format!("u{number}"));
+        let zone = Some("b".to_owned());
+        let moved = Instance { zone, ..instance() };
+        controller.decide(&node, Ok(InstanceState::Present(moved)), &mut pass);
+    }
+    assert_eq!((pass.mismatches.len(), pass.after.len()), (50, 50));
+    controller.report_topology(&pass.mismatches);
+    drop(controller);
+    writer.run().await;
+    assert_eq!(events.load(Ordering::Relaxed), EVENTS);
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,12 +15,11 @@ use super::{
     outcome::{Item, Outcome},
 };
 use crate::{
+    controllers::EVENTS,
     events,
     logging::{Failing, warn_if_new},
 };
 
-/// How many nodes of a pass get an event.
-const EVENTS: usize = 20;
 /// Upstream's reason.
 const FAILED: &str = "FailedToCreateRoute";
 
