@@ -55,7 +55,7 @@ where
     })
 }
 
-fn config() -> Arc<Config> {
+pub(super) fn config() -> Arc<Config> {
     let build =
         |_| -> BuildFuture { Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "never built")) }) };
     let provider: &'static Provider = Box::leak(Box::new(Provider::new("fake", "for this test", build)));

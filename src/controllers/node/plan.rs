@@ -27,6 +27,13 @@ pub(crate) async fn plan(
     }
     let mut asked = Vec::new();
     for node in nodes {
+        // The stable labels of every initialized node follow their beta twins, whatever the cloud reports.
+        if !node.has_taint(UNINITIALIZED_TAINT)
+            && let Some(action) = NodeAction::set_labels(node, desired::reconciled_labels(&node.view.labels))
+        {
+            plan.node(&node.view.name).act(&action);
+            action.apply_to(node);
+        }
         match desired::is_asked_about(node, cloud) {
             Ok(true) => asked.push(node),
             Ok(false) => {}
@@ -86,7 +93,7 @@ fn actions(
         return Vec::new();
     };
     let refresh_topology = config.refresh_topology_labels;
-    let mut difference = match desired::difference(node, instance, None, refresh_topology) {
+    let difference = match desired::difference(node, instance, None, refresh_topology) {
         Ok(difference) => difference,
         Err(error) => {
             findings.block(format!(
@@ -95,11 +102,6 @@ fn actions(
             return Vec::new();
         }
     };
-    let mut labels = desired::reconciled_labels(&node.view.labels);
-    // A stable label follows its beta twin, even if the cloud reports another value.
-    difference.topology.retain(|key, _| !labels.contains_key(key));
-    labels.append(&mut difference.labels);
-    difference.labels = labels;
     for (key, want) in &difference.topology {
         let have = node.view.labels.get(key).unwrap_or("nothing").to_owned();
         findings.block(Blocked {
@@ -113,4 +115,68 @@ fn actions(
         });
     }
     difference.actions(node)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use ccm_core::{
+        AddressType, Error, ErrorKind, Freshness, Instance, NodeAddress, NodeView, Priority,
+        testkit::FakeCloud,
+    };
+
+    use super::*;
+    use crate::controllers::{fixture, node_action::ZONE, plan::Object};
+
+    #[tokio::test]
+    async fn stable_labels_follow_on_every_initialized_node_whatever_the_cloud_reports() {
+        let node = |name: &str, provider_id: &str| {
+            Arc::new(NodeObject {
+                view: Arc::new(NodeView {
+                    name: name.to_owned(),
+                    provider_id: Some(format!("{provider_id}://{name}")),
+                    labels: [(ZONE[0], "a"), (ZONE[1], "edited")].into_iter().collect(),
+                    ..NodeView::default()
+                }),
+                ..NodeObject::default()
+            })
+        };
+        let mut no_ip = node("no-ip", "fake");
+        Arc::make_mut(&mut no_ip).provided_node_ip = Some("invalid".to_owned());
+        let nodes = [
+            ("absent", "fake"),
+            ("broken", "fake"),
+            ("foreign", "other"),
+            ("present", "fake"),
+        ];
+        let mut nodes = nodes.map(|(name, provider_id)| node(name, provider_id)).to_vec();
+        nodes.push(no_ip);
+        let cloud = FakeCloud::default();
+        for name in ["no-ip", "present"] {
+            let instance = Instance {
+                addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
+                zone: Some("a".to_owned()),
+                ..Instance::default()
+            };
+            cloud.insert(name, instance);
+        }
+        cloud.fail("broken", &Error::new(ErrorKind::Unavailable, "down"), 1);
+        let (config, mut found) = (fixture::config(), Plan::default());
+        let ask = ReadOptions {
+            freshness: Freshness::AtMost(std::time::Duration::ZERO),
+            priority: Priority::Background,
+        };
+        plan(&mut nodes, &cloud, &config.node, ask, &mut found).await;
+        for node in &nodes {
+            let name = node.view.name.clone();
+            let (_, findings) = found
+                .objects()
+                .find(|(object, _)| **object == Object::Node { node: name.clone() })
+                .unwrap();
+            let labels: Vec<_> = findings.changes.iter().map(|change| &*change.what).collect();
+            let labels = labels.into_iter().filter(|what| what.contains(ZONE[1]));
+            assert_eq!(labels.collect::<Vec<_>>(), [format!("{}=a", ZONE[1])], "{name}");
+        }
+    }
 }
