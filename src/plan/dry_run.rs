@@ -199,10 +199,14 @@ struct Reported {
 
 impl Reported {
     fn report(&mut self, plan: &Plan) {
-        let (summary, lines) = (Summary::of(plan), Line::all(plan));
+        let (summary, mut lines) = (Summary::of(plan), Line::all(plan));
+        // If a read failed, a missing line may still be true.
+        if summary.problems > 0 {
+            let before = self.lines.iter();
+            lines.extend(before.filter(|line| line.kind != LineKind::Problem).cloned());
+        }
         let before = std::mem::replace(&mut self.lines, lines);
         let new: Vec<_> = self.lines.difference(&before).collect();
-        // If a read failed, a missing line may still be true.
         let over = before.difference(&self.lines);
         let over: Vec<_> = over.filter(|_| summary.problems == 0).collect();
         new.iter().take(LINES).for_each(|line| line.log());
@@ -218,6 +222,30 @@ impl Reported {
         }
         if self.summary.replace(summary) != Some(summary) || !new.is_empty() || !over.is_empty() {
             info!(summary = %summary, "Dry run");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_an_incomplete_plan_lacks_are_neither_over_nor_new_afterwards() {
+        let mut complete = Plan::default();
+        complete.node("n1").warn("is odd");
+        let mut incomplete = Plan::default();
+        incomplete.problem("node n1", "the cloud is down");
+        let mut reported = Reported::default();
+        reported.report(&complete);
+        let first = reported.lines.clone();
+        for (plan, lines) in [
+            (&incomplete, &first | &Line::all(&incomplete)),
+            (&complete, first.clone()),
+            (&Plan::default(), BTreeSet::new()),
+        ] {
+            reported.report(plan);
+            assert_eq!(reported.lines, lines);
         }
     }
 }
