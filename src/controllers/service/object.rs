@@ -139,10 +139,12 @@ impl fmt::Display for ServiceAction {
             None => format!("remove annotation {key}"),
         }));
         parts.extend(self.ingress.as_ref().map(|ingress| {
-            let address = |ingress: &Ingress| ingress.ip.clone().or(ingress.hostname.clone());
-            let all = ingress.iter().map(|one| address(one).unwrap_or_default());
-            let all: Vec<_> = all.collect();
-            let all = all.join(", ");
+            let text = |one: &Ingress| {
+                let address = one.ip.as_deref().or(one.hostname.as_deref()).unwrap_or_default();
+                let mode = ip_mode(one).map(|mode| format!(" ({mode})"));
+                address.to_owned() + &mode.unwrap_or_default()
+            };
+            let all = ingress.iter().map(text).collect::<Vec<_>>().join(", ");
             format!(
                 "{} in the status",
                 if ingress.is_empty() { "no address" } else { &all }
@@ -169,15 +171,18 @@ fn is_same(a: &[Ingress], b: &[Ingress]) -> bool {
     a.iter().map(normal).eq(b.iter().map(normal))
 }
 
-fn ingress_json(ingress: &Ingress) -> Value {
-    let mode = ingress.ip_mode.map(|mode| match mode {
+fn ip_mode(ingress: &Ingress) -> Option<&'static str> {
+    ingress.ip_mode.map(|mode| match mode {
         IpMode::Vip => "VIP",
         IpMode::Proxy => "Proxy",
-    });
+    })
+}
+
+fn ingress_json(ingress: &Ingress) -> Value {
     let fields = [
         ("ip", ingress.ip.as_deref()),
         ("hostname", ingress.hostname.as_deref()),
-        ("ipMode", mode),
+        ("ipMode", ip_mode(ingress)),
     ];
     let fields = fields.into_iter();
     fields.filter_map(|(key, text)| Some((key, text?))).collect()

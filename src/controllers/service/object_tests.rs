@@ -161,6 +161,19 @@ fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
 }
 
 #[test]
+fn a_plan_shows_the_mode_of_an_address() {
+    let change = ServiceAction::of(
+        &view(|_| {}),
+        NONE,
+        Some(&effects(vec![proxied(), ip("192.0.2.2")])),
+    );
+    assert_eq!(
+        change.to_string(),
+        "write to the Service: 192.0.2.1 (Proxy), 192.0.2.2 in the status"
+    );
+}
+
+#[test]
 fn an_address_is_written_only_if_it_differs_for_the_api_server() {
     let vip = Ingress {
         ip_mode: Some(IpMode::Vip),
