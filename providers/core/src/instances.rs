@@ -112,7 +112,9 @@ pub struct Instance {
     pub zone: Option<String>,
     /// The value for `topology.kubernetes.io/region`.
     pub region: Option<String>,
-    /// Further labels for the node. Keys below `kubernetes.io` and `k8s.io` are not taken.
+    /// Further labels for the node. Keys below `kubernetes.io` and `k8s.io` are not taken. A label of the node with another
+    /// value is left unchanged, unless this process observed in the cloud, at the refresh before, the value that the node
+    /// has: after a restart, it may be the user's.
     pub labels: BTreeMap<String, String>,
     /// Whether it runs.
     pub power: Power,

@@ -212,7 +212,7 @@ impl Difference {
 /// Compares an initialized node with its machine.
 ///
 /// `previous` are the additional labels from the cloud at the refresh before. Such a label may be changed while the node
-/// shows that value.
+/// shows that value. Without them, as after a start, a label with another value may be the user's and is left unchanged.
 ///
 /// # Errors
 ///
