@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     ErrorKind, Freshness, NodeView,
-    load_balancer::{ClusterTag, IpMode, OwnershipTag, PartState, Policy},
+    load_balancer::{ClusterTag, Ingress, IpMode, OwnershipTag, PartState, Policy},
     testkit::TestCluster,
 };
 use ccm_sim::{Action, Fault, digitalocean::Config};
@@ -158,8 +158,11 @@ async fn load_balancers_of_every_kind_are_taken_over_without_a_write() {
         document.extend(fields(differences));
         let id = stage.sim.create("load_balancers", document);
         annotate(stage.add("web", annotations), ID, Some(&id));
+        let address = stage.balancer()["ip"].as_str().unwrap().to_owned();
+        let ingress = vec![Ingress::address(&address, IpMode::Vip)];
+        stage.web().ingress = ingress.clone();
         assert_eq!(stage.settle_well().await, [""; 0], "{annotations}");
-        assert!(!stage.web().ingress.is_empty(), "{annotations}");
+        assert_eq!(stage.web().ingress, ingress, "{annotations}");
     }
 }
 

@@ -13,8 +13,8 @@ use ccm_core::{
     Error, ErrorKind,
     client::Listing,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, IgnoredValue, Ingress, InvalidField,
-        IpMode, ServiceEvent, ServiceId, ServiceView, default_name,
+        Blocked, Claim, ClusterSnapshot, ClusterTag, ClusterView, Effect, Effects, IgnoredValue, Ingress,
+        InvalidField, IpMode, ServiceEvent, ServiceId, ServiceView, default_name,
     },
     plan::{
         CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
@@ -29,7 +29,7 @@ use super::{
     desired::{self, Backends, Reading, Spec, hostname},
     document::{
         Balancer, ClusterTags, RULES, WriteOnly, certificate, immutable, is_active, is_internal, is_new,
-        is_proxy, kind, sendable, title,
+        is_proxy, kind, sendable, tags, title,
     },
 };
 use crate::{
@@ -492,18 +492,25 @@ fn update(
     Some(step.because(edit.changes.join(", ")))
 }
 
-/// The status: the host name that the Service requests, else the addresses.
+/// The status: the host name that the Service requests, else the addresses. Without an ownership tag, which the first change
+/// adds, the modes in the status are kept, so that a takeover writes nothing.
 fn ingress(service: &ServiceView, balancer: &Balancer) -> Option<Vec<Ingress>> {
     if let Some(hostname) = hostname(service) {
         return Some(vec![Ingress::name(&hostname)]);
     }
-    let mode = if is_proxy(balancer) {
-        IpMode::Proxy
-    } else {
-        IpMode::Vip
+    let mode = match is_proxy(balancer) {
+        true => IpMode::Proxy,
+        false => IpMode::Vip,
+    };
+    let is_tagged = tags(balancer).any(|tag| tag.starts_with(ClusterTag::PREFIX));
+    let ingress = |address: &str| {
+        let mut shown = service.ingress.iter().filter(|_| !is_tagged);
+        let shown = shown.find(|shown| shown.ip.as_deref() == Some(address));
+        let mode = shown.map_or(mode, |shown| shown.ip_mode.unwrap_or(IpMode::Vip));
+        Ingress::address(address, mode)
     };
     let addresses = ["ip", "ipv6"].map(|field| balancer.text(field)).into_iter();
     let addresses = addresses.filter(|address| !address.is_empty());
-    let ingress: Vec<_> = addresses.map(|address| Ingress::address(address, mode)).collect();
+    let ingress: Vec<_> = addresses.map(ingress).collect();
     (!ingress.is_empty()).then_some(ingress)
 }
