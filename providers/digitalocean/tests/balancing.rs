@@ -6,7 +6,7 @@ mod cloud;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    ErrorKind, Freshness, NodeView,
+    AddressType, ErrorKind, Freshness, NodeAddress, NodeView,
     load_balancer::{ClusterTag, Ingress, IpMode, OwnershipTag, PartState, Policy},
     testkit::TestCluster,
 };
@@ -296,11 +296,27 @@ async fn immutable_fields_are_blocked_and_other_fields_are_applied() {
 }
 
 #[tokio::test]
-async fn annotations_without_effect_are_reported_with_the_reason_of_every_cloud() {
-    let stage = Stage::served("http-ports=80").await;
-    let events = stage.reports.iter().flat_map(|report| &report.events);
-    let reasons: Vec<_> = events.map(|event| event.reason).collect();
-    assert_eq!(reasons, ["LoadBalancerAnnotationIgnored"]);
+async fn problems_of_annotations_and_of_nodes_are_reported_with_their_reason() {
+    let (ignored, misconfigured) = ("LoadBalancerAnnotationIgnored", "LoadBalancerConfigError");
+    for (annotations, has_public_nodes, reason) in [
+        ("http-ports=80", true, ignored),
+        ("network=INTERNAL; network-stack=DUALSTACK", true, misconfigured),
+        // The load balancer exists, and keeps its droplets.
+        ("", false, misconfigured),
+    ] {
+        let mut stage = Stage::served(annotations).await;
+        if !has_public_nodes {
+            for node in &mut stage.nodes {
+                let addresses = node.addresses.iter().cloned();
+                let is_private = |address: &NodeAddress| address.kind == AddressType::InternalIP;
+                node.addresses = addresses.filter(is_private).collect();
+            }
+            assert_eq!(stage.settle_well().await, ["loadBalancers_create"]);
+        }
+        let events = stage.reports.iter().flat_map(|report| &report.events);
+        let reasons: Vec<_> = events.map(|event| event.reason).collect();
+        assert_eq!(reasons, [reason], "{annotations}");
+    }
 }
 
 #[tokio::test]

@@ -45,6 +45,8 @@ const HTTP_ONLY: [&str; 12] = [
     a::PROXY_PROTOCOL,
     a::KEEPALIVE,
 ];
+/// Why an internal load balancer cannot have both families.
+const ONLY_IPV4: &str = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
 /// Maximum number of nodes in a message.
 const SHOWN: usize = 3;
 
@@ -164,8 +166,7 @@ impl<'a> Reader<'a> {
         let kind = balancer_type(self.service, settings, existing);
         let internal = existing.map_or(network == Some("INTERNAL"), is_internal);
         if internal && stack == Some("DUALSTACK") {
-            let text = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
-            self.reader.refuse(a::NETWORK_STACK, text);
+            self.reader.refuse(a::NETWORK_STACK, ONLY_IPV4);
         }
         let (name, size) = (self.name(), self.size());
         let rules = match kind {
@@ -557,8 +558,14 @@ pub(crate) fn backends(
 
 /// Why a load balancer with these backends cannot be created. The flag is set if the reason needs a separate Event.
 pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, bool)> {
-    let is_network = spec.kind == LbType::RegionalNetwork;
-    if spec.stack == Some("DUALSTACK") && is_network && !backends.only_v4.is_empty() {
+    let (is_network, is_dual) = (
+        spec.kind == LbType::RegionalNetwork,
+        spec.stack == Some("DUALSTACK"),
+    );
+    if spec.internal && is_dual {
+        return Some((format!("{}: {ONLY_IPV4}", a::NETWORK_STACK), true));
+    }
+    if is_dual && is_network && !backends.only_v4.is_empty() {
         let mut names: Vec<_> = backends.only_v4.iter().take(SHOWN).map(String::as_str).collect();
         if backends.only_v4.len() > SHOWN {
             names.push("..");
@@ -571,8 +578,8 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
     }
     if backends.unreachable > 0 && is_network && !spec.internal {
         let text = format!(
-            "{} nodes have no public IPv4 address, which an external load balancer of type REGIONAL_NETWORK needs; set \
-             {} to REGIONAL or {} to INTERNAL",
+            "{} nodes have no public IPv4 address, which an external load balancer of type REGIONAL_NETWORK needs; one \
+             that is created with {} REGIONAL or {} INTERNAL needs none",
             backends.unreachable,
             a::TYPE,
             a::NETWORK

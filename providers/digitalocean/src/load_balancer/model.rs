@@ -269,17 +269,20 @@ impl PartModel for Model {
                     balancer.id()
                 );
                 result.refuse(&service.id, text);
-            } else if !reading.invalid.is_empty() {
+                continue;
+            }
+            let spec = &reading.spec;
+            let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
+            let problem = desired::uncreatable(spec, &backends);
+            let event =
+                |(text, _): &(String, bool)| ServiceEvent::warning(&service.id, CONFIG_ERROR, text.clone());
+            let events = problem.iter().filter(|(_, has_event)| *has_event).map(event);
+            result.events.extend(events);
+            if !reading.invalid.is_empty() {
                 let error = InvalidField::error(&reading.invalid);
                 result.refused.push((service.id.clone(), error));
-            } else if existing.is_none() {
-                let spec = &reading.spec;
-                let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
-                if let Some((text, has_event)) = desired::uncreatable(spec, &backends) {
-                    let event = ServiceEvent::warning(&service.id, CONFIG_ERROR, text.clone());
-                    result.events.extend(Some(event).filter(|_| has_event));
-                    result.refuse(&service.id, text);
-                }
+            } else if let Some((text, _)) = problem.filter(|_| existing.is_none()) {
+                result.refuse(&service.id, text);
             }
         }
         result
