@@ -47,6 +47,8 @@ const HTTP_ONLY: [&str; 12] = [
 ];
 /// Why an internal load balancer cannot have both families.
 const ONLY_IPV4: &str = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
+/// The fix for a port without a node port.
+const SET_NODE_PORTS: &str = "set spec.allocateLoadBalancerNodePorts to true";
 /// Maximum number of nodes in a message.
 const SHOWN: usize = 3;
 
@@ -329,9 +331,9 @@ impl<'a> Reader<'a> {
             })
             .collect();
         for (_, port) in entries.iter().filter(|(_, port)| port.node_port == 0) {
-            let text = "has no node port, which a load balancer of type REGIONAL needs; set \
-                        spec.allocateLoadBalancerNodePorts to true";
-            self.refuse_port(port.port, text);
+            let text =
+                format!("has no node port, which a load balancer of type REGIONAL needs; {SET_NODE_PORTS}");
+            self.refuse_port(port.port, &text);
         }
         if let Some(http3) = self.reader.strict_number(a::HTTP3_PORT, 1..=u16::MAX) {
             match self.service.ports.iter().find(|port| port.port == http3) {
@@ -455,6 +457,10 @@ impl<'a> Reader<'a> {
             .iter()
             .filter(|port| port.protocol == Protocol::Tcp);
         if let Some(found) = tcp.find(|port| asked.is_none_or(|asked| port.port == asked)) {
+            if found.node_port == 0 {
+                let text = format_args!("port {} has no node port to check; {SET_NODE_PORTS}", found.port);
+                self.reader.refuse(a::OVERRIDE_HEALTH_CHECK, text);
+            }
             return found.node_port;
         }
         if let Some(asked) = asked {

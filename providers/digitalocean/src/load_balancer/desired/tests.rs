@@ -215,12 +215,17 @@ fn health_checks_follow_the_traffic_policy_unless_overridden() {
     let ignored = regional(&web("healthcheck-port=443")).ignored;
     let problem = &ignored[0].problem;
     assert!(problem.contains("without override-health-check"), "{ignored:?}");
-    let mut udp = web("override-health-check=true");
-    for port in &mut udp.ports {
-        port.protocol = Protocol::Udp;
+    type Change = fn(&mut ServicePort);
+    let no_tcp: (Change, _) = (|port| port.protocol = Protocol::Udp, "no health check port");
+    for (change, expected) in [
+        no_tcp,
+        (|port| port.node_port = 0, "port 80 has no node port to check"),
+    ] {
+        let mut service = web("override-health-check=true; type=REGIONAL_NETWORK");
+        service.ports.iter_mut().for_each(change);
+        let error = problems(&regional(&service));
+        assert!(error.contains(expected), "{error}");
     }
-    let error = problems(&regional(&udp));
-    assert!(error.contains("no health check port"), "{error}");
 }
 
 #[test]
