@@ -299,22 +299,6 @@ pub struct ControllerContext {
     pub shutdown: CancellationToken,
 }
 
-impl ControllerContext {
-    /// Runs a controller whose work can be dropped at any point, until the process ends.
-    pub fn run<F>(self, work: impl FnOnce(Self) -> F + Send + 'static) -> ControllerFuture
-    where
-        F: Future<Output = ()> + Send,
-    {
-        let shutdown = self.shutdown.clone();
-        Box::pin(async move {
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = work(self) => {}
-            }
-        })
-    }
-}
-
 /// The metrics registry for controllers. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerMetrics {

@@ -10,13 +10,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Outcome, Priority, Result,
-    controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs},
+    controllers::{
+        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, ServiceObject,
+    },
     load_balancer::{AnnotationReader, Protocol, ReadOptions, ServiceType, ServiceView, SourceRanges},
     plan::{PartCloud as _, document::Document},
 };
@@ -69,7 +72,15 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     let api = cloud.nodes.api.fenced_by(&context.fence);
     let mut controller = Controller::new(cloud, api, &context.metrics);
-    Ok(context.run(async move |context| controller.run(&context).await))
+    Ok(Box::pin(async move {
+        let (services, shutdown) = (&context.services, &context.shutdown);
+        let changes = services.subscribe();
+        if shutdown.run_until_cancelled(services.synced()).await.is_some() {
+            controller
+                .run(changes, || services.list(), shutdown.cancelled())
+                .await;
+        }
+    }))
 }
 
 struct Controller {
@@ -120,22 +131,31 @@ impl Controller {
         }
     }
 
-    async fn run(&mut self, context: &ControllerContext) {
-        let mut changes = context.services.subscribe();
-        context.services.synced().await;
+    /// Reconciles until `shutdown`. A write that was begun is finished.
+    async fn run<T>(
+        &mut self,
+        mut changes: UnboundedReceiver<T>,
+        list: impl Fn() -> Vec<Arc<ServiceObject>>,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let mut shutdown = pin!(shutdown);
         let mut has_changed = false;
         loop {
             while changes.try_recv().is_ok() {
                 has_changed = true;
             }
-            let services = context.services.list();
+            let services = list();
             let views: Vec<_> = services.iter().map(|service| &*service.view).collect();
             let schedule = self.step(&views, has_changed).await;
             // After a failure, the change is still due.
             has_changed &= self.failures > 0;
-            match schedule.wait(&mut changes).await {
-                Some(changed) => has_changed |= changed,
-                None => return,
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return,
+                waited = schedule.wait(&mut changes) => match waited {
+                    Some(changed) => has_changed |= changed,
+                    None => return,
+                },
             }
         }
     }
@@ -715,6 +735,22 @@ mod tests {
         assert!(began.elapsed() >= RESYNC, "{:?}", began.elapsed());
         drop(sender);
         assert_eq!(failed(Instant::now()).wait(&mut changes).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_write_is_finished_when_the_process_ends() {
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let mut controller = controller(&sim).await;
+        let time = Duration::from_millis(100);
+        sim.add_fault(Fault::on("firewalls_create", Action::Delay { time }));
+        let (_sender, changes) = tokio::sync::mpsc::unbounded_channel::<()>();
+        let is_sent = async {
+            while sim.faults()[0].fired == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        controller.run(changes, Vec::new, is_sent).await;
+        assert!(controller.observed.is_some());
     }
 
     #[tokio::test]

@@ -48,13 +48,16 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     let api = cloud.nodes.api.fenced_by(&context.fence);
-    Ok(context.run(async move |context| {
-        context.services.synced().await;
+    Ok(Box::pin(async move {
+        let (services, shutdown) = (&context.services, &context.shutdown);
+        if shutdown.run_until_cancelled(services.synced()).await.is_none() {
+            return;
+        }
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failed = false;
-        loop {
-            ticks.tick().await;
+        // A write that was begun is finished.
+        while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
             match add_tags(&cloud, &api, &context).await {
                 Ok(()) => failed = false,
                 Err(error) if !std::mem::replace(&mut failed, true) => {
