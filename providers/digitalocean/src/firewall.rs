@@ -20,7 +20,10 @@ use ccm_core::{
     controllers::{
         Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, ServiceObject,
     },
-    load_balancer::{AnnotationReader, Protocol, ReadOptions, ServiceType, ServiceView, SourceRanges},
+    load_balancer::{
+        AnnotationReader, IgnoredValue, Protocol, ReadOptions, ServiceId, ServiceType, ServiceView,
+        SourceRanges,
+    },
     plan::{PartCloud as _, document::Document},
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
@@ -93,6 +96,8 @@ struct Controller {
     read_at: Option<Instant>,
     /// Consecutive failures.
     failures: u32,
+    /// Invalid annotations in the log. Those of load balancers are reported as Events.
+    reported: BTreeSet<(ServiceId, String)>,
     metrics: Metrics,
 }
 
@@ -127,6 +132,7 @@ impl Controller {
             observed: None,
             read_at: None,
             failures: 0,
+            reported: BTreeSet::new(),
             metrics: Metrics::new(metrics),
         }
     }
@@ -160,8 +166,20 @@ impl Controller {
         }
     }
 
+    /// Logs each invalid annotation once.
+    fn report(&mut self, services: &[&ServiceView]) {
+        let others = services.iter().filter(|service| !service.wants_load_balancer());
+        let problem = |service: &&ServiceView| Some((service.id.clone(), is_managed(service).1?.to_string()));
+        let found: BTreeSet<_> = others.filter_map(problem).collect();
+        for (service, problem) in found.difference(&self.reported) {
+            warn!(%service, problem, "Ignored the invalid value of an annotation");
+        }
+        self.reported = found;
+    }
+
     /// Reconciles once. `has_changed`: Services changed since the last success.
     async fn step(&mut self, services: &[&ServiceView], has_changed: bool) -> Schedule {
+        self.report(services);
         let began = Instant::now();
         let resync = self.read_at.is_none_or(|at| at.elapsed() >= RESYNC);
         let priority = if has_changed {
@@ -314,7 +332,7 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
         }
     };
     for service in services {
-        if !is_managed(service) || service.deleting {
+        if !is_managed(service).0 || service.deleting {
             continue;
         }
         let ports = service
@@ -380,10 +398,11 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
     })
 }
 
-/// Whether the firewall opens the Service's ports. An invalid value counts as true (upstream).
-fn is_managed(service: &ServiceView) -> bool {
+/// Whether the firewall opens the Service's ports, and its value if that is invalid, which counts as true (upstream).
+fn is_managed(service: &ServiceView) -> (bool, Option<IgnoredValue>) {
     let mut reader = AnnotationReader::new(&service.annotations);
-    reader.strict_flag(annotations::FIREWALL_MANAGED) != Some(false)
+    let is_managed = reader.lenient_flag(annotations::FIREWALL_MANAGED, true);
+    (is_managed, reader.finish().0.pop())
 }
 
 /// The port of health checks of a load balancer whose traffic reaches the public addresses of nodes; `None` for others. A
@@ -757,7 +776,8 @@ mod tests {
     async fn the_firewall_is_read_again_only_if_it_may_differ() {
         let sim = DigitalOcean::start(Config::default()).await.unwrap();
         let mut controller = controller(&sim).await;
-        let (one, two) = (node_port("a"), service("web", &[80]));
+        let one = annotated(node_port("a"), annotations::FIREWALL_MANAGED, "fasle");
+        let two = annotated(service("web", &[80]), annotations::FIREWALL_MANAGED, "fasle");
         let mut step = async |services: &[&ServiceView]| {
             sim.clear_calls();
             controller.step(services, true).await;
@@ -774,6 +794,8 @@ mod tests {
         sim.add_fault(Fault::on(create, Action::status(500)).once());
         assert_eq!(step(&[&one]).await, (1, vec![update, create]));
         assert_eq!(step(&[&one]).await, (0, vec![get, list, create]), "unknown");
+        let reported: Vec<_> = controller.reported.iter().map(|(id, _)| &*id.name).collect();
+        assert_eq!(reported, ["a"], "a load balancer's values are reported as Events");
     }
 
     #[tokio::test]

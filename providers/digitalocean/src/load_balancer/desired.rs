@@ -200,6 +200,7 @@ impl<'a> Reader<'a> {
             reader.parsed(a::ALGORITHM, known[0], known[0], find)
         });
         self.reader.strict_flag(a::DISOWN);
+        self.reader.lenient_flag(a::FIREWALL_MANAGED, true);
         let requested = [
             ("type", asked),
             ("network", network),

@@ -4,7 +4,7 @@ use ccm_core::{
     BuildContext, Environment, NodeAddress,
     load_balancer::{Policy, ServiceNode, ServicePort},
     testkit::{
-        cluster::{annotate_all, service},
+        cluster::{annotate, annotate_all, service},
         nodes::{node_view, service_node},
     },
 };
@@ -169,10 +169,11 @@ fn a_network_load_balancer_keeps_the_ports() {
         node_port: 30053,
         ..ServicePort::default()
     });
+    annotate(&mut service, a::FIREWALL_MANAGED, Some("fasle"));
     let reading = read(&service, &settings(&[]), None, None);
     let expected = "tcp 80 -> tcp 80, tcp 443 -> tcp 443, udp 53 -> udp 53";
     assert_eq!(rules(&reading), expected);
-    assert_eq!(reading.ignored.len(), 2, "{:?}", reading.ignored);
+    assert_eq!(reading.ignored.len(), 3, "{:?}", reading.ignored);
     let regional = rules(&regional(&service));
     let udp = regional.ends_with(", udp 53 -> udp 30053");
     assert!(udp, "UDP ports are UDP whatever the protocol: {regional}");
