@@ -1,11 +1,11 @@
 //! The API client. All calls pass the gate.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, Outcome, Priority, Result,
     client::{
-        Gate, GateConfig, Operation as _, Page, Quota, collect, later, operations,
+        Gate, GateConfig, Operation as _, Page, Pages, Quota, later, operations,
         rest::{self, Answer, Call, Proxies, RestApi, Target, Tls, reqwest},
     },
 };
@@ -33,6 +33,8 @@ const QUOTA: Quota = Quota {
 };
 /// The largest page (API: `per_page`).
 pub(crate) const PER_PAGE: &str = "200";
+/// How often a collection is read that changes all the time.
+const LIST_ATTEMPTS: u32 = 3;
 
 operations! {
     /// The API operations. A name consists of a document kind and a verb, which determine path and method ([`Api::send`]).
@@ -226,7 +228,7 @@ impl Api {
         }
     }
 
-    /// One page of a collection, with the number of the next page.
+    /// One page of a collection, with the number of the next page, and the number of items of all pages.
     ///
     /// # Errors
     /// The errors of [`send`](Self::send), and an answer without the collection.
@@ -236,34 +238,48 @@ impl Api {
         filter: &[(&'static str, &str)],
         number: u64,
         priority: Priority,
-    ) -> Result<Page<T, u64>> {
+    ) -> Result<(Page<T, u64>, Option<u64>)> {
         let page = number.to_string();
         let query = [filter, &[("page", page.as_str()), ("per_page", PER_PAGE)]].concat();
         let answer = self.send(op, &[], &query, &Value::Null, priority).await?;
         let next = answer.pointer("/links/pages/next");
         let next = next.filter(|next| !next.is_null()).map(|_| number + 1);
+        let total = answer.pointer("/meta/total").and_then(Value::as_u64);
         // The API sometimes returns null for an empty list.
         let items: Option<Vec<T>> = take(op, answer, &collection(names(op).0))?;
-        Ok(Page {
-            items: items.unwrap_or_default(),
-            next,
-        })
+        let items = items.unwrap_or_default();
+        Ok((Page { items, next }, total))
     }
 
-    /// A whole collection.
+    /// A whole collection. It is read again if it changed between two pages, since an item may be missing then.
     ///
     /// # Errors
-    /// The errors of [`page`](Self::page). An incomplete collection is never returned.
+    /// The errors of [`page`](Self::page). A collection that lacks a page is never returned.
     pub(crate) async fn list<T: DeserializeOwned + Send>(
         &self,
         op: Op,
         filter: &[(&'static str, &str)],
         priority: Priority,
     ) -> Result<Vec<T>> {
-        collect(None, |number: Option<u64>| {
-            self.page(op, filter, number.unwrap_or(1), priority)
-        })
-        .await
+        let mut all = Vec::new();
+        for _ in 0..LIST_ATTEMPTS {
+            all.clear();
+            let (mut pages, mut totals) = (Pages::new(None), BTreeSet::new());
+            while !pages.is_complete() {
+                let page = async |number: Option<u64>| {
+                    let number = number.unwrap_or(1);
+                    let (page, total) = self.page(op, filter, number, priority).await?;
+                    totals.extend(total);
+                    Ok(page)
+                };
+                all.extend(pages.next(page).await?.unwrap_or_default());
+            }
+            let count = u64::try_from(all.len()).unwrap_or_default();
+            if pages.fetched() == 1 || totals.iter().all(|total| *total == count) {
+                break;
+            }
+        }
+        Ok(all)
     }
 
     /// Checks that the API accepts the token.

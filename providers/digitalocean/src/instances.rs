@@ -119,7 +119,7 @@ impl InstanceSource for DropletSource {
             Some(number) => (&[ONLY_GPUS], number),
             None => (&[], marker),
         };
-        let mut page = self.api.page(Op::DropletList, filter, number, priority).await?;
+        let (mut page, _) = self.api.page(Op::DropletList, filter, number, priority).await?;
         page.next = match page.next {
             Some(next) if marker >= GPUS => Some(next + GPUS),
             None if marker < GPUS => Some(GPUS + 1),

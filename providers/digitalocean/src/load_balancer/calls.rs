@@ -347,9 +347,8 @@ impl PartCloud<Model> for Calls {
             Key::New(name) => listing.by_key(name).find(|found| found.name() == name),
         };
         let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
-        // A listing that may be old does not prove that a load balancer is absent.
-        let is_old = matches!(read.freshness, Freshness::AtMost(_));
-        let mut unverified = ids.iter().filter(|_| is_old);
+        // A listing does not prove that a load balancer is absent: it may be old, or have changed between two pages.
+        let mut unverified = ids.iter();
         while balancer.is_none()
             && let Some(id) = unverified.next()
         {
