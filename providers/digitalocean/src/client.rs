@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use ccm_core::{
     BuildContext, Error, ErrorKind, Outcome, Priority, Result,
     client::{
-        Gate, GateConfig, Operation as _, Page, Pages, Quota, later, operations,
+        Bucket, Gate, GateConfig, Operation as _, Page, Pages, Quota, later, operations,
         rest::{self, Answer, Call, Proxies, RestApi, Target, Tls, reqwest},
     },
 };
@@ -96,6 +96,8 @@ pub(crate) struct Api {
     url: Url,
     token: Arc<RwLock<Token>>,
     gate: Gate,
+    /// The configured requests per second, if the gate allows more in a burst.
+    pace: Option<Bucket>,
 }
 
 impl Api {
@@ -105,11 +107,21 @@ impl Api {
     /// A proxy of the environment cannot be used.
     pub(crate) fn new(settings: &Settings, context: &BuildContext) -> Result<Self> {
         let proxies = Proxies::of(&context.environment);
-        // Same as the Go cloud controller: a token bucket of one second.
-        let quota = settings
-            .conf
-            .rate_limit_qps
-            .map_or(QUOTA, |rate| QUOTA.at_most(rate));
+        let pace = |rate| {
+            Bucket::new(
+                Quota {
+                    rate,
+                    ..Quota::default()
+                }
+                .at_most(rate),
+            )
+        };
+        let (quota, pace) = match settings.conf.rate_limit_qps {
+            // The API's own limits are lower on average. This one limits bursts.
+            Some(rate) if rate > QUOTA.rate => (QUOTA, Some(pace(rate))),
+            Some(rate) => (QUOTA.at_most(rate), None),
+            None => (QUOTA, None),
+        };
         let gate = GateConfig {
             buckets: vec![(BUCKET, quota)],
             attempt_timeout: settings.conf.request_timeout.to_std(),
@@ -124,6 +136,7 @@ impl Api {
                 generation: 0,
             })),
             gate: Gate::new(gate, &context.metrics),
+            pace,
         })
     }
 
@@ -191,6 +204,9 @@ impl Api {
             call = call.json(body)?;
         }
         let call = Call { query, ..call };
+        if let Some(pace) = self.pace.as_ref().filter(|_| op.bucket() == BUCKET) {
+            pace.acquire(priority).await.begin();
+        }
         match verb {
             "delete" | "assign" => rest::execute(self, &call, priority).await.map(|()| Value::Null),
             _ => rest::json(self, &call, priority).await,

@@ -39,7 +39,7 @@ config_section! {
         "publicAccessFirewallName" | "PUBLIC_ACCESS_FIREWALL_NAME" => pub(crate) firewall_name: String,
         /// Tags of the droplets to which the firewall applies. Example: `["k8s:6c2d1f4e"]`.
         "publicAccessFirewallTags" | "PUBLIC_ACCESS_FIREWALL_TAGS" => pub(crate) firewall_tags: Vec<String>,
-        /// Maximum number of requests per second. Without it the API's own limits: 5,000 an hour and 250 a minute.
+        /// Maximum number of requests per second. The API's own limits always apply: 5,000 an hour and 250 a minute.
         "apiRateLimitQps" | "DO_API_RATE_LIMIT_QPS" => pub(crate) rate_limit_qps: Option<f64>,
         /// Type of load balancers without the annotation `do-loadbalancer-type`.
         "defaultLbType" | "DEFAULT_LB_TYPE" => pub(crate) default_type: LbType,

@@ -340,6 +340,21 @@ async fn a_throttled_call_is_repeated_with_and_without_headers() {
 }
 
 #[tokio::test]
+async fn a_rate_limit_above_the_average_of_the_api_only_limits_bursts() {
+    let sim = start().await;
+    let environment = environment(&sim).with("DO_API_RATE_LIMIT_QPS", "40");
+    let cloud = build(environment).await.unwrap();
+    let id = format!("digitalocean://{}", sim.create_droplet("node"));
+    let began = std::time::Instant::now();
+    for _ in 0..80 {
+        let answer = ask(&*cloud, query("node", Some(&id), Need::Existence)).await;
+        present(answer);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    assert!(seconds > 0.8 && seconds < 15.0, "{seconds} s");
+}
+
+#[tokio::test]
 async fn background_work_stops_when_few_requests_of_the_hour_remain() {
     let (sim, cloud) = connected().await;
     sim.create_droplet("node");
