@@ -107,18 +107,9 @@ impl Api {
     /// A proxy of the environment cannot be used.
     pub(crate) fn new(settings: &Settings, context: &BuildContext) -> Result<Self> {
         let proxies = Proxies::of(&context.environment);
-        let pace = |rate| {
-            Bucket::new(
-                Quota {
-                    rate,
-                    ..Quota::default()
-                }
-                .at_most(rate),
-            )
-        };
         let (quota, pace) = match settings.conf.rate_limit_qps {
             // The API's own limits are lower on average. This one limits bursts.
-            Some(rate) if rate > QUOTA.rate => (QUOTA, Some(pace(rate))),
+            Some(rate) if rate > QUOTA.rate => (QUOTA, Some(Quota { rate, ..QUOTA }.at_most(rate))),
             Some(rate) => (QUOTA.at_most(rate), None),
             None => (QUOTA, None),
         };
@@ -136,7 +127,7 @@ impl Api {
                 generation: 0,
             })),
             gate: Gate::new(gate, &context.metrics),
-            pace,
+            pace: pace.map(Bucket::new),
         })
     }
 
@@ -339,10 +330,8 @@ impl Api {
         };
         // Unix time at which the oldest request of the hour no longer counts.
         let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
-        let left = left
-            .and_then(|left| u64::try_from(left).ok())
-            .map(Duration::from_secs);
-        let reset = left.map(|left| later(Instant::now(), left));
+        let left = left.and_then(|left| u64::try_from(left).ok());
+        let reset = left.map(|left| later(Instant::now(), Duration::from_secs(left)));
         self.gate.observe_remaining(BUCKET, remaining, limit, reset);
     }
 }

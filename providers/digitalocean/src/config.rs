@@ -162,11 +162,8 @@ fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -
     let text = "must be more than 0; leave it out for the API's own limits";
     require(is_rate, "apiRateLimitQps", text);
     let has_timeout = !conf.request_timeout.to_std().is_zero();
-    require(
-        has_timeout,
-        "requestTimeout",
-        "must be more than 0; the default is 30s",
-    );
+    let text = "must be more than 0; the default is 30s";
+    require(has_timeout, "requestTimeout", text);
     check_firewall(conf, require);
     if problems.has_errors() {
         return None;
@@ -191,9 +188,8 @@ fn token(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> 
     let path = Path::new(&conf.access_token_file);
     let (key, text) = match &conf.access_token {
         _ if path != Path::new("") => {
-            let text = files
-                .read(path)
-                .map(|text| String::from_utf8(text).unwrap_or_default());
+            let text = files.read(path);
+            let text = text.map(|text| String::from_utf8(text).unwrap_or_default());
             let text = text.map_err(|error| format!("could not read {}: {error}", path.display()));
             ("accessTokenFile", text)
         }
@@ -224,17 +220,11 @@ fn url(key: &str, text: &str, problems: &mut Problems) -> Option<Url> {
 fn check_firewall(conf: &CloudConf, mut require: impl FnMut(bool, &'static str, &str)) {
     let (name, tags) = (&conf.firewall_name, &conf.firewall_tags);
     let text = "missing; set the tags of the firewall's droplets, or leave out its name, too";
-    require(
-        name.is_empty() || !tags.is_empty(),
-        "publicAccessFirewallTags",
-        text,
-    );
+    let is_complete = name.is_empty() || !tags.is_empty();
+    require(is_complete, "publicAccessFirewallTags", text);
     let text = "missing; set the firewall's name, or leave out its tags, too";
-    require(
-        tags.is_empty() || !name.is_empty(),
-        "publicAccessFirewallName",
-        text,
-    );
+    let is_complete = tags.is_empty() || !name.is_empty();
+    require(is_complete, "publicAccessFirewallName", text);
     let text = format!("{name:?} is not a valid firewall name; use letters, digits, dots and dashes");
     // The API description: ^[a-zA-Z0-9][a-zA-Z0-9\.-]+$
     let is_valid = name.is_empty() || (name.len() > 1 && is_name(name));

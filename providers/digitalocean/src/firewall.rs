@@ -182,10 +182,9 @@ impl Controller {
         self.report(services);
         let began = Instant::now();
         let resync = self.read_at.is_none_or(|at| at.elapsed() >= RESYNC);
-        let priority = if has_changed {
-            Priority::User
-        } else {
-            Priority::Background
+        let priority = match has_changed {
+            true => Priority::User,
+            false => Priority::Background,
         };
         let result = self.reconcile(services, resync.then_some(priority)).await;
         if resync && result.is_ok() {
@@ -213,13 +212,10 @@ impl Controller {
                     self.balancers.clear();
                 }
                 self.failures += 1;
-                if self.failures == 1 {
-                    warn!(
-                        error = error.report(),
-                        "Could not reconcile the firewall, will retry"
-                    );
-                } else {
-                    debug!(error = error.report(), "Could not reconcile the firewall");
+                let report = error.report();
+                match self.failures {
+                    1 => warn!(error = report, "Could not reconcile the firewall, will retry"),
+                    _ => debug!(error = report, "Could not reconcile the firewall"),
                 }
                 let now = Instant::now();
                 Schedule {
@@ -265,9 +261,8 @@ impl Controller {
 
     /// Finds the load balancers of Services that are not known yet.
     async fn find_balancers(&mut self, services: &[&ServiceView]) -> Result<()> {
-        let ids = services
-            .iter()
-            .filter_map(|service| service.annotation(annotations::ID));
+        let ids = services.iter();
+        let ids = ids.filter_map(|service| service.annotation(annotations::ID));
         let ids: BTreeSet<_> = ids.collect();
         self.balancers.retain(|id, _| ids.contains(&**id));
         let settings = &self.cloud.settings;
@@ -279,10 +274,8 @@ impl Controller {
                 0 => Freshness::AtMost(RESYNC),
                 _ => Freshness::now(),
             };
-            let read = ReadOptions {
-                freshness,
-                priority: Priority::User,
-            };
+            let priority = Priority::User;
+            let read = ReadOptions { freshness, priority };
             let directory = self.cloud.engine.cloud().directory(read).await?;
             let found = |id: &str| Some((id.to_owned(), Arc::clone(directory.by_id(id)?)));
             self.balancers.extend(ids.into_iter().filter_map(found));
@@ -323,6 +316,7 @@ type Balancers = BTreeMap<String, Arc<Balancer>>;
 
 /// The firewall that the Services need.
 fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &Balancers) -> Value {
+    let anywhere = || json!({ "addresses": ANYWHERE });
     let mut rules: BTreeMap<(String, String), Vec<Value>> = BTreeMap::new();
     let mut add = |protocol: Protocol, port: u64, sources: Value| {
         let protocol = protocol.as_str().to_lowercase();
@@ -335,18 +329,12 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
         if !is_managed(service).0 || service.deleting {
             continue;
         }
-        let ports = service
-            .ports
-            .iter()
-            .filter(|port| port.protocol != Protocol::Sctp);
+        let ports = service.ports.iter();
+        let ports = ports.filter(|port| port.protocol != Protocol::Sctp);
         match service.service_type {
-            ServiceType::NodePort => ports.for_each(|port| {
-                add(
-                    port.protocol,
-                    port.node_port.into(),
-                    json!({ "addresses": ANYWHERE }),
-                );
-            }),
+            ServiceType::NodePort => {
+                ports.for_each(|port| add(port.protocol, port.node_port.into(), anywhere()));
+            }
             ServiceType::LoadBalancer if service.class.is_none() => {
                 let Some((health_port, frozen)) = health_port(service, settings, balancers) else {
                     continue;
@@ -355,7 +343,7 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
                 let id = service.annotation(annotations::ID);
                 let sources = match id.filter(|id| balancers.contains_key(*id)) {
                     Some(id) => json!({ "load_balancer_uids": [id] }),
-                    None => json!({ "addresses": ANYWHERE }),
+                    None => anywhere(),
                 };
                 let frozen = frozen.map(Document::fields);
                 let checked = frozen.and_then(|fields| fields["health_check"]["port"].as_u64());
@@ -363,8 +351,9 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
                     add(Protocol::Tcp, port, sources.clone());
                 }
                 let (ranges, _) = SourceRanges::of_spec(service);
+                let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
                 let clients = match ranges.is_empty() {
-                    true => json!({ "addresses": ANYWHERE }),
+                    true => anywhere(),
                     false => json!({ "addresses": ranges }),
                 };
                 ports.for_each(|port| add(port.protocol, port.port.into(), clients.clone()));
@@ -372,23 +361,18 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &
                 for rule in kept.into_iter().flatten() {
                     let is_udp = rule["entry_protocol"] == "udp";
                     let protocol = if is_udp { Protocol::Udp } else { Protocol::Tcp };
-                    add(
-                        protocol,
-                        rule["entry_port"].as_u64().unwrap_or_default(),
-                        clients.clone(),
-                    );
+                    let port = rule["entry_port"].as_u64().unwrap_or_default();
+                    add(protocol, port, clients.clone());
                 }
             }
             _ => {}
         }
     }
-    let inbound: Vec<_> = rules
-        .into_iter()
-        .flat_map(|((protocol, ports), sources)| {
-            let rule = move |sources| json!({"protocol": protocol, "ports": ports, "sources": sources});
-            sources.into_iter().map(rule).collect::<Vec<_>>()
-        })
-        .collect();
+    let inbound = rules.into_iter().flat_map(|((protocol, ports), sources)| {
+        let rule = move |sources| json!({"protocol": protocol, "ports": ports, "sources": sources});
+        sources.into_iter().map(rule).collect::<Vec<_>>()
+    });
+    let inbound: Vec<_> = inbound.collect();
     let outbound = [("tcp", "all"), ("udp", "all"), ("icmp", "0")].map(|(protocol, ports)| {
         json!({"protocol": protocol, "ports": ports, "destinations": {"addresses": ANYWHERE}})
     });
@@ -413,10 +397,9 @@ fn health_port<'a>(
     settings: &Settings,
     balancers: &'a Balancers,
 ) -> Option<(u64, Option<&'a Balancer>)> {
-    let existing = service
-        .annotation(annotations::ID)
-        .and_then(|id| balancers.get(id));
-    let reading = desired::read(service, settings, existing.map(|found| &**found), None);
+    let id = service.annotation(annotations::ID);
+    let existing = id.and_then(|id| Some(&**balancers.get(id)?));
+    let reading = desired::read(service, settings, existing, None);
     let spec = reading.spec;
     let counts = reading.invalid.is_empty() || !service.ingress.is_empty();
     if !counts {
@@ -424,7 +407,7 @@ fn health_port<'a>(
     }
     let frozen = existing.filter(|_| !reading.invalid.is_empty());
     let is_open = counts && spec.kind == LbType::RegionalNetwork && !spec.internal;
-    is_open.then(|| (spec.health_port, frozen.map(|found| &**found)))
+    is_open.then_some((spec.health_port, frozen))
 }
 
 /// Whether name, tags and rules are equal in any order.
@@ -432,9 +415,8 @@ fn same(observed: &Firewall, desired: &Value) -> bool {
     let observed = observed.fields();
     observed.get("name") == desired.get("name")
         && texts(observed.get("tags")) == texts(desired.get("tags"))
-        && ["inbound_rules", "outbound_rules"]
-            .into_iter()
-            .all(|list| rules(observed, list) == rules(desired, list))
+        && rules(observed, "inbound_rules") == rules(desired, "inbound_rules")
+        && rules(observed, "outbound_rules") == rules(desired, "outbound_rules")
 }
 
 fn texts(list: Option<&Value>) -> BTreeSet<String> {
@@ -446,12 +428,7 @@ fn texts(list: Option<&Value>) -> BTreeSet<String> {
 fn rules(fields: &Value, list: &str) -> BTreeSet<Rule> {
     let mut rules = BTreeMap::new();
     for rule in fields.get(list).and_then(Value::as_array).into_iter().flatten() {
-        let text = |field: &str| {
-            rule.get(field)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
+        let text = |field: &str| rule[field].as_str().unwrap_or_default().to_owned();
         let ports = match text("ports").as_str() {
             "" | "all" | "0" => "all".to_owned(),
             ports => ports.to_owned(),
@@ -462,10 +439,8 @@ fn rules(fields: &Value, list: &str) -> BTreeSet<Rule> {
         let known: &mut BTreeSet<String> = rules.entry((text("protocol"), ports)).or_default();
         known.extend(peers.into_iter().flatten());
     }
-    rules
-        .into_iter()
-        .map(|((protocol, ports), peers)| (protocol, ports, peers))
-        .collect()
+    let rule = |((protocol, ports), peers)| (protocol, ports, peers);
+    rules.into_iter().map(rule).collect()
 }
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -514,15 +489,11 @@ impl Metrics {
     fn new(metrics: &ControllerMetrics) -> Self {
         let (fast, slow) = (|| buckets(4.5), || buckets(15.0));
         let calls = "calls of the API for the firewall";
+        let reconciles = "reconciliations of the firewall";
         Self {
             calls: OperationMetrics::new(metrics, "firewall_api_operation", calls, fast),
             syncs: OperationMetrics::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
-            reconciles: OperationMetrics::new(
-                metrics,
-                "firewall_reconcile",
-                "reconciliations of the firewall",
-                slow,
-            ),
+            reconciles: OperationMetrics::new(metrics, "firewall_reconcile", reconciles, slow),
         }
     }
 

@@ -133,10 +133,8 @@ impl Calls {
                     }
                 }
             };
-            let found = self
-                .certificates
-                .get(named.clone(), freshness, priority, load)
-                .await?;
+            let found = self.certificates.get(named.clone(), freshness, priority, load);
+            let found = found.await?;
             if found.is_some() {
                 return Ok((*found).clone());
             }
@@ -216,9 +214,8 @@ impl Calls {
             }
             Ok(by_name)
         };
-        self.names
-            .get(names, Freshness::AtMost(NAMES_AGE), priority, load)
-            .await
+        let age = Freshness::AtMost(NAMES_AGE);
+        self.names.get(names, age, priority, load).await
     }
 
     /// Reads which droplets of a refused body do not exist: the API refuses all droplets if one is missing.
@@ -280,14 +277,11 @@ impl PartCloud<Model> for Calls {
             }
         }
         // An update replaces the whole document, also fields that others have changed.
-        let recent = match read.freshness {
+        let freshness = match read.freshness {
             Freshness::AtMost(age) => Freshness::AtMost(age.min(DOCUMENT_AGE)),
             after => after,
         };
-        let recent = ReadOptions {
-            freshness: recent,
-            ..read
-        };
+        let recent = ReadOptions { freshness, ..read };
         let existing = match key {
             Key::Balancer(id) => self.listing(None, recent).await?.by_id(id).cloned(),
             Key::New(_) => None,
@@ -333,14 +327,11 @@ impl PartCloud<Model> for Calls {
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let (Key::Balancer(text) | Key::New(text)) = key;
         let listing = self.listing(Some(text), read).await?;
-        let annotated = members
-            .iter()
-            .filter_map(|member| member.service.annotation(annotations::ID));
+        let services = || members.iter().map(|member| &member.service);
+        let annotated = services().filter_map(|service| service.annotation(annotations::ID));
         let own = Some(text.as_str()).filter(|_| matches!(key, Key::Balancer(_)));
-        let ids: Vec<&str> = own
-            .into_iter()
-            .chain(annotated.filter(|id| is_uuid(id)))
-            .collect();
+        let ids = own.into_iter().chain(annotated.filter(|id| is_uuid(id)));
+        let ids: Vec<&str> = ids.collect();
         let by_id = ids.iter().find_map(|id| listing.by_id(id));
         let by_name = || match key {
             Key::Balancer(_) => None,
@@ -348,14 +339,13 @@ impl PartCloud<Model> for Calls {
         };
         let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
         // A listing does not prove that a load balancer is absent: it may be old, or have changed between two pages.
-        let mut unverified = ids.iter();
-        while balancer.is_none()
-            && let Some(id) = unverified.next()
-        {
-            balancer = self.read(id, read.priority).await?;
+        for id in ids {
+            if balancer.is_none() {
+                balancer = self.read(id, read.priority).await?;
+            }
         }
         let renewed = self.renewed.lock();
-        let services = members.iter().map(|member| &member.service.id);
+        let services = services().map(|service| &service.id);
         Ok(Observed {
             balancer,
             leaving: members.iter().all(Member::leaves),

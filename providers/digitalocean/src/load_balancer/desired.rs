@@ -208,14 +208,12 @@ impl<'a> Reader<'a> {
             ("vpc_uuid", settings.vpc.as_deref()),
             ("subnet_uuid", subnet.as_deref()),
         ];
-        let requested = requested.into_iter();
+        let set = |(field, value): (_, Option<&str>)| Some((field, value?.to_owned()));
         Spec {
             kind,
             internal,
             stack,
-            requested: requested
-                .filter_map(|(field, value)| Some((field, value?.to_owned())))
-                .collect(),
+            requested: requested.into_iter().filter_map(set).collect(),
             fields,
             create,
             write_only: WriteOnly {
@@ -268,10 +266,8 @@ impl<'a> Reader<'a> {
     /// The ports that a load balancer supports.
     fn ports(&mut self) -> Vec<&'a ServicePort> {
         let service = self.service;
-        let (sctp, ports): (Vec<_>, Vec<_>) = service
-            .ports
-            .iter()
-            .partition(|port| port.protocol == Protocol::Sctp);
+        let is_sctp = |port: &&ServicePort| port.protocol == Protocol::Sctp;
+        let (sctp, ports): (Vec<_>, Vec<_>) = service.ports.iter().partition(is_sctp);
         for port in service.ports.iter().filter(|port| RESERVED.contains(&port.port)) {
             self.refuse_port(port.port, "is reserved by DigitalOcean");
         }
@@ -321,16 +317,14 @@ impl<'a> Reader<'a> {
             tls.insert(443);
         }
         let ports = self.ports();
-        let mut entries: Vec<_> = ports
-            .into_iter()
-            .map(|port| match port.protocol {
-                Protocol::Tcp if http2.contains(&port.port) => ("http2", port),
-                Protocol::Tcp if tls.contains(&port.port) => ("https", port),
-                Protocol::Tcp if http.contains(&port.port) => ("http", port),
-                Protocol::Tcp => (default, port),
-                _ => ("udp", port),
-            })
-            .collect();
+        let entry = |port: &'a ServicePort| match port.protocol {
+            Protocol::Tcp if http2.contains(&port.port) => ("http2", port),
+            Protocol::Tcp if tls.contains(&port.port) => ("https", port),
+            Protocol::Tcp if http.contains(&port.port) => ("http", port),
+            Protocol::Tcp => (default, port),
+            _ => ("udp", port),
+        };
+        let mut entries: Vec<_> = ports.into_iter().map(entry).collect();
         for (_, port) in entries.iter().filter(|(_, port)| port.node_port == 0) {
             let text =
                 format!("has no node port, which a load balancer of type REGIONAL needs; {SET_NODE_PORTS}");
@@ -452,11 +446,8 @@ impl<'a> Reader<'a> {
     /// The node port of the port that is checked.
     fn checked_port(&mut self) -> u16 {
         let asked = self.reader.strict_number(a::HEALTH_PORT, 1..=u16::MAX);
-        let mut tcp = self
-            .service
-            .ports
-            .iter()
-            .filter(|port| port.protocol == Protocol::Tcp);
+        let ports = self.service.ports.iter();
+        let mut tcp = ports.filter(|port| port.protocol == Protocol::Tcp);
         if let Some(found) = tcp.find(|port| asked.is_none_or(|asked| port.port == asked)) {
             if found.node_port == 0 {
                 let text = format_args!("port {} has no node port to check; {SET_NODE_PORTS}", found.port);
@@ -584,12 +575,10 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
         return None;
     }
     if backends.unreachable > 0 && is_network && !spec.internal {
+        let (count, kind, network) = (backends.unreachable, a::TYPE, a::NETWORK);
         let text = format!(
-            "{} nodes have no public IPv4 address, which an external load balancer of type REGIONAL_NETWORK needs; one \
-             that is created with {} REGIONAL or {} INTERNAL needs none",
-            backends.unreachable,
-            a::TYPE,
-            a::NETWORK
+            "{count} nodes have no public IPv4 address, which an external load balancer of type REGIONAL_NETWORK needs; \
+             one that is created with {kind} REGIONAL or {network} INTERNAL needs none"
         );
         return Some((text, true));
     }

@@ -154,12 +154,7 @@ impl Model {
         desired::backends(kind, internal, &cluster.nodes, &inputs.by_name, &inputs.missing)
     }
 
-    fn desired_balancer(
-        &self,
-        service: &ServiceView,
-        cluster: &ClusterView,
-        inputs: &Inputs,
-    ) -> DesiredBalancer {
+    fn balancer_of(&self, service: &ServiceView, cluster: &ClusterView, inputs: &Inputs) -> DesiredBalancer {
         let mut spec = self.reading(service, inputs).spec;
         let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
         if let Some(droplets) = backends.droplets {
@@ -291,7 +286,7 @@ impl PartModel for Model {
     fn desired(&self, _: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Desired {
         let existing = inputs.existing.as_deref();
         let state = if let Some(member) = Self::decides(PartMember::active(members), existing) {
-            DesiredState::Present(Box::new(self.desired_balancer(&member.service, cluster, inputs)))
+            DesiredState::Present(Box::new(self.balancer_of(&member.service, cluster, inputs)))
         } else if PartMember::staying(members).next().is_some() {
             // A Service that was never served by it does not take it over while it is refused.
             let follows = |member: &PartMember, balancer: &Balancer| {
@@ -303,9 +298,8 @@ impl PartModel for Model {
                 Self::backends(kind(balancer)?, is_internal(balancer), cluster, inputs).droplets
             });
             let fields = droplets.map(|droplets| json!({"droplet_ids": droplets, "tag": null}));
-            let check_ports = members
-                .iter()
-                .filter_map(|member| member.service.health_check_port());
+            let services = members.iter().map(|member| &member.service);
+            let check_ports = services.filter_map(|service| service.health_check_port());
             DesiredState::Frozen {
                 fields: fields.unwrap_or_else(|| json!({})),
                 check_ports: check_ports.collect(),
@@ -354,11 +348,10 @@ impl PartModel for Model {
         if status.is_empty() || is_new(balancer) || is_active(balancer) {
             return None;
         }
+        let (title, id) = (title(balancer), balancer.id());
         let text = format!(
-            "{} has the status {status}; it is not deleted, since it may still serve; if it does not, delete it (doctl compute \
-             load-balancer delete {}) to have it created again",
-            title(balancer),
-            balancer.id()
+            "{title} has the status {status}; it is not deleted, since it may still serve; if it does not, delete it (doctl \
+             compute load-balancer delete {id}) to have it created again"
         );
         Some(Error::new(ErrorKind::Unavailable, text))
     }
@@ -439,10 +432,8 @@ impl PartModel for Model {
             effects.annotate(annotations::ID, Some(balancer.id()));
         }
         // The annotation with another requested type is kept, and the change is blocked.
-        let (asked, kind) = (
-            service.annotation_text(annotations::TYPE),
-            immutable(balancer, "type"),
-        );
+        let asked = service.annotation_text(annotations::TYPE);
+        let kind = immutable(balancer, "type");
         if asked.is_none() || asked == kind {
             effects.annotate(annotations::TYPE, kind);
         }
