@@ -81,6 +81,7 @@ mod tests {
         let (busy, never, backoff) = (Retry::Fixed(BUSY), Retry::Never, Retry::Backoff);
         let in_progress = "Load Balancer can't be updated while it processes previous actions";
         let unauthorized = "You are not authorized to perform this operation";
+        let (no_token, throttled) = ("Unable to authenticate you", "API Rate limit exceeded.");
         let same_name = "There is already a load balancer with that name.";
         for (status, id, message, kind, retry) in [
             (403, "forbidden", in_progress, Conflict, busy),
@@ -89,21 +90,9 @@ mod tests {
             (422, "unprocessable_entity", same_name, AlreadyExists, never),
             (422, "", "Load balancer limit reached", QuotaExceeded, never),
             (422, "", "entry port 50053 is reserved", InvalidSpec, never),
-            (
-                401,
-                "unauthorized",
-                "Unable to authenticate you",
-                Unauthenticated,
-                never,
-            ),
+            (401, "unauthorized", no_token, Unauthenticated, never),
             (404, "", "", NotFound, never),
-            (
-                429,
-                "too_many_requests",
-                "API Rate limit exceeded.",
-                RateLimited,
-                backoff,
-            ),
+            (429, "too_many_requests", throttled, RateLimited, backoff),
             (502, "", "<html>", Unavailable, backoff),
         ] {
             let document = serde_json::json!({"id": id, "message": message}).to_string();

@@ -581,13 +581,12 @@ mod tests {
 
     /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
     fn show(firewall: &Value) -> Vec<String> {
+        let text = |(protocol, ports, peers): Rule| {
+            let peers: Vec<_> = peers.into_iter().collect();
+            format!("{protocol} {ports} {}", peers.join(" "))
+        };
         let rules = rules(firewall, "inbound_rules").into_iter();
-        rules
-            .map(|(protocol, ports, peers)| {
-                let peers: Vec<_> = peers.into_iter().collect();
-                format!("{protocol} {ports} {}", peers.join(" "))
-            })
-            .collect()
+        rules.map(text).collect()
     }
 
     fn node_port(name: &str) -> ServiceView {
@@ -663,12 +662,8 @@ mod tests {
     #[test]
     fn equivalent_rules_are_equal() {
         let desired = firewall(&[node_port("a"), service("web", &[80])], &Balancers::new());
-        let reversed: Vec<_> = desired["outbound_rules"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .rev()
-            .collect();
+        let outbound = desired["outbound_rules"].as_array().unwrap();
+        let reversed: Vec<_> = outbound.iter().rev().collect();
         let first = &desired["inbound_rules"].as_array().unwrap()[..1];
         for (field, value, is_same) in [
             ("", json!(null), true),
@@ -691,7 +686,8 @@ mod tests {
         }
     }
 
-    async fn controller(sim: &DigitalOcean) -> Controller {
+    async fn start() -> (DigitalOcean, Controller) {
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
         let token = Config::default().token;
         let context = desired::tests::context(&[
             ("DO_OVERRIDE_URL", sim.url()),
@@ -702,7 +698,8 @@ mod tests {
         ]);
         let cloud = Arc::new(crate::connect(context).await.unwrap());
         let api = cloud.nodes.api.clone();
-        Controller::new(cloud, api, &ControllerMetrics::default())
+        let controller = Controller::new(cloud, api, &ControllerMetrics::default());
+        (sim, controller)
     }
 
     /// The operations since the calls were cleared.
@@ -729,8 +726,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_is_finished_when_the_process_ends() {
-        let sim = DigitalOcean::start(Config::default()).await.unwrap();
-        let mut controller = controller(&sim).await;
+        let (sim, mut controller) = start().await;
         let time = Duration::from_millis(100);
         sim.add_fault(Fault::on("firewalls_create", Action::Delay { time }));
         let (_sender, changes) = tokio::sync::mpsc::unbounded_channel::<()>();
@@ -745,8 +741,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_firewall_is_read_again_only_if_it_may_differ() {
-        let sim = DigitalOcean::start(Config::default()).await.unwrap();
-        let mut controller = controller(&sim).await;
+        let (sim, mut controller) = start().await;
         let one = annotated(node_port("a"), annotations::FIREWALL_MANAGED, "fasle");
         let two = annotated(service("web", &[80]), annotations::FIREWALL_MANAGED, "fasle");
         let mut step = async |services: &[&ServiceView]| {
@@ -771,11 +766,10 @@ mod tests {
 
     #[tokio::test]
     async fn load_balancers_are_listed_once_and_again_after_a_refusal() {
-        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let (sim, mut controller) = start().await;
         let id = create_balancer(&sim, "auidweb");
         let web = annotated(service("web", &[80]), annotations::ID, &id);
         let (asked, other) = (annotated(web, annotations::TYPE, "REGIONAL"), node_port("a"));
-        let mut controller = controller(&sim).await;
         let state = || {
             let listings = ops(&sim).iter().filter(|op| **op == "loadBalancers_list").count();
             (listings, show(&sim.documents("firewalls")[0]))
@@ -798,8 +792,7 @@ mod tests {
     #[tokio::test]
     async fn a_change_of_services_is_not_background_work() {
         use ccm_core::client::{Operation as _, rest::RestApi as _};
-        let sim = DigitalOcean::start(Config::default()).await.unwrap();
-        let mut controller = controller(&sim).await;
+        let (sim, mut controller) = start().await;
         let gate = controller.api.gate().clone();
         gate.observe_remaining(Op::FirewallList.bucket(), 400, 5000, None);
         let refused = controller.step(&[], false).await;
@@ -811,9 +804,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_firewall_is_created_changed_and_repaired() {
-        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let (sim, mut controller) = start().await;
         let droplet = sim.create_droplet("by-hand");
-        let mut controller = controller(&sim).await;
         let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
         let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
         let nothing = || {};

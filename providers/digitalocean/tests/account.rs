@@ -6,8 +6,8 @@ mod cloud;
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    AddressType, BuildContext, Cloud, Environment, ErrorKind, Freshness, InstanceState, Need, Priority,
-    Result,
+    AddressType, BuildContext, Cloud, Environment, ErrorKind, Freshness, InstanceQuery, InstanceState, Need,
+    Priority, Result,
     check::Severity,
     testkit::nodes::{ask, describe, present, query},
 };
@@ -40,10 +40,8 @@ async fn find(cloud: &dyn Cloud, name: &str) -> Result<InstanceState> {
 
 /// Describes nodes, and asserts that all have an instance.
 async fn find_all(cloud: &dyn Cloud, names: &[String], freshness: Freshness) {
-    let queries: Vec<_> = names
-        .iter()
-        .map(|name| query(name, None, Need::Metadata))
-        .collect();
+    let query = |name: &String| query(name, None, Need::Metadata);
+    let queries: Vec<_> = names.iter().map(query).collect();
     for answer in describe(cloud, &queries, freshness).await {
         present(answer);
     }
@@ -56,6 +54,13 @@ fn create_a_thousand(sim: &DigitalOcean) -> Vec<String> {
         sim.create_droplet(name);
     }
     names
+}
+
+/// Describes a node without a user that waits.
+async fn in_background(cloud: &dyn Cloud, query: InstanceQuery) -> Result<InstanceState> {
+    let (queries, instances) = ([query], cloud.instances().unwrap());
+    let answers = instances.describe(&queries, Freshness::now(), Priority::Background);
+    answers.await.remove(0)
 }
 
 /// Asserts that a text contains all of these.
@@ -321,10 +326,7 @@ async fn a_thousand_droplets_cost_six_calls_and_one_costs_one() {
     let id = format!("digitalocean://{}", sim.documents("droplets")[7]["id"]);
     sim.clear_calls();
     let query = query("", Some(&id), Need::Existence);
-    let instances = cloud.instances().unwrap();
-    instances
-        .describe(&[query], Freshness::now(), Priority::Background)
-        .await;
+    in_background(&*cloud, query).await.unwrap();
     let calls: Vec<_> = sim.calls().into_iter().map(|call| call.op).collect();
     assert_eq!(calls, ["droplets_get"]);
 }
@@ -347,8 +349,8 @@ async fn a_rate_limit_above_the_average_of_the_api_only_limits_bursts() {
     let id = format!("digitalocean://{}", sim.create_droplet("node"));
     let began = std::time::Instant::now();
     for _ in 0..80 {
-        let answer = ask(&*cloud, query("node", Some(&id), Need::Existence)).await;
-        present(answer);
+        let query = query("node", Some(&id), Need::Existence);
+        present(ask(&*cloud, query).await);
     }
     let seconds = began.elapsed().as_secs_f64();
     assert!(seconds > 0.8 && seconds < 15.0, "{seconds} s");
@@ -366,14 +368,7 @@ async fn background_work_stops_when_few_requests_of_the_hour_remain() {
     ];
     sim.add_fault(Fault::new(answer(404, None, &headers)).once());
     assert!(find(&*cloud, "node").await.is_err());
-    let background = async || {
-        let queries = [query("node", None, Need::Metadata)];
-        let instances = cloud.instances().unwrap();
-        instances
-            .describe(&queries, Freshness::now(), Priority::Background)
-            .await
-            .remove(0)
-    };
+    let background = async || in_background(&*cloud, query("node", None, Need::Metadata)).await;
     let error = background().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RateLimited, "{error}");
     assert_has(&error.report(), &["fewer than 10 %"]);

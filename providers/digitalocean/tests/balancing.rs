@@ -3,10 +3,10 @@
 
 mod cloud;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    AddressType, ErrorKind, Freshness, NodeAddress, NodeView,
+    ErrorKind, Freshness, NodeView,
     load_balancer::{ClusterTag, Ingress, IpMode, OwnershipTag, PartState, Policy},
     testkit::TestCluster,
 };
@@ -50,12 +50,8 @@ async fn a_service_gets_its_load_balancer_and_status_with_one_post() {
     let web = stage.web().clone();
     assert_eq!(web.annotation(ID), balancer["id"].as_str());
     assert_eq!(web.annotation(&key("type")), Some("REGIONAL_NETWORK"));
-    let ingress: Vec<_> = web
-        .ingress
-        .iter()
-        .map(|found| (found.ip.as_deref(), found.ip_mode))
-        .collect();
-    assert_eq!(ingress, [(balancer["ip"].as_str(), Some(IpMode::Vip))]);
+    let ip = balancer["ip"].as_str().unwrap();
+    assert_eq!(web.ingress, [Ingress::address(ip, IpMode::Vip)]);
 }
 
 #[tokio::test]
@@ -79,10 +75,8 @@ async fn the_ip_mode_is_proxy_if_tls_ends_at_the_load_balancer() {
     stage.add("proxy", "type=REGIONAL; enable-proxy-protocol=true");
     stage.add("plain", "type=REGIONAL");
     stage.settle_well().await;
-    let services = stage.services.iter();
-    let modes: Vec<_> = services
-        .map(|service| service.ingress[0].ip_mode.unwrap())
-        .collect();
+    let modes = stage.services.iter().map(|service| service.ingress[0].ip_mode);
+    let modes: Vec<_> = modes.flatten().collect();
     assert_eq!(modes, [IpMode::Proxy, IpMode::Proxy, IpMode::Vip]);
 }
 
@@ -195,9 +189,8 @@ async fn a_service_is_deleted_only_when_its_load_balancer_is() {
     assert!(stage.services.is_empty());
     // A listing lacks it, since others deleted a load balancer between two pages.
     let mut stage = Stage::served("").await;
-    stage
-        .sim
-        .add_fault(Fault::on("loadBalancers_list", short_page(0)));
+    let fault = Fault::on("loadBalancers_list", short_page(0));
+    stage.sim.add_fault(fault);
     stage.web().deleting = true;
     stage.read.freshness = Freshness::now();
     stage.settle().await.unwrap();
@@ -265,9 +258,10 @@ async fn a_new_name_renames_and_the_id_keeps_the_link() {
         }
         stage.set("name=second");
         stage.settle().await.unwrap();
+        let balancer = stage.balancer();
         assert_eq!(
-            (&*stage.id(), &stage.balancer()["name"]),
-            (&*id, &json!("second"))
+            (&balancer["id"], &balancer["name"]),
+            (&json!(id), &json!("second"))
         );
         annotate(stage.web(), ID, None);
         stage.settle().await.unwrap();
@@ -322,9 +316,8 @@ async fn problems_of_annotations_and_of_nodes_are_reported_with_their_reason() {
         let mut stage = Stage::served(annotations).await;
         if !has_public_nodes {
             for node in &mut stage.nodes {
-                let addresses = node.addresses.iter().cloned();
-                let is_private = |address: &NodeAddress| address.kind == AddressType::InternalIP;
-                node.addresses = addresses.filter(is_private).collect();
+                // The first one is private.
+                node.addresses = node.addresses[..1].into();
             }
             assert_eq!(stage.settle_well().await, ["loadBalancers_create"]);
         }
@@ -347,9 +340,8 @@ async fn two_services_cannot_share_a_load_balancer() {
     let mut stage = Stage::served("").await;
     let id = stage.id();
     annotate(stage.add("other", ""), ID, Some(&id));
-    stage
-        .settle_with_complaints(&["belongs to Service shop/web"])
-        .await;
+    let text = "belongs to Service shop/web";
+    stage.settle_with_complaints(&[text]).await;
     stage.services.retain(|service| &*service.id.name == "other");
     stage.services[0].deleting = true;
     stage.sim.clear_calls();
@@ -466,12 +458,8 @@ async fn a_change_of_nodes_keeps_a_certificate_that_was_renewed_meanwhile() {
     stage.read.freshness = Freshness::AtMost(Duration::from_secs(7200));
     stage.join("node-2");
     stage.settle_well().await;
-    let balancer = stage.balancer();
-    assert_eq!(balancer["forwarding_rules"], rules);
-    assert_eq!(
-        balancer["droplet_ids"].as_array().unwrap().len(),
-        stage.nodes.len()
-    );
+    assert_eq!(stage.balancer()["forwarding_rules"], rules);
+    assert_eq!(stage.droplets(), stage.nodes.len());
 }
 
 #[tokio::test]
@@ -510,16 +498,14 @@ async fn a_certificate_is_found_by_its_name_and_a_missing_one_is_reported() {
     assert_eq!(stage.settle_well().await, [""; 0]);
     assert_eq!(stage.balancer()["forwarding_rules"], rules);
     stage.set("certificate-name=absent");
-    stage
-        .settle_with_complaints(&["certificate with the name \"absent\" not found"])
-        .await;
+    let text = "certificate with the name \"absent\" not found";
+    stage.settle_with_complaints(&[text]).await;
     // A custom certificate that was deleted.
     annotate(stage.web(), &key("certificate-name"), None);
     stage.set(&format!("certificate-id={ABSENT}"));
     stage.sim.remove("certificates", &certificate).unwrap();
-    stage
-        .settle_with_complaints(&["certificate with the ID 1111"])
-        .await;
+    let text = "certificate with the ID 1111";
+    stage.settle_with_complaints(&[text]).await;
     assert!(!stage.web().ingress.is_empty());
 }
 
@@ -627,9 +613,8 @@ async fn values_that_the_go_cloud_controller_accepts_refuse_no_service() {
 async fn an_unreadable_disown_keeps_the_load_balancer() {
     let mut stage = Stage::served("").await;
     annotate(stage.web(), DISOWN, Some("yes"));
-    stage
-        .settle_with_complaints(&["disown: \"yes\" is neither true nor false"])
-        .await;
+    let text = "disown: \"yes\" is neither true nor false";
+    stage.settle_with_complaints(&[text]).await;
     stage.web().deleting = true;
     stage.settle_with_complaints(&["neither true nor false"]).await;
     assert_eq!((stage.services.len(), stage.balancers().len()), (1, 1));
@@ -710,10 +695,7 @@ async fn a_load_balancer_takes_a_minute_and_few_polls() {
     }
     let elapsed = started.elapsed();
     assert!(elapsed < Duration::from_secs(65), "{elapsed:?}");
-    let mut calls = BTreeMap::<_, usize>::new();
-    for op in stage.ops() {
-        *calls.entry(op).or_default() += 1;
-    }
+    let calls = stage.sim.call_counts();
     assert!(calls["loadBalancers_get"] <= 13, "{calls:?}");
     let others = (calls["loadBalancers_create"], calls["loadBalancers_list"]);
     // One when the Service is discovered, and one before a change of the document.

@@ -96,28 +96,21 @@ const EDITS: [Edit; 10] = [
 
 /// The change of an edit.
 fn patch(name: &str, web: &Value) -> Option<Value> {
-    let without_first = |field: &str| {
-        let mut list = web[field].as_array().unwrap().clone();
-        list.remove(0);
-        json!({ field: list })
+    let edited = |field: &str, change: fn(&mut Value)| {
+        let mut value = web[field].clone();
+        change(&mut value);
+        json!({ field: value })
     };
+    let remove_first = |list: &mut Value| drop(list.as_array_mut().unwrap().remove(0));
     Some(match name {
         "rename" => json!({"name": "by-hand"}),
-        "remove rule" => without_first("forwarding_rules"),
-        "change health check" => {
-            let mut check = web["health_check"].clone();
-            check["healthy_threshold"] = json!(9);
-            json!({ "health_check": check })
-        }
-        "remove droplet" => without_first("droplet_ids"),
+        "remove rule" => edited("forwarding_rules", remove_first),
+        "change health check" => edited("health_check", |check| check["healthy_threshold"] = json!(9)),
+        "remove droplet" => edited("droplet_ids", remove_first),
         "resize" => json!({"size_unit": 4}),
         "choose project" => json!({"project_id": "4de7ac8b-495b-4884-9a69-1050c6793cd6"}),
         "choose ciphers" => json!({"tls_cipher_policy": "STRONG"}),
-        "add tag" => {
-            let mut tags = web["tags"].as_array().unwrap().clone();
-            tags.push(json!("web"));
-            json!({ "tags": tags })
-        }
+        "add tag" => edited("tags", |tags| tags.as_array_mut().unwrap().push(json!("web"))),
         _ => return None,
     })
 }
@@ -168,9 +161,8 @@ impl BalancerSubject for Simulated {
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
         let sim = &self.sim;
         let droplets = sim.documents("droplets").into_iter();
-        let names = droplets
-            .map(|droplet| (droplet["id"].to_string(), droplet["name"].to_string()))
-            .collect();
+        let names = droplets.map(|droplet| (droplet["id"].to_string(), droplet["name"].to_string()));
+        let names = names.collect();
         let balancers = sim.documents("load_balancers");
         let mut lines: Vec<_> = balancers.iter().map(|found| line(found, &names)).collect();
         lines.sort();
@@ -202,6 +194,7 @@ impl BalancerSubject for Simulated {
     }
 
     fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
+        let at = Moment::AfterCommit;
         let action = match failure {
             Failure::Busy => {
                 let text = "Load Balancer can't be updated while it processes previous actions";
@@ -211,9 +204,7 @@ impl BalancerSubject for Simulated {
             Failure::Throttled => answer(429, None, &[("Retry-After", "0")]),
             Failure::Unavailable => Action::status(500),
             Failure::LostReply => Action::CommitThenDrop,
-            Failure::NoReply => Action::Hold {
-                at: Moment::AfterCommit,
-            },
+            Failure::NoReply => Action::Hold { at },
         };
         let sim = Arc::clone(&self.sim);
         let fault = sim.add_fault(Fault {

@@ -51,12 +51,8 @@ fn set(balancer: &mut Balancer, change: impl Fn(&mut Value)) {
 
 /// The sorted items of a list.
 fn sorted(list: &Value) -> Vec<String> {
-    let mut list: Vec<_> = list
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(Value::to_string)
-        .collect();
+    let list = list.as_array().into_iter().flatten();
+    let mut list: Vec<_> = list.map(Value::to_string).collect();
     list.sort();
     list
 }
@@ -73,10 +69,8 @@ impl Lawful for Model {
     }
 
     fn clusters(&self) -> Clusters {
-        let health = |value: &str| {
-            Setting::annotation(annotations::OVERRIDE_HEALTH_CHECK, "true")
-                .and(annotations::HEALTH_PATH, value)
-        };
+        let health = Setting::annotation(annotations::OVERRIDE_HEALTH_CHECK, "true");
+        let health = health.and(annotations::HEALTH_PATH, "/up");
         Clusters {
             names: vec!["kubernetes"],
             ports: vec![(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Tcp, 8080)],
@@ -86,7 +80,7 @@ impl Lawful for Model {
                     Setting::annotation(annotations::SIZE_UNIT, "many").invisible(),
                 ],
                 vec![Setting::annotation(annotations::NETWORK, "INTERNAL").invisible()],
-                vec![health("/up").invisible()],
+                vec![health.invisible()],
                 vec![Setting::annotation(annotations::DISOWN, "true")],
             ],
             provider_id: |index| format!("digitalocean://{}", index + 1),
@@ -110,9 +104,8 @@ impl Lawful for Model {
     }
 
     fn view(&self, truth: &Truth, key: &Key, members: &[Member<Self>], _: &ClusterView) -> Observed {
-        let annotated = members
-            .iter()
-            .find_map(|member| truth.get(member.service.annotation(annotations::ID)?));
+        let mut services = members.iter().map(|member| &member.service);
+        let annotated = services.find_map(|service| truth.get(service.annotation(annotations::ID)?));
         let found = match key {
             Key::Balancer(id) => truth.get(id),
             Key::New(name) => annotated.or_else(|| truth.values().find(|balancer| balancer.name() == name)),

@@ -105,14 +105,11 @@ pub(crate) fn create_balancer(sim: &DigitalOcean, name: &str) -> String {
 
 /// An answer with this body and these headers.
 pub(crate) fn answer(code: u16, body: Option<String>, headers: &[(&str, &str)]) -> Action {
-    let headers = headers.iter();
-    Action::Status {
-        code,
-        body,
-        headers: headers
-            .map(|(name, value)| (name.to_string(), value.to_string()))
-            .collect(),
-    }
+    let headers = headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_string()));
+    let headers = headers.collect();
+    Action::Status { code, body, headers }
 }
 
 /// A cluster on a simulated cloud.

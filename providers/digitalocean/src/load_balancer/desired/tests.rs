@@ -78,18 +78,17 @@ fn rules(reading: &Reading) -> String {
     let rules = reading.spec.fields["forwarding_rules"].as_array().unwrap();
     let show = |rule: &Value| {
         let text = |field: &str| rule[field].as_str().unwrap_or_default().to_owned();
-        let ends = [
-            ("entry_protocol", "entry_port"),
-            ("target_protocol", "target_port"),
-        ];
-        let ends = ends.map(|(protocol, port)| format!("{} {}", text(protocol), rule[port]));
-        let passthrough = (rule["tls_passthrough"] == json!(true)).then_some("passthrough");
-        let words = [
-            ends.join(" -> "),
-            text("certificate_id"),
-            passthrough.unwrap_or_default().to_owned(),
-        ];
-        words.join(" ").trim_end().replace("  ", " ")
+        let end = |end: &str| {
+            format!(
+                "{} {}",
+                text(&format!("{end}_protocol")),
+                rule[format!("{end}_port")]
+            )
+        };
+        let passthrough = (rule["tls_passthrough"] == true).then_some(" passthrough");
+        let (ends, passthrough) = (["entry", "target"].map(end), passthrough.unwrap_or_default());
+        let shown = format!("{} {}{passthrough}", ends.join(" -> "), text("certificate_id"));
+        shown.trim_end().replace("  ", " ")
     };
     rules.iter().map(show).collect::<Vec<_>>().join(", ")
 }
@@ -207,12 +206,9 @@ fn health_checks_follow_the_traffic_policy_unless_overridden() {
     local.health_check_node_port = 31000;
     assert_eq!(check(&local), "http 31000 /healthz true");
     let numbers = &regional(&web("healthcheck-unhealthy-threshold=7")).spec.fields["health_check"];
-    let fields = [
-        "unhealthy_threshold",
-        "healthy_threshold",
-        "check_interval_seconds",
-    ];
-    assert_eq!(fields.map(|field| numbers[field].as_u64()), [7, 5, 3].map(Some));
+    let fields = ["unhealthy_threshold", "healthy_threshold"];
+    assert_eq!(fields.map(|field| numbers[field].as_u64()), [7, 5].map(Some));
+    assert_eq!(numbers["check_interval_seconds"], 3);
     let ignored = regional(&web("healthcheck-port=443")).ignored;
     let problem = &ignored[0].problem;
     assert!(problem.contains("without override-health-check"), "{ignored:?}");
