@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::{client::later, controllers, load_balancer::Request};
+use ccm_core::{Priority, client::later, controllers, load_balancer::Request};
 use futures_util::future::{BoxFuture, OptionFuture};
 use rand::Rng;
 use tokio::time::{Instant, sleep_until};
@@ -125,7 +125,8 @@ impl ServiceController {
     pub(super) fn apply(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Run(part) => self.parts.add_first(part),
+                Output::Run(part, Priority::User) => self.parts.add_first(part),
+                Output::Run(part, _) => self.parts.add(part),
                 Output::RunUnlessWaiting(part) => self.parts.add_unless_waiting(part),
                 Output::Object(name) => self.objects.add(name),
                 Output::Event(event) => self.events.publish(&event),

@@ -87,8 +87,8 @@ pub(super) enum Change {
 /// The consequence of a change.
 #[derive(Debug)]
 pub(super) enum Output {
-    /// Run the part before others, whatever it waits for.
-    Run(PartKey),
+    /// Run the part, whatever it waits for; for users, before others.
+    Run(PartKey, Priority),
     /// Run the part, unless it waits for its next try.
     RunUnlessWaiting(PartKey),
     /// Compare the Service object with its desired content.
@@ -357,9 +357,9 @@ impl State {
         job.add_to(&mut entry.job);
         match (job.cause, entry.status) {
             (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused | PartStatus::Degraded) => {
-                Output::Run(part.clone())
+                Output::Run(part.clone(), job.priority)
             }
-            (Cause::Nodes, _) if entry.waits_for_quota => Output::Run(part.clone()),
+            (Cause::Nodes, _) if entry.waits_for_quota => Output::Run(part.clone(), job.priority),
             _ => Output::RunUnlessWaiting(part.clone()),
         }
     }
@@ -713,7 +713,7 @@ impl State {
         }
         for other in &report.next {
             self.make_dirty(other, task.job);
-            outputs.push(Output::Run(other.clone()));
+            outputs.push(Output::Run(other.clone(), task.job.priority));
         }
         if let Some((began, generation)) = self.following
             && self.behind(generation).next().is_none()
@@ -725,7 +725,7 @@ impl State {
         let has_job = || self.parts.get(part).is_some_and(|part| part.job.is_some());
         if is_renamed && next == Next::Done && has_job() {
             // Jobs that came meanwhile were queued under the old name.
-            outputs.push(Output::Run(part.clone()));
+            outputs.push(Output::Run(part.clone(), task.job.priority));
         }
         (outputs, next)
     }

@@ -201,7 +201,7 @@ fn runs(outputs: &[Output]) -> Vec<String> {
     let mut runs: Vec<_> = outputs
         .iter()
         .filter_map(|order| match order {
-            Output::Run(part) | Output::RunUnlessWaiting(part) => Some(part.to_string()),
+            Output::Run(part, _) | Output::RunUnlessWaiting(part) => Some(part.to_string()),
             _ => None,
         })
         .collect();
@@ -544,7 +544,8 @@ fn changed_nodes_do_not_wait_for_a_comparison_for_which_there_is_no_quota() {
     fixture.tick(2);
     let at_once = |fixture: &mut Fixture| {
         let outputs = fixture.state.take_due(fixture.now);
-        let is_run = |output: &Output| matches!(output, Output::Run(part) if part == &PartKey::new("lb/a"));
+        let is_run =
+            |output: &Output| matches!(output, Output::Run(part, _) if part == &PartKey::new("lb/a"));
         outputs.iter().any(is_run)
     };
     assert!(at_once(&mut fixture));

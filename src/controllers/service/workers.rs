@@ -85,10 +85,7 @@ impl ServiceController {
             (None, Next::Backoff { least }) => {
                 self.parts.done_with_backoff_of_at_least(part, least);
             }
-            (Some(new), Next::Until(due)) => {
-                self.parts.done(part);
-                self.parts.add_at(new.clone(), due);
-            }
+            (Some(new), Next::Until(due)) => self.parts.renamed_until(part, new.clone(), due),
             (Some(new), Next::Backoff { least }) => {
                 self.parts.done(part);
                 let due = later(now, BACKOFF.first.max(least));

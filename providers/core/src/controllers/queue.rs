@@ -82,7 +82,7 @@ struct Entry {
     failures: u32,
     /// Added again while a worker processes it.
     requeue: bool,
-    /// Added with [`WorkQueue::add_first`] since a worker last began to process it.
+    /// Added with [`WorkQueue::add_first`] since the work last ended.
     first: bool,
     /// When it became ready, or when a worker started.
     since: Option<Instant>,
@@ -208,6 +208,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
             let mut state = self.state.lock();
             state.counters.retried();
             let entry = state.keys.entry(key.clone()).or_default();
+            entry.first = false;
             entry.failures = entry.failures.saturating_add(1);
             entry.failures
         };
@@ -216,9 +217,20 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         delay
     }
 
-    /// The work is not complete, without a failure: makes the key ready at `due`. Keeps the number of failures.
+    /// The work is not complete, without a failure: makes the key ready at `due`. Keeps the number of failures, and the place
+    /// before others.
     pub fn done_until(&self, key: &K, due: Instant) {
         self.finish(key, Some(due.saturating_duration_since(Instant::now())));
+    }
+
+    /// As [`Self::done_until`], under another key.
+    pub fn renamed_until(&self, key: &K, new: K, due: Instant) {
+        let mut state = self.state.lock();
+        let first = state.keys.get(key).is_some_and(|entry| entry.first);
+        state.keys.entry(new.clone()).or_default().first |= first;
+        drop(state);
+        self.done(key);
+        self.add_at(new, due);
     }
 
     /// How many keys are ready, and how many are waiting.
@@ -318,7 +330,6 @@ impl<K: Clone + Eq + Hash> State<K> {
     fn begin(&mut self, key: &K) {
         let entry = self.keys.entry(key.clone()).or_default();
         entry.phase = Phase::Working;
-        entry.first = false;
         if let Some(since) = entry.since.replace(Instant::now()) {
             self.counters.waited(since.elapsed());
         }
@@ -371,12 +382,17 @@ mod tests {
         for expected in ["c", "new", "working", "a", "b"] {
             assert_eq!(queue.next().await, expected);
         }
-        queue.add("c");
-        queue.add("a");
-        for key in ["a", "c"] {
-            queue.done(&key);
+        // The place is kept while the work is not complete.
+        let now = Instant::now();
+        queue.done_until(&"c", now);
+        queue.renamed_until(&"new", "renamed", now);
+        queue.done(&"working");
+        for key in ["d", "working"] {
+            queue.add(key);
         }
-        assert_eq!((queue.next().await, queue.next().await), ("a", "c"));
+        for expected in ["c", "renamed", "d", "working"] {
+            assert_eq!(queue.next().await, expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -304,6 +304,8 @@ pub struct StepDescription {
     pub effect: Effect,
     /// The step in words: `create listener tcp/443 on load balancer kube_service_a_b_web`.
     pub sentence: String,
+    /// The object that the step creates, without its children; `None`: the sentence identifies it.
+    pub creates: Option<String>,
     /// Whether the part must be idle: the step waits until the cloud has finished the part's last change. A step that is
     /// sent before that must be done at once.
     pub needs_idle: bool,
@@ -322,6 +324,7 @@ impl StepDescription {
             label,
             effect,
             sentence: sentence.into(),
+            creates: None,
             needs_idle: true,
             reason: String::new(),
             service: None,

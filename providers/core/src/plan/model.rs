@@ -127,11 +127,6 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Whether a member that leaves has to wait for a change that cannot be made.
-    fn waits_for(&self, _member: &Member<Self>, _change: &Self::Change) -> bool {
-        true
-    }
-
     /// The error of a part that does not serve its members although no step is due: the cloud reports it as broken. The pass
     /// fails with this error and is retried with backoff, so that a repair is noticed. Until then no member has left the part.
     fn degraded(

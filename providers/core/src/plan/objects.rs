@@ -720,7 +720,11 @@ impl<K: Kind> model::Change for Change<K> {
                 (set.add, Effect::Change, sentence)
             }
         };
-        StepDescription::new(label, effect, sentence)
+        let is_object = matches!(self.action, Action::Create(..));
+        StepDescription {
+            creates: is_object.then_some(title),
+            ..StepDescription::new(label, effect, sentence)
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     client::later,
     load_balancer::{
         Blocked, Effect, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions, Request,
-        ServiceEvent, ServiceId, StepDescription, StepReport,
+        ServiceEvent, ServiceId, StepReport,
     },
 };
 
@@ -31,8 +31,6 @@ use crate::{
 const READS: u32 = 3;
 /// How often a pass plans again after all steps are done. Usually the second plan has no steps.
 const ROUNDS: u32 = 4;
-/// How many steps of a pass may be left out. If more fail, the pass does.
-const LEFT_OUT: usize = 8;
 /// An answer that began at most this long ago counts as read in this pass, so that one page of a listing serves many passes.
 /// Our own changes since then are known, and after a write with an unknown result no earlier answer is used.
 const RECENT: Duration = Duration::from_secs(30);
@@ -45,8 +43,6 @@ const LONG_BUSY: Duration = Duration::from_secs(300);
 
 /// The parts after the steps of a dry run.
 pub(super) type DryRun<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
-
-type Steps<M> = Vec<Step<<M as PartModel>::Change>>;
 
 /// A running pass.
 pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
@@ -63,8 +59,6 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) members: Vec<Member<M>>,
     /// Members that are frozen since a check, an input or a step failed, with the error.
     pub(super) frozen: BTreeMap<ServiceId, Error>,
-    /// The errors of steps that cannot be made, by their sentences. The pass continues without these steps.
-    pub(super) left_out: BTreeMap<String, Error>,
     pub(super) ended: BTreeMap<ServiceId, MemberState>,
     pub(super) steps: Vec<StepReport>,
     pub(super) blocked: Vec<Blocked>,
@@ -98,10 +92,10 @@ pub(super) enum Applied {
     All,
     /// The part has to wait.
     Wait(PartState),
-    /// The part changed since it was read, as this error of a step shows.
-    ReadAgain(StepDescription, Error),
-    /// A step failed permanently; its Service is frozen, or the step is left out.
-    GivenUp,
+    /// The part changed since it was read, as this error of a step for this Service shows.
+    ReadAgain(Option<ServiceId>, Error),
+    /// A step for one Service failed permanently; the Service is frozen.
+    MemberFrozen,
 }
 
 impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
@@ -124,7 +118,6 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             discovery: None,
             members: Vec::new(),
             frozen: BTreeMap::new(),
-            left_out: BTreeMap::new(),
             ended: BTreeMap::new(),
             steps: Vec::new(),
             blocked: Vec::new(),
@@ -158,40 +151,38 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             self.blocked.clone_from(&planned.plan.blocked);
             fresh = planned.fresh;
             let mut observed = planned.observed;
-            let (steps, left_out) = self.partition(planned.plan.steps);
             if self.dry_run.is_none() && !self.follow_key(&observed) {
                 return Ok(self.key_in_use());
             }
-            if steps.is_empty() {
+            if planned.plan.steps.is_empty() {
                 if let Some(state) = self.unanswered_before_leaving() {
                     return Ok(state);
                 }
-                if let Some(error) = self.left_out.values().next()
-                    && left_out
-                        .iter()
-                        .any(|step| step.description.effect == Effect::Create)
-                {
-                    return Err(error.clone());
-                }
                 self.record.is_not_busy();
                 let degraded = engine.model.degraded(&self.key, &self.members, &observed);
-                self.conclude(&observed, degraded.is_some(), &left_out);
+                self.conclude(&observed, degraded.is_some());
                 return degraded.map_or(Ok(PartState::Done), Err);
             }
-            let needs_read = |step: &Step<_>| step.description.effect != Effect::Change;
-            let needs_read = steps.iter().any(needs_read);
+            let needs_read = planned
+                .plan
+                .steps
+                .iter()
+                .any(|step| step.description.effect != Effect::Change);
             if needs_read && !fresh && self.dry_run.is_none() {
                 // An object that a lost reply or a slow listing hides would be created twice. One that another client uses by
                 // now would be deleted.
                 self.needs_recent_read = true;
                 continue;
             }
-            self.announce(&steps);
-            match self.apply_steps(&steps, &mut observed, fresh).await? {
+            self.announce(&planned.plan.steps);
+            match self
+                .apply_steps(&planned.plan.steps, &mut observed, fresh)
+                .await?
+            {
                 Applied::All => {
                     rounds += 1;
                     if rounds > ROUNDS {
-                        return Err(self.endless(&steps));
+                        return Err(self.endless(&planned.plan.steps));
                     }
                     seen = Some(observed);
                 }
@@ -199,12 +190,12 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     self.apply_early_steps(&inputs, observed, fresh, began).await?;
                     return Ok(state);
                 }
-                Applied::GivenUp => fresh = false,
-                Applied::ReadAgain(step, error) => {
+                Applied::MemberFrozen => fresh = false,
+                Applied::ReadAgain(service, error) => {
                     fresh = false;
                     reads += 1;
                     if reads > READS {
-                        self.give_up(&step, error)?;
+                        self.give_up(service.as_ref(), error)?;
                         reads = 0;
                     }
                 }
@@ -308,42 +299,18 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// Freezes the Service whose step fails, or leaves the step out. The pass continues with the nodes and the other Services.
+    /// Freezes the Service whose step fails. The pass continues with the nodes and the other Services.
     ///
     /// # Errors
-    /// The error of the step: other steps need what it creates, or too many are left out.
-    pub(super) fn give_up(&mut self, step: &StepDescription, error: Error) -> Result<()> {
+    /// The error of the step: it is not for a Service, or its Service is frozen already.
+    pub(super) fn give_up(&mut self, service: Option<&ServiceId>, error: Error) -> Result<()> {
         let before = self.frozen.len();
-        step.service
-            .iter()
-            .for_each(|service| self.freeze(service, &error));
-        if self.frozen.len() > before {
-            self.count_repeat("frozen");
-        } else if step.effect == Effect::Create || self.left_out.len() == LEFT_OUT {
+        service.inspect(|service| self.freeze(service, &error));
+        if self.frozen.len() == before {
             return Err(error);
-        } else {
-            self.count_repeat("left_out");
-            let error = error.with_context("step", step.sentence.clone());
-            self.left_out.insert(step.sentence.clone(), error);
         }
+        self.count_repeat("frozen");
         Ok(())
-    }
-
-    /// The steps to send, and those that are left out. No create follows a change that is left out, which may be of its ownership
-    /// tags; after a deletion that is left out, these tags stay.
-    fn partition(&self, steps: Steps<M>) -> (Steps<M>, Steps<M>) {
-        let (mut lacks_change, mut lacks_deletion) = (false, false);
-        steps.into_iter().partition(|Step { description, .. }| {
-            let fails = self.left_out.contains_key(&description.sentence);
-            let is_due = match description.effect {
-                Effect::Create => !lacks_change,
-                Effect::Change => description.service.is_some() || !lacks_deletion,
-                Effect::Delete => !lacks_change && !lacks_deletion,
-            };
-            lacks_change |= fails && description.effect == Effect::Change;
-            lacks_deletion |= (fails || !is_due) && description.effect == Effect::Delete;
-            is_due && !fails
-        })
     }
 
     /// Plans; reads the part before unless its state is known.
@@ -526,9 +493,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// No step is due: records the output of the part, and the parts that can run now. No member has left a degraded part, or
-    /// one with a step of its own that is left out.
-    fn conclude(&mut self, observed: &M::Observed, is_degraded: bool, left_out: &[Step<M::Change>]) {
+    /// No step is due: records the output of the part, and the parts that can run now. No member has left a degraded part.
+    fn conclude(&mut self, observed: &M::Observed, is_degraded: bool) {
         let mut memory = self.memory.lock();
         let Some(discovery) = &self.discovery else { return };
         let leaves = |member: &&Member<M>| member.membership == Membership::Leaving;
@@ -541,12 +507,6 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             let Some(entry) = discovery.entry(id) else {
                 continue;
             };
-            let failed = || Some(MemberState::Refused(self.left_out.values().next()?.clone()));
-            let waits = |step: &Step<_>| self.engine.model.waits_for(member, &step.change);
-            if leaves(&member) && left_out.iter().any(waits) {
-                self.ended.extend(failed().map(|state| (id.clone(), state)));
-                continue;
-            }
             let current = |key| current(&self.began_as, &self.key, &memory, key);
             let joins: Vec<_> = entry.joins.iter().map(current).collect();
             let leaves: Vec<_> = entry.leaves.iter().map(current).collect();
@@ -574,8 +534,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                         self.next.extend(leaves);
                     }
                 }
-                let state = failed().unwrap_or(MemberState::Served);
-                frozen_or(&self.frozen, member, state)
+                frozen_or(&self.frozen, member, MemberState::Served)
             } else {
                 memory.withdraw_output(id, &self.key);
                 let why = "the part could not be set up".to_owned();

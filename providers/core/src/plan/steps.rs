@@ -236,17 +236,21 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     /// error.
     fn unanswered(&mut self, create: &StepDescription) -> Option<Result<Applied>> {
         let sent = self.record.unanswered()?;
-        // The object's own part of the sentence: its listeners may have changed since.
-        let object = |step: &StepDescription| step.sentence.split(" with ").next().map(str::to_owned);
-        if (sent.description.label, object(&sent.description)) != (create.label, object(create)) {
+        let known = &sent.description;
+        let is_same = match &known.creates {
+            // Its children may be others by now.
+            Some(object) => create.creates.as_ref() == Some(object),
+            None => (known.label, &known.sentence) == (create.label, &create.sentence),
+        };
+        if !is_same {
             return None;
         }
         if self.steps.is_empty() {
             return Some(Ok(Applied::Wait(sent.state())));
         }
         let error = sent.error.clone().with_retry(Retry::After(UNANSWERED));
-        let given_up = self.give_up(create, error);
-        Some(given_up.map(|()| Applied::GivenUp))
+        let given_up = self.give_up(create.service.as_ref(), error);
+        Some(given_up.map(|()| Applied::MemberFrozen))
     }
 
     /// How to wait if a create had no reply a moment ago and members leave: its object may be theirs.
@@ -270,25 +274,26 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 self.count_repeat("stale");
                 let text = "another client changes it after every read";
                 let error = Error::new(ErrorKind::Conflict, text).with_source(error);
-                return Ok(Applied::ReadAgain(step.description.clone(), error));
+                return Ok(Applied::ReadAgain(step.description.service.clone(), error));
             }
             None => {}
         }
         let unknown = error.outcome() == WriteOutcome::Unknown;
+        let service = step.description.service.as_ref();
         self.ended_badly(&step.description, sent, &error);
         if unknown {
             // It may have been carried out: the next read shows it.
             self.touch(&step.description);
             self.count_repeat("unknown");
-            return Ok(Applied::ReadAgain(step.description.clone(), error));
+            return Ok(Applied::ReadAgain(service.cloned(), error));
         }
         match error.kind() {
             // Another client was faster, or the read is out of date.
             ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => {
                 self.count_repeat("stale");
-                Ok(Applied::ReadAgain(step.description.clone(), error))
+                Ok(Applied::ReadAgain(service.cloned(), error))
             }
-            kind if is_permanent(kind) => self.give_up(&step.description, error).map(|()| Applied::GivenUp),
+            kind if is_permanent(kind) => self.give_up(service, error).map(|()| Applied::MemberFrozen),
             _ => Err(error),
         }
     }

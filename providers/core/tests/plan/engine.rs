@@ -9,8 +9,8 @@ use std::{
 use ccm_core::{
     Error, ErrorKind, Outcome, Retry,
     load_balancer::{
-        Effects, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState, Request,
-        ServiceView, StepDescription, Watcher,
+        Effects, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView,
+        StepDescription, Watcher,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
     testkit::laws::{CloudBehavior, MemoryCloud},
@@ -499,43 +499,6 @@ async fn a_service_with_a_refused_step_follows_the_nodes() {
     );
     let listener = &stage.cloud.memory.truth().balancers[0].listeners[&81];
     assert_eq!(listener.nodes, ["n0".to_owned(), "n1".to_owned()].into());
-}
-
-#[tokio::test]
-async fn a_step_that_fails_for_a_leaving_service_stops_no_other() {
-    let mut balancer = own_balancer(0);
-    balancer.tags.insert(tag(&id(1)));
-    for (port, owner) in [(80, 0), (81, 1), (82, 1)] {
-        let listener = Listener {
-            owner: tag(&id(owner)),
-            algorithm: String::new(),
-            nodes: BTreeSet::new(),
-        };
-        balancer.listeners.insert(port, listener);
-    }
-    let truth = Truth {
-        balancers: vec![balancer],
-        ..Truth::default()
-    };
-    let mut leaving = service(1, &[81, 82], &[(BALANCER, "10"), (WAS, "10")]);
-    leaving.deleting = true;
-    let stage = stage(truth, vec![service(0, &[80, 83], &[]), leaving]);
-    stage.run("firewall").await;
-    let refused = Error::new(ErrorKind::PermissionDenied, "in use by another object");
-    stage.answer("delete listener 81", Answer::Fail(refused));
-    let report = stage.run("balancer/#10").await;
-    assert!(matches!(report.state, PartState::Done), "{report:?}");
-    let is_refused = |member: &MemberReport| matches!(member.state, MemberState::Refused(_));
-    assert!(report.members.iter().all(is_refused), "{report:?}");
-    let balancer = stage.cloud.memory.truth().balancers[0].clone();
-    let listeners: Vec<_> = balancer.listeners.keys().copied().collect();
-    assert_eq!(listeners, [80, 81, 82, 83], "the next pass deletes them");
-    assert!(balancer.tags.contains(&tag(&id(1))));
-    let served = stage.run("firewall").await.members;
-    let served = served.iter().find(|member| member.service == id(0));
-    assert!(served.is_some_and(|member| member.finished), "{served:?}");
-    stage.run("balancer/#10").await;
-    assert_eq!(stage.cloud.memory.truth().balancers[0].listeners.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

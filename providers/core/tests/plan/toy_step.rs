@@ -88,7 +88,9 @@ impl Change for ToyChange {
                 format!("delete rule {tag} from {node}"),
             ),
         };
+        let creates = matches!(self.action, Action::CreateBalancer(_));
         StepDescription {
+            creates: creates.then(|| format!("balancer {balancer}")),
             // An algorithm can be changed before the cloud has finished a change of the balancer.
             needs_idle: !matches!(self.action, Action::UpdateListener(..)),
             ..StepDescription::new(label, effect, sentence)

@@ -64,6 +64,8 @@ records! {
         port_security_enabled: Option<bool>,
         tags: Vec<String>,
         revision_number: Option<i64>,
+        /// Why Neutron has refused a change of the security groups. Never part of an answer.
+        refused: String,
     }
 
     /// The trunk that a port is the parent of.
@@ -120,6 +122,17 @@ pub(crate) struct SubPort {
 resources! {
     Port: "port" "ports" of Network at ["ports"], PortList;
     Network: "network" "networks" of Network at ["networks"], NetworkList;
+}
+
+impl Port {
+    /// The port, which Neutron refuses to change.
+    pub(crate) fn refused(&self, why: &str) -> Self {
+        let refused = why.to_owned();
+        Self {
+            refused,
+            ..self.clone()
+        }
+    }
 }
 
 /// The answer to a read of one server.

@@ -242,15 +242,6 @@ impl PartModel for Model {
         Some((PENDING, format!("{title} ({id}) is {status}, because of {cause}")))
     }
 
-    fn waits_for(&self, member: &PartMember, change: &Change) -> bool {
-        let name = names::security_group(&member.service.id);
-        match change {
-            Change::SetPortGroups { remove, .. } => remove.iter().any(|group| group.name == name),
-            Change::DeletePortTag(_, group) => group.name == name,
-            _ => true,
-        }
-    }
-
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
         let Observed::Balancers(snapshot) = observed else {
             return None;

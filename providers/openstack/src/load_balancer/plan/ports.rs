@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ccm_core::plan::{Plan, Step};
 
+use super::site::blocked;
 use crate::{
     instances::records::Port,
     load_balancer::{
@@ -54,17 +55,25 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
         }
     }
     let mut plan = Plan::default();
-    for ((address, id), due) in due {
+    for ((address, id), Due { add, remove, tags }) in due {
+        let refused = have.get(id).map_or("", |port| &port.refused);
         let id = id.to_owned();
         let port = NodePort { id, address };
-        let mut push = |change| plan.steps.push(Step::new(change));
         // Tags first: without the group, the port would not be observed again.
-        for group in due.tags {
-            push(Change::DeletePortTag(port.clone(), group));
+        for group in tags {
+            let change = Change::DeletePortTag(port.clone(), group);
+            plan.steps.push(Step::new(change));
         }
-        if !due.add.is_empty() || !due.remove.is_empty() {
-            let (add, remove) = (due.add, due.remove);
-            push(Change::SetPortGroups { port, add, remove });
+        if add.is_empty() && remove.is_empty() {
+            continue;
+        }
+        let step = Step::new(Change::SetPortGroups { port, add, remove });
+        match step.description.sentence.split_once(": ") {
+            Some((field, groups)) if !refused.is_empty() => {
+                let field = field.trim_start_matches("change ");
+                plan.blocked.push(blocked(None, field, refused, groups));
+            }
+            _ => plan.steps.push(step),
         }
     }
     plan
