@@ -61,8 +61,8 @@ pub struct Config {
 pub struct ApiServerConfig {
     /// The kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
-    /// The server's URL, in place of the kubeconfig's.
-    pub master: Option<http::Uri>,
+    /// The server's URL or `host:port`, in place of the kubeconfig's.
+    pub master: Option<String>,
     /// The limit on requests; `None` for no limit.
     pub limit: Option<ClientLimit>,
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ccm_core::{
     Priority,
     client::{Bucket, Fence, Quota},
+    config::http_url_or_host,
     error::report,
 };
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -56,13 +57,14 @@ impl ApiServer {
         version: &str,
         requests: &ApiRequests,
     ) -> Result<Self, String> {
-        let source = match (&config.kubeconfig, &config.master) {
-            (Some(file), master) => Source::File {
+        let server = config.master.as_deref().and_then(http_url_or_host);
+        let source = match (&config.kubeconfig, server) {
+            (Some(file), _) => Source::File {
                 flag: "--kubeconfig",
                 path: file.clone(),
-                server: master.clone(),
+                server: config.master.clone(),
             },
-            (None, Some(master)) => Source::Server(master.clone()),
+            (None, Some(server)) => Source::Server(server),
             (None, None) => {
                 let pod = Source::pod().map_err(|error| {
                     format!(

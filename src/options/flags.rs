@@ -453,7 +453,7 @@ flags! {
     "Logs" {
         /// The verbosity of the log on standard error. 0: changes of state, and failures. 2: the same of libraries. 4: reasons for
         /// changes and for objects that are left unchanged, retries, all flags at start. 6: requests to the API server and to the
-        /// cloud, without their bodies. 8: everything. Secrets are never logged.
+        /// cloud, without their bodies. 8: also the work of libraries. Secrets are never logged.
         VERBOSITY = "v": Text, as "LEVEL", "0";
 
         /// The verbosity of single modules, as pattern=LEVEL, separated by commas; the first match counts. A pattern matches the

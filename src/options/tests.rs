@@ -127,10 +127,7 @@ fn values_arrive_in_the_config() {
         config.api_server.kubeconfig.unwrap().to_str(),
         Some("/root/admin.conf")
     );
-    assert_eq!(
-        config.api_server.master.unwrap().to_string(),
-        "http://10.0.0.1:6443/"
-    );
+    assert_eq!(config.api_server.master.as_deref(), Some("10.0.0.1:6443"));
     assert_eq!(config.api_server.limit, Some(ClientLimit { qps: 7.5, burst: 30 }));
     assert_eq!(config.node.concurrent_syncs.get(), 3);
     assert_eq!(config.node.concurrent_status_updates.get(), 2);

@@ -215,10 +215,7 @@ impl Reported {
         }
         let rest = new.len().saturating_sub(LINES) + over.len().saturating_sub(LINES);
         if rest > 0 {
-            info!(
-                lines = rest,
-                "Not all lines are logged: the subcommand plan shows all of them"
-            );
+            info!(lines = rest, "Not all lines are logged; plan shows them");
         }
         if self.summary.replace(summary) != Some(summary) || !new.is_empty() || !over.is_empty() {
             info!(summary = %summary, "Dry run");

@@ -65,9 +65,8 @@ impl Checker for Inspector {
         let table = self.check_ids(&api, &site, &mut inspection).await;
         // Without routes, their rights are not needed.
         let routes = self.context.flags.given("configure-cloud-routes");
-        let has_routes = routes
-            .and_then(|values| values.last())
-            .is_none_or(|last| last != "false");
+        let routes = routes.and_then(<[_]>::last).map(|last| last.to_lowercase());
+        let has_routes = !matches!(routes.as_deref(), Some("false" | "f" | "0"));
         let table = table.filter(|_| has_routes);
         let mut report = inspection.report;
         check_permissions(&api, &site, table.as_deref(), &mut report).await;
@@ -84,7 +83,7 @@ impl Checker for Inspector {
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         let settings = &self.loaded.value.load_balancing;
-        let spec = Spec::read(service, settings, Flavor::of(service, settings));
+        let spec = Spec::read(service, settings, Flavor::known(service, settings));
         Some(TABLE.findings(&service.annotations, &spec.invalid, &spec.ignored))
     }
 }

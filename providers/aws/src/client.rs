@@ -86,6 +86,7 @@ use ccm_core::{
 };
 use parking_lot::RwLock;
 use tokio::time::Instant;
+use tracing::trace;
 
 use self::{
     connect::{ANSWER_TIMEOUT, Clients},
@@ -296,14 +297,18 @@ impl Client {
             let clients = Arc::clone(&inner.state.read().clients);
             let began = Instant::now();
             // The SDK's futures are large.
-            let error = match Box::pin(request(&clients)).await {
+            let answer = Box::pin(request(&clients)).await;
+            let (elapsed, failed) = (began.elapsed(), answer.as_ref().err());
+            let status = failed.and_then(SdkError::raw_response);
+            let status = status.map(|response| response.status().as_u16());
+            trace!(action = op.iam_action(), status, ?elapsed, "The cloud answered");
+            let error = match answer {
                 Ok(reply) => {
-                    inner.metrics.succeeded(op, began.elapsed());
+                    inner.metrics.succeeded(op, elapsed);
                     return Ok(reply);
                 }
                 Err(error) => error,
             };
-            let status = error.raw_response().map(|response| response.status().as_u16());
             let error = failure(&error);
             let throttled = error.kind() == ErrorKind::RateLimited;
             inner.metrics.failed(op, status, throttled);

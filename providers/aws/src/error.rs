@@ -16,9 +16,11 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
         (None, Some(_)) => ErrorKind::Unexpected,
     };
     // EC2 ends a refusal with text that is another one each time. Equal failures have equal messages.
-    let message = message.split("Encoded authorization failure message").next();
-    let text = message.unwrap_or_default().split_whitespace();
-    let text = text.collect::<Vec<_>>().join(" ");
+    let (message, encoded) = match message.split_once("Encoded authorization failure message:") {
+        Some((message, encoded)) => (message, Some(encoded.trim())),
+        None => (message, None),
+    };
+    let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let start = text.get(..14).unwrap_or(&text).to_ascii_lowercase();
     let is_html = start.starts_with("<html") || start.starts_with("<!doctype html");
     let message = match (text.as_str(), status) {
@@ -33,7 +35,8 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
     if code.is_none() || kind == ErrorKind::Unavailable {
         error = error.with_outcome(Outcome::Unknown);
     }
-    let facts = [(CODE, code), ("request_id", request_id)].into_iter();
+    let ids = [("encoded_message", encoded), ("request_id", request_id)];
+    let facts = [(CODE, code)].into_iter().chain(ids);
     let facts = facts.filter_map(|(key, value)| Some((key, value?)));
     facts.fold(error, |error, (key, value)| error.with_context(key, value))
 }

@@ -238,11 +238,12 @@ impl Error {
         report(self)
     }
 
-    /// As [`report`](Self::report), without the id of the request: equal for all calls that fail in the same way.
+    /// As [`report`](Self::report), without what differs for each request: equal for all calls that fail in the same way.
     #[must_use]
     pub fn report_without_request(&self) -> String {
         let mut error = self.clone();
-        error.0.context.retain(|(key, _)| *key != "request_id");
+        let differs = |key: &str| ["request_id", "encoded_message"].contains(&key);
+        error.0.context.retain(|(key, _)| !differs(key));
         error.report()
     }
 }

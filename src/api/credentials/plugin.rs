@@ -63,11 +63,8 @@ pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
         let text = String::from_utf8_lossy(&output.stderr);
         let text = text.trim();
         let end = text.get(text.floor_char_boundary(text.len().saturating_sub(SHOWN))..);
-        return Err(format!(
-            "{plugin} failed ({}) and printed {:?}",
-            output.status,
-            end.unwrap_or_default()
-        ));
+        let (status, end) = (output.status, end.unwrap_or_default());
+        return Err(format!("{plugin} failed ({status}) and printed {end:?}"));
     }
     let printed: Printed = serde_json::from_slice(&output.stdout)
         // The text of the error may quote the output.

@@ -37,8 +37,8 @@ pub(crate) enum Source {
         /// The flag that names it, for messages.
         flag: &'static str,
         path: PathBuf,
-        /// In place of the server in the file.
-        server: Option<Uri>,
+        /// The URL or `host:port` in place of the server in the file.
+        server: Option<String>,
     },
     /// An API server without authentication.
     Server(Uri),
@@ -67,10 +67,8 @@ impl Source {
     /// The process does not run in a pod, or the pod has no service account: the missing part.
     pub(crate) fn pod() -> Result<Self, String> {
         let variable = |name: &str| env::var(name).map_err(|_| format!("the variable {name} is not set"));
-        let (host, port) = (
-            variable("KUBERNETES_SERVICE_HOST")?,
-            variable("KUBERNETES_SERVICE_PORT")?,
-        );
+        let host = variable("KUBERNETES_SERVICE_HOST")?;
+        let port = variable("KUBERNETES_SERVICE_PORT")?;
         Ok(Self::Pod {
             server: pod_server(&host, &port)?,
             folder: POD_FOLDER.into(),
@@ -103,7 +101,7 @@ impl Source {
             Self::Server(server) => Config::new(server.clone()),
             Self::Pod { server, folder } => in_pod(server, folder)?,
             Self::File { flag, path, server } => {
-                let config = of_kubeconfig(&read(flag, path)?, server.as_ref());
+                let config = of_kubeconfig(&read(flag, path)?, server.as_deref());
                 config.map_err(|error| self.blame(&error))?
             }
         };
@@ -247,22 +245,31 @@ fn token(path: &Path) -> Result<String, String> {
 
 /// The config of a kubeconfig. [`Config::from_custom_kubeconfig`] also applies variables of the environment: it compares
 /// `NO_PROXY` with the proxy in place of the server, and refuses values that Go accepts.
-fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&Uri>) -> Result<Config, String> {
+fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&str>) -> Result<Config, String> {
     let chosen = Chosen::of(kubeconfig)?;
     let mut cluster = ExecAuthCluster::try_from(chosen.cluster).map_err(|error| explain(&error))?;
-    if let Some(server) = server {
-        cluster.server = Some(server.to_string());
-    }
-    let url = cluster.server.as_deref().ok_or("its cluster has no server")?;
-    let url = url.parse().ok().filter(|url: &Uri| url.host().is_some());
-    let url = url.ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
-    let mut config = Config::new(url);
+    let url = server
+        .or(cluster.server.as_deref())
+        .ok_or("its cluster has no server")?;
     let authorities = cluster.certificate_authority_data.as_deref();
-    config.root_cert = authorities
-        .filter(|pem| !pem.trim_ascii().is_empty())
-        .map(|pem| certificates("its certificate authority", pem))
-        .transpose()?;
-    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
+    let authorities = authorities.filter(|pem| !pem.trim_ascii().is_empty());
+    let is_insecure = cluster.insecure_skip_tls_verify.unwrap_or_default();
+    let has_pair =
+        |user: &AuthInfo| user.client_certificate.is_some() || user.client_certificate_data.is_some();
+    // As in Go, a server without a scheme has TLS if anything is set for TLS.
+    let has_tls = authorities.is_some() || is_insecure || chosen.user.is_some_and(has_pair);
+    let scheme = if has_tls && !url.contains("://") {
+        "https://"
+    } else {
+        ""
+    };
+    let url = http_url_or_host(&format!("{scheme}{url}"))
+        .ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
+    let mut config = Config::new(url.clone());
+    let pem = authorities.map(|pem| certificates("its certificate authority", pem));
+    config.root_cert = pem.transpose()?;
+    config.accept_invalid_certs = is_insecure;
+    cluster.server = Some(url.to_string());
     config.tls_server_name.clone_from(&cluster.tls_server_name);
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
     config.proxy_url = proxy.map(|url| proxy_url("its proxy-url", url)).transpose()?;

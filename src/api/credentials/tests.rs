@@ -56,7 +56,7 @@ impl Folder {
         Source::File {
             flag: "--kubeconfig",
             path: self.path("kubeconfig"),
-            server: server.map(|server| server.parse().unwrap()),
+            server: server.map(str::to_owned),
         }
     }
 
@@ -145,6 +145,25 @@ async fn what_a_kubeconfig_lacks_is_reported_with_what_exists() {
         folder.write("kubeconfig", &config.to_string());
         let error = problem(folder.source(None)).await;
         assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_a_scheme_has_tls_as_in_go() {
+    let folder = Folder::new();
+    folder.pair("ca");
+    for (cluster, scheme) in [
+        (json!({}), "http"),
+        (json!({"certificate-authority": "ca.crt"}), "https"),
+        (json!({"insecure-skip-tls-verify": true}), "https"),
+    ] {
+        let mut named = cluster.clone();
+        named["server"] = json!("10.0.0.1:6443");
+        for (cluster, server) in [(named, None), (cluster, Some("10.0.0.1:6443"))] {
+            folder.write_kubeconfig(cluster, &json!({}));
+            let url = folder.source(server).load().await.unwrap().config.cluster_url;
+            assert_eq!(url.scheme_str(), Some(scheme), "{url}");
+        }
     }
 }
 

@@ -145,10 +145,8 @@ impl fmt::Display for ServiceAction {
                 address.to_owned() + &mode.unwrap_or_default()
             };
             let all = ingress.iter().map(text).collect::<Vec<_>>().join(", ");
-            format!(
-                "{} in the status",
-                if ingress.is_empty() { "no address" } else { &all }
-            )
+            let shown = if ingress.is_empty() { "no address" } else { &all };
+            format!("{shown} in the status")
         }));
         let conditions = self.conditions.iter();
         let conditions: BTreeMap<_, _> = conditions.map(|known| (&*known.kind, known.is_true)).collect();

@@ -13,7 +13,7 @@ use super::{
     kinds::{Change, Entry, Key, Kind, MTU, Object, RULE_PREFIX, RULES, Rule, texts},
     model::{Facts, Inputs, Model, PartMember},
     names,
-    spec::{self, Flavor, Spec, own_hostname, transports},
+    spec::{self, Flavor, Spec, transports},
 };
 
 /// The security group of an instance whose rules let load balancers reach it.
@@ -104,10 +104,7 @@ impl DesiredRules {
                     let own = inputs.directory.groups.get(&names::classic_group(&name));
                     let own = own.map(|group| group.id.clone());
                     // The load balancer itself may already be deleted.
-                    let is_classic = match own_hostname(service) {
-                        Some(hostname) => names::is_classic_hostname(hostname),
-                        None => Flavor::of(service, &model.settings) == Flavor::Classic,
-                    };
+                    let is_classic = Flavor::known(service, &model.settings) == Flavor::Classic;
                     let named = named.into_iter().filter(|_| is_classic);
                     desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
@@ -193,8 +190,7 @@ impl DesiredRules {
 
 /// Whether a load balancer needs a rule that exists.
 fn lets_in(rule: &Rule, balancer: &Object) -> bool {
-    let sources = balancer.texts("security_groups");
-    let is_source = rule.protocol == "-1" && sources.first() == Some(&rule.source.as_str());
+    let is_source = rule.protocol == "-1" && balancer.texts("security_groups").contains(&&*rule.source);
     rule.balancer() == Some(&balancer.key) || (balancer.kind == Kind::Classic && is_source)
 }
 

@@ -45,6 +45,15 @@ impl Flavor {
         Self::named(service).unwrap_or(settings.default_type)
     }
 
+    /// The kind of the load balancer in the Service's status, else of a new one.
+    pub(crate) fn known(service: &ServiceView, settings: &LoadBalancing) -> Self {
+        match own_hostname(service) {
+            Some(hostname) if names::is_classic_hostname(hostname) => Self::Classic,
+            Some(_) => Self::Network,
+            None => Self::of(service, settings),
+        }
+    }
+
     /// The text in messages.
     pub(crate) fn title(self) -> &'static str {
         match self {

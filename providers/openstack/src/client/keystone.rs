@@ -313,10 +313,8 @@ impl Keystone {
                 (Some(http), Some(request))
             });
             let (Some(http), Some(Ok(request))) = (http, request) else {
-                return Err(Error::new(
-                    ErrorKind::Unexpected,
-                    "the request to Keystone could not be built",
-                ));
+                let text = "the request to Keystone could not be built";
+                return Err(Error::new(ErrorKind::Unexpected, text));
             };
             let target = Target {
                 method: request.method().clone(),

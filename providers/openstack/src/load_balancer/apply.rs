@@ -372,10 +372,8 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
             }
             (_, Key::Balancer(id)) => id.clone(),
             _ => {
-                return Err(Error::new(
-                    ErrorKind::Unexpected,
-                    "the load balancer has no id; this is a bug",
-                ));
+                let text = "the load balancer has no id; this is a bug";
+                return Err(Error::new(ErrorKind::Unexpected, text));
             }
         };
         let has_floating_ip = match observed {

@@ -169,7 +169,8 @@ impl Directory {
         }
         // The ID may belong to a load balancer that this program replaced. One without our ownership tag is no replacement:
         // the ID may be another project's.
-        let is_ours = |id: &&String| self.has_ours(id, &cluster.ownership_tag, |_| true);
+        let tag = &cluster.ownership_tag;
+        let is_ours = |id: &&String| tag.for_create().is_none() || self.has_ours(id, tag, |_| true);
         let replaced = service
             .annotation(annotations::LOAD_BALANCER_ADDRESS)
             .and_then(|_| by_name().filter(is_ours));

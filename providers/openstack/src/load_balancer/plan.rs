@@ -223,25 +223,17 @@ fn admitted<'a>(
         let other_name = names::cluster_of(site.name)
             .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == site.name);
         if let Some(cluster) = other_name.filter(|_| !owner) {
-            refuse(
-                format!("named for the cluster name {cluster}"),
-                "named for the current --cluster-name",
-            );
+            let have = format!("named for the cluster name {cluster}");
+            refuse(have, "named for the current --cluster-name");
         } else if !owner && !desired.can.has(Feature::Tags) {
-            refuse(
-                "not shareable, because Octavia lacks tags (API version 2.5)".to_owned(),
-                "shared",
-            );
+            let have = "not shareable, because Octavia lacks tags (API version 2.5)";
+            refuse(have.to_owned(), "shared");
         } else if !owner && active.internal {
-            refuse(
-                "owned by another Service".to_owned(),
-                "used by an internal Service",
-            );
+            let want = "used by an internal Service";
+            refuse("owned by another Service".to_owned(), want);
         } else if !owner && !known && i64::try_from(shared + 1).unwrap_or(i64::MAX) > desired.max_shared {
-            refuse(
-                format!("already shared by {shared} Services"),
-                "shared by one more (max-shared-lb)",
-            );
+            let have = format!("already shared by {shared} Services");
+            refuse(have, "shared by one more (max-shared-lb)");
         } else {
             if !known {
                 shared += 1;

@@ -180,10 +180,8 @@ impl LoadBalancing {
         let in_classes = classes
             .iter()
             .map(|(name, class)| (class_key(&**name), &class.floating_subnet));
-        let own = (
-            KeyPath::from(("LoadBalancer", "floating-subnet")),
-            &section.floating_subnet,
-        );
+        let key = KeyPath::from(("LoadBalancer", "floating-subnet"));
+        let own = (key, &section.floating_subnet);
         for (key, pattern) in in_classes.chain([own]) {
             if let Err(error) = SubnetFilter::parse(pattern, "") {
                 problems.warn(key, error.message());

@@ -136,12 +136,8 @@ impl<'a> Writes<'a> {
     /// Starts a failover, which replaces a load balancer's machines.
     pub(crate) async fn failover(&self, id: &str) -> Result<()> {
         let path = ["lbaas", "loadbalancers", id, "failover"];
-        let write = call(
-            Op::LoadBalancerFailover,
-            Service::LoadBalancer,
-            Method::PUT,
-            &path,
-        );
+        let op = Op::LoadBalancerFailover;
+        let write = call(op, Service::LoadBalancer, Method::PUT, &path);
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
         result
