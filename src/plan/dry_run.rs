@@ -32,6 +32,8 @@ const PAUSE: u32 = 10;
 const CHANGES: usize = 512;
 /// How many lines are logged for one plan. The subcommand `plan` shows all of them.
 const LINES: usize = 300;
+/// Lines that so many incomplete plans in succession lack stay reported.
+const TRANSIENT: u32 = 3;
 
 /// A dry run.
 pub(crate) struct DryRun {
@@ -195,13 +197,20 @@ impl Line {
 struct Reported {
     lines: BTreeSet<Line>,
     summary: Option<Summary>,
+    /// How many plans since the last complete one.
+    incomplete: u32,
 }
 
 impl Reported {
     fn report(&mut self, plan: &Plan) {
         let (summary, mut lines) = (Summary::of(plan), Line::all(plan));
-        // If a read failed, a missing line may still be true.
-        if summary.problems > 0 {
+        self.incomplete = if summary.problems > 0 {
+            self.incomplete + 1
+        } else {
+            0
+        };
+        // If a read failed, a missing line may still be true. If it always fails, changes that come back are logged.
+        if (1..=TRANSIENT).contains(&self.incomplete) {
             let before = self.lines.iter();
             lines.extend(before.filter(|line| line.kind != LineKind::Problem).cloned());
         }

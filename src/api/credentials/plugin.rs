@@ -69,11 +69,8 @@ pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
     let printed: Printed = serde_json::from_slice(&output.stdout)
         // The text of the error may quote the output.
         .map_err(|error| {
-            format!(
-                "{plugin} printed no ExecCredential (line {}, column {})",
-                error.line(),
-                error.column()
-            )
+            let (line, column) = (error.line(), error.column());
+            format!("{plugin} printed no ExecCredential (line {line}, column {column})")
         })?;
     let status = printed
         .status

@@ -263,13 +263,14 @@ fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&str>) -> Result<Config
     } else {
         ""
     };
-    let url = http_url_or_host(&format!("{scheme}{url}"))
-        .ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
-    let mut config = Config::new(url.clone());
+    let server = format!("{scheme}{url}");
+    let url = http_url_or_host(&server);
+    let url = url.ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
+    let mut config = Config::new(url);
     let pem = authorities.map(|pem| certificates("its certificate authority", pem));
     config.root_cert = pem.transpose()?;
     config.accept_invalid_certs = is_insecure;
-    cluster.server = Some(url.to_string());
+    cluster.server = Some(server);
     config.tls_server_name.clone_from(&cluster.tls_server_name);
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
     config.proxy_url = proxy.map(|url| proxy_url("its proxy-url", url)).transpose()?;

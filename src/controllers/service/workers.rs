@@ -87,9 +87,8 @@ impl ServiceController {
             }
             (Some(new), Next::Until(due)) => self.parts.renamed_until(part, new.clone(), due),
             (Some(new), Next::Backoff { least }) => {
-                self.parts.done(part);
                 let due = later(now, BACKOFF.first.max(least));
-                self.parts.add_at(new.clone(), due);
+                self.parts.renamed_until(part, new.clone(), due);
             }
         }
         self.apply(outputs);

@@ -208,7 +208,8 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
             let mut state = self.state.lock();
             state.counters.retried();
             let entry = state.keys.entry(key.clone()).or_default();
-            entry.first = false;
+            // A user may have added it meanwhile.
+            entry.first &= entry.requeue;
             entry.failures = entry.failures.saturating_add(1);
             entry.failures
         };

@@ -331,7 +331,7 @@ impl PartCloud<Model> for Calls {
         let annotated = services().filter_map(|service| service.annotation(annotations::ID));
         let own = Some(text.as_str()).filter(|_| matches!(key, Key::Balancer(_)));
         let ids = own.into_iter().chain(annotated.filter(|id| is_uuid(id)));
-        let ids: Vec<&str> = ids.collect();
+        let ids: BTreeSet<&str> = ids.collect();
         let by_id = ids.iter().find_map(|id| listing.by_id(id));
         let by_name = || match key {
             Key::Balancer(_) => None,

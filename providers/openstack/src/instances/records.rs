@@ -124,17 +124,6 @@ resources! {
     Network: "network" "networks" of Network at ["networks"], NetworkList;
 }
 
-impl Port {
-    /// The port, which Neutron refuses to change.
-    pub(crate) fn refused(&self, why: &str) -> Self {
-        let refused = why.to_owned();
-        Self {
-            refused,
-            ..self.clone()
-        }
-    }
-}
-
 /// The answer to a read of one server.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneServer {

@@ -39,6 +39,8 @@ use crate::client::Api;
 
 /// The retry interval for a security group that its ports still use.
 const IN_USE: Duration = Duration::from_secs(2);
+/// A port that Neutron refused to change is tried again after this.
+const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// How long a shared poll of many load balancers is reused.
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// The same for load balancers that others left pending, which are less urgent.
@@ -278,6 +280,10 @@ impl<C: Clients> Calls<C> {
             for port in reads.ports_with(&groups, read.priority).await? {
                 ports.insert(port.id.clone(), port);
             }
+        }
+        for (id, port) in &mut ports {
+            let refused = reads.refused_ports.peek(id, Freshness::AtMost(REFUSED_AGE));
+            port.refused = refused.map(|(why, _)| (*why).clone()).unwrap_or_default();
         }
         Ok(Observed::Ports(ports))
     }

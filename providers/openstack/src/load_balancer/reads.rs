@@ -133,6 +133,8 @@ pub(crate) struct Reads {
     pub(crate) discovery: Discovery,
     /// Ports by their server.
     ports: Cache<String, Vec<Arc<Port>>>,
+    /// Ports whose groups Neutron refused to change, with its answer.
+    pub(super) refused_ports: Cache<String, String>,
     /// Locked while ports are read, so that callers that need the same ports share one read. One for each priority: no user
     /// waits for quota behind background work.
     ports_being_read: [Mutex<()>; 2],
@@ -168,6 +170,7 @@ impl Reads {
             members: Members::default(),
             discovery: Discovery::new(api.clone(), metrics),
             ports: Cache::new(ports, metrics),
+            refused_ports: Cache::new(CacheConfig::new("refused_ports"), metrics),
             ports_being_read: Default::default(),
             version: Mutex::default(),
             api,

@@ -406,7 +406,10 @@ async fn a_node_port_that_neutron_refuses_stops_no_service() {
     stage.join();
     let server = stage.nodes[2].view.provider_id.clone().unwrap();
     let id = server.trim_start_matches("openstack:///");
-    let (kind, message) = ("SecurityGroupNotFound", "Security group 0815 does not exist");
+    let mut groups = stage.sim.security_groups().into_iter();
+    let foreign = groups.find(|group| group.name == "default").unwrap();
+    let message = format!("Security group {} does not exist", foreign.id);
+    let kind = "SecurityGroupNotFound";
     let body = json!({"NeutronError": {"type": kind, "message": message, "detail": ""}});
     let answer = Action::Status {
         code: 404,

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::{ErrorKind, Result};
+use ccm_core::{Error, ErrorKind, Result};
 
 use http::Method;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{Writes, store, store_delete};
 use crate::{
@@ -100,16 +101,20 @@ impl Writes<'_> {
             call(Op::PortUpdate, Service::Network, Method::PUT, &path),
         );
         let body = BTreeMap::from([("security_groups", groups)]);
-        let mut result: Result<Port> = self.api.write_one(write, &body, self.priority).await;
-        // A security group of the port is another project's: Neutron refuses every list with it.
-        if let Err(error) = &result
-            && error.kind() == ErrorKind::NotFound
-            && error.message().contains("ecurity group")
-        {
-            result = Ok(port.refused(error.message()));
-        }
+        let result: Result<Port> = self.api.write_one(write, &body, self.priority).await;
+        let has = |error: &Error| port.security_groups.iter().any(|id| error.message().contains(id));
         match &result {
             Ok(now) => self.reads.insert_port(&port.device_id, now),
+            // The port has another project's security group: Neutron refuses every list with it.
+            Err(error) if error.kind() == ErrorKind::NotFound && has(error) => {
+                let (id, why) = (port.id.clone(), error.message().to_owned());
+                self.reads.refused_ports.insert(id, why.clone(), Instant::now());
+                let port = Port {
+                    refused: why,
+                    ..port.clone()
+                };
+                return Ok(port);
+            }
             Err(_) => self.reads.invalidate_ports(&port.device_id),
         }
         result
