@@ -7,6 +7,7 @@ use ccm_core::{
     check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
     config::{ConfigFiles, Parsed},
     error::accept,
+    flags::parse_bool,
     load_balancer::{Claim, ServiceFinding, ServiceView},
     registry::CheckerResult,
 };
@@ -65,8 +66,8 @@ impl Checker for Inspector {
         let table = self.check_ids(&api, &site, &mut inspection).await;
         // Without routes, their rights are not needed.
         let routes = self.context.flags.given("configure-cloud-routes");
-        let routes = routes.and_then(<[_]>::last).map(|last| last.to_lowercase());
-        let has_routes = !matches!(routes.as_deref(), Some("false" | "f" | "0"));
+        let routes = routes.and_then(|values| parse_bool(values.last()?).ok());
+        let has_routes = routes.unwrap_or(true);
         let table = table.filter(|_| has_routes);
         let mut report = inspection.report;
         check_permissions(&api, &site, table.as_deref(), &mut report).await;

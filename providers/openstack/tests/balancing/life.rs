@@ -82,8 +82,8 @@ async fn ports_come_change_and_go_in_place() {
     assert_eq!(balancer.members.len(), 4);
 }
 
-#[tokio::test]
-async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
+/// A Service that became internal and keeps its floating IP; and the address of this floating IP.
+async fn internal_with_kept_address() -> (Stage, String) {
     let mut stage = Stage::new(1, "").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
@@ -91,6 +91,12 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     annotate(stage.service("web"), KEEP, Some("true"));
     annotate(stage.service("web"), INTERNAL, Some("true"));
     stage.settle().await;
+    (stage, public)
+}
+
+#[tokio::test]
+async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
+    let (mut stage, public) = internal_with_kept_address().await;
     let private = stage.address("web");
     assert_ne!(public, private);
     assert_eq!(stage.sim.call_counts().get("floating_ip_delete"), None);
@@ -119,13 +125,7 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
 
 #[tokio::test]
 async fn a_detached_address_that_was_kept_outlives_the_annotation() {
-    let mut stage = Stage::new(1, "").await;
-    stage.services.push(service("web", &[80]));
-    stage.settle().await;
-    let public = stage.address("web");
-    annotate(stage.service("web"), KEEP, Some("true"));
-    annotate(stage.service("web"), INTERNAL, Some("true"));
-    stage.settle().await;
+    let (mut stage, public) = internal_with_kept_address().await;
     assert_eq!(stage.sim.call_counts()["floating_ip_update"], 1);
     annotate(stage.service("web"), KEEP, None);
     stage.settle().await;

@@ -294,8 +294,8 @@ impl<L: Lawful> MemoryCloud<L> {
             return Some(fault);
         }
         let attempts = state.part_attempts.entry(key.clone()).or_default();
+        let attempt = *attempts;
         *attempts += 1;
-        let attempt = *attempts - 1;
         let every = |every: u8| every > 0 && attempt % usize::from(every) == usize::from(every) - 1;
         if every(state.behavior.busy_every) {
             Some(Fault::Busy)
