@@ -33,7 +33,6 @@ const NODES: &str = "sg-nodes";
 const BY_HAND: &str = "by hand";
 /// Services with this annotation have changed since the process began.
 const CHANGED: &str = "test/changed";
-
 /// An attribute of target groups.
 const NO_CLIENT_IP: &str = "preserve_client_ip.enabled=false";
 
@@ -66,11 +65,8 @@ const SETTINGS: [(&str, &[&str], bool, bool); 24] = [
 ];
 
 fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
-    let settings = LoadBalancing {
-        managed_security_groups,
-        default_type,
-        ..LoadBalancing::default()
-    };
+    let mut settings = LoadBalancing::default();
+    (settings.managed_security_groups, settings.default_type) = (managed_security_groups, default_type);
     let (settings, id, legacy) = (Arc::new(settings), "c".to_owned(), false);
     let cluster = site::Cluster { id, legacy };
     Model { settings, cluster }
@@ -166,11 +162,10 @@ impl Lawful for Model {
         edits.extend([
             all.edit_all("remove ownership tags", |all, number| own(all, number, None)),
             all.edit_all("give to another cluster", give),
-            all.edit_all("revoke rule", |objects, number| {
+            all.edit_all("revoke rule", |all, number| {
                 let is_ours = |entry: &Entry| entry.rule().is_some_and(|rule| rule.description != BY_HAND);
-                for object in objects {
-                    edit_set(object, RULES, |rules| drop(remove(rules, number, is_ours)));
-                }
+                let revoke = |rules: &mut _| drop(remove(rules, number, is_ours));
+                all.into_iter().for_each(|object| edit_set(object, RULES, revoke));
             }),
         ]);
         edits
@@ -221,9 +216,8 @@ impl Lawful for Model {
                 names => subnets::named(names, &network).unwrap(),
             };
             inputs.subnets.insert(service.id.clone(), subnets);
-            inputs
-                .changed
-                .extend(service.annotation(CHANGED).map(|_| service.id.clone()));
+            let changed = service.annotation(CHANGED);
+            inputs.changed.extend(changed.map(|_| service.id.clone()));
             let choose = |instance| (instance, NodeGroup::choose(vec![NODES.to_owned()], |_| true, ""));
             let instances = spec::instances(service, cluster, &inputs.untagged).unwrap_or_default();
             inputs.groups.extend(instances.into_iter().map(choose));
@@ -233,12 +227,11 @@ impl Lawful for Model {
 
     fn reply(&self, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         let objects = objects::reply(change, ids, |created, answer| {
-            let region = if created.kind == Kind::Classic {
-                ""
-            } else {
-                "region."
+            let zone = match created.kind {
+                Kind::Classic => "elb",
+                _ => "elb.region",
             };
-            let answer = answer.with("dns_name", format!("{}-1.elb.{region}amazonaws.com", created.key));
+            let answer = answer.with("dns_name", format!("{}-1.{zone}.amazonaws.com", created.key));
             let zones = created.texts("subnets").into_iter();
             let zones: Value = zones.map(|id| id.replace("subnet", "zone")).collect();
             let id = created.key.clone();
