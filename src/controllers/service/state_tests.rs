@@ -1,12 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
 use ccm_core::{
-    Error, ErrorKind, Freshness,
-    load_balancer::{Blocked, Effect, Effects, Ingress, Policy, ServiceParts, ServicePort, ServiceType},
+    Error, ErrorKind, Freshness, Retry,
+    load_balancer::{
+        Blocked, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, PartReport, PartState,
+        Policy, ServiceParts, ServicePort, ServiceType, StepDescription,
+    },
 };
 use serde_json::json;
 
 use super::{
+    ended::BLOCKED,
     jobs::{BURST, REMEMBERED},
     *,
 };
