@@ -182,8 +182,7 @@ async fn a_service_is_deleted_only_when_its_load_balancer_is() {
     }
     // The load balancer was already deleted by others.
     let mut stage = Stage::served("").await;
-    let id = stage.id();
-    stage.sim.remove("load_balancers", &id).unwrap();
+    stage.sim.remove("load_balancers", &stage.id()).unwrap();
     stage.web().deleting = true;
     stage.settle().await.unwrap();
     assert!(stage.services.is_empty());
@@ -612,15 +611,21 @@ async fn values_that_the_go_cloud_controller_accepts_refuse_no_service() {
 #[tokio::test]
 async fn an_unreadable_disown_keeps_the_load_balancer() {
     let mut stage = Stage::served("").await;
+    let own = stage.id();
+    let mut others = std::iter::repeat_with(|| cloud::create_balancer(&stage.sim, "other"));
+    let other = others.find(|id| *id < own).unwrap();
+    let exist = |stage: &Stage| [&own, &other].map(|id| stage.sim.document("load_balancers", id).is_some());
     annotate(stage.web(), DISOWN, Some("yes"));
     let text = "disown: \"yes\" is neither true nor false";
     stage.settle_with_complaints(&[text]).await;
     stage.web().deleting = true;
     stage.settle_with_complaints(&["neither true nor false"]).await;
-    assert_eq!((stage.services.len(), stage.balancers().len()), (1, 1));
-    annotate(stage.web(), DISOWN, Some("false"));
+    assert_eq!((stage.services.len(), exist(&stage)), (1, [true, true]));
+    // The Service leaves this load balancer, whatever its annotation says now.
+    annotate_all(stage.web(), "", &format!("{ID}={other}; {DISOWN}=false"));
+    stage.read.freshness = Freshness::now();
     stage.settle().await.unwrap();
-    assert_eq!((stage.services.len(), stage.balancers().len()), (0, 0));
+    assert_eq!((stage.services.len(), exist(&stage)), (0, [false, true]));
 }
 
 #[tokio::test]

@@ -330,8 +330,9 @@ impl PartCloud<Model> for Calls {
         let services = || members.iter().map(|member| &member.service);
         let annotated = services().filter_map(|service| service.annotation(annotations::ID));
         let own = Some(text.as_str()).filter(|_| matches!(key, Key::Balancer(_)));
-        let ids = own.into_iter().chain(annotated.filter(|id| is_uuid(id)));
-        let ids: BTreeSet<&str> = ids.collect();
+        // The part's own comes first. Annotations may have changed since the Service got it.
+        let annotated = annotated.filter(|id| is_uuid(id) && own != Some(*id));
+        let ids: Vec<&str> = own.into_iter().chain(annotated).collect();
         let by_id = ids.iter().find_map(|id| listing.by_id(id));
         let by_name = || match key {
             Key::Balancer(_) => None,

@@ -98,8 +98,7 @@ pub(crate) fn rule(text: &str) -> Value {
 
 /// Creates a load balancer that no Service has.
 pub(crate) fn create_balancer(sim: &DigitalOcean, name: &str) -> String {
-    let rules = [rule("tcp 80 -> tcp 80")];
-    let fields = fields(json!({"name": name, "forwarding_rules": rules}));
+    let fields = fields(json!({"name": name, "forwarding_rules": [rule("tcp 80 -> tcp 80")]}));
     sim.create("load_balancers", fields)
 }
 
