@@ -23,6 +23,7 @@ use super::{
     desired::{self, Inputs, server_of},
     directory::{Directory, DirectoryCache},
     discover,
+    features::{Capabilities, Feature},
     kinds::{Kind, ListenerKey, MEMBERS, SINGLE_MEMBERS},
     names,
     observe::{self, LoadBalancerSnapshot, Observed},
@@ -302,13 +303,15 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
             );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
-        let (balancers, groups, floating) = tokio::try_join!(
+        let listings = tokio::try_join!(
             reads.load_balancers(None, read),
             reads.security_groups(None, read),
             reads.floating_ips(None, read)
         )?;
-        let listings = (balancers, groups, floating);
-        Ok(self.directory_cache.lock().directory(listings))
+        // While the version is unknown, nothing is created.
+        let version = reads.version().await;
+        let lacks_tags = version.is_ok_and(|version| !Capabilities::of(version, "").has(Feature::Tags));
+        Ok(self.directory_cache.lock().directory(listings, lacks_tags))
     }
 
     async fn inputs(

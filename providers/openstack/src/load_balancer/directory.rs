@@ -24,6 +24,8 @@ pub(crate) struct Directory {
     groups: BTreeMap<String, String>,
     /// Addresses of floating IPs without a port, with their descriptions.
     floating: BTreeMap<String, String>,
+    /// This Octavia has no tags, so that no ownership tag shows who created a load balancer.
+    lacks_tags: bool,
     index: Index,
 }
 
@@ -93,6 +95,7 @@ impl Directory {
             balancers,
             groups: groups.into_iter().collect(),
             floating: floating.into_iter().collect(),
+            lacks_tags: false,
         }
     }
 
@@ -170,7 +173,8 @@ impl Directory {
         // The ID may belong to a load balancer that this program replaced. One without our ownership tag is no replacement:
         // the ID may be another project's.
         let tag = &cluster.ownership_tag;
-        let is_ours = |id: &&String| tag.for_create().is_none() || self.has_ours(id, tag, |_| true);
+        let has_tags = !self.lacks_tags && tag.for_create().is_some();
+        let is_ours = |id: &&String| !has_tags || self.has_ours(id, tag, |_| true);
         let replaced = service
             .annotation(annotations::LOAD_BALANCER_ADDRESS)
             .and_then(|_| by_name().filter(is_ours));
@@ -199,15 +203,15 @@ pub(crate) struct DirectoryCache {
 }
 
 impl DirectoryCache {
-    /// The directory of these listings.
-    pub(crate) fn directory(&mut self, listings: Listings) -> Arc<Directory> {
+    /// The directory of these listings. `lacks_tags`: this Octavia has no tags.
+    pub(crate) fn directory(&mut self, listings: Listings, lacks_tags: bool) -> Arc<Directory> {
         let (balancers, groups, floating) = &listings;
         let known = self.of.as_ref().is_some_and(|known| {
             Arc::ptr_eq(&known.0, balancers)
                 && Arc::ptr_eq(&known.1, groups)
                 && Arc::ptr_eq(&known.2, floating)
         });
-        if !known {
+        if !known || self.last.lacks_tags != lacks_tags {
             let remaining = balancers
                 .all()
                 .filter(|balancer| balancer.provisioning_status.remains());
@@ -227,7 +231,8 @@ impl DirectoryCache {
                 .filter(|floating| floating.port_id.is_empty())
                 .filter(|floating| names::subject_of_floating_ip(&floating.description).is_some())
                 .map(|floating| (floating.floating_ip_address.clone(), floating.description.clone()));
-            let directory = Directory::new(entries, groups_of_services, floating_of_services);
+            let mut directory = Directory::new(entries, groups_of_services, floating_of_services);
+            directory.lacks_tags = lacks_tags;
             if *self.last != directory {
                 self.last = Arc::new(directory);
             }
@@ -358,14 +363,16 @@ mod tests {
             .collect(),
             ..ServiceView::default()
         };
-        for (tags, address, expected) in [
-            (&[&*ours][..], Some("192.0.2.1"), "named"),
-            (&[&ours], None, "missing"),
+        for (tags, lacks_tags, address, expected) in [
+            (&[&*ours][..], false, Some("192.0.2.1"), "named"),
+            (&[&ours], false, None, "missing"),
             // A leftover of the Go program; the ID may be another project's.
-            (&[], Some("192.0.2.1"), "missing"),
-            (&[&others], Some("192.0.2.1"), "missing"),
+            (&[], false, Some("192.0.2.1"), "missing"),
+            (&[], true, Some("192.0.2.1"), "named"),
+            (&[&others], false, Some("192.0.2.1"), "missing"),
         ] {
-            let directory = directory(&[("named", "kube_service_c_shop_web", tags)]);
+            let mut directory = directory(&[("named", "kube_service_c_shop_web", tags)]);
+            directory.lacks_tags = lacks_tags;
             let key = directory.balancer_of(&view(address), &cluster("c"));
             assert_eq!(key, Key::Balancer(expected.to_owned()), "{tags:?} {address:?}");
         }
