@@ -240,8 +240,14 @@ impl Renewing {
         let (client, generation) = (self.client.clone(), self.generation);
         // A request with a token of its own also replaces that token itself.
         let credentials = (!self.connection.anonymous).then(|| self.credentials.clone());
+        let host = self.connection.measure.host.clone();
         async move {
-            let answer = client.send(request).await?;
+            let answer = client.send(request).await.map_err(|error| match error {
+                kube::Error::Service(error) => {
+                    kube::Error::Service(format!("{host}: {}", report(&*error)).into())
+                }
+                error => error,
+            })?;
             if let Some(credentials) = credentials
                 && answer.status() == StatusCode::UNAUTHORIZED
             {

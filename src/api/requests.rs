@@ -52,7 +52,8 @@ fn bytes() -> Histogram {
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
     requests: ApiRequests,
-    host: String,
+    /// The API server, without a user and a password.
+    pub(super) host: String,
 }
 
 /// The measurement of a request in progress.
@@ -68,7 +69,6 @@ pub(super) struct Measurement {
 
 impl Measure {
     pub(super) fn new(requests: &ApiRequests, server: &Uri) -> Self {
-        // Without a user and a password.
         let authority = server.authority().map_or("", http::uri::Authority::as_str);
         let host = authority.rsplit('@').next().unwrap_or_default().to_owned();
         Self {

@@ -11,6 +11,18 @@ use anyhow::{Context as _, Result, bail};
 use crate::controlplane::blocking;
 use crate::process;
 
+/// Beginnings of the variables that configure a cloud.
+const CLOUD_VARIABLES: [&str; 8] = [
+    "AWS_",
+    "DO_",
+    "OS_",
+    "PUBLIC_ACCESS_",
+    "DEFAULT_LB_TYPE",
+    "METRICS_ADDR",
+    "DEBUG_ADDR",
+    "REGION",
+];
+
 const PORT_FLAG: &str = "--secure-port";
 const OPEN_PATHS_FLAG: &str = "--authorization-always-allow-paths";
 
@@ -65,8 +77,15 @@ impl Ccm {
             args.push(format!("{OPEN_PATHS_FLAG}={OPEN_PATHS}"));
         }
         let mut command = Command::new(&launch.program);
-        // No server under test has a certificate that these verify. To parse them takes most of a start without optimization.
-        command.env_remove("AWS_CA_BUNDLE").env_remove("SSL_CERT_DIR");
+        // The shell may have the credentials of a real cloud.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if CLOUD_VARIABLES.iter().any(|prefix| text.starts_with(prefix)) {
+                command.env_remove(&name);
+            }
+        }
+        // No server under test has a certificate that it verifies. To parse them takes most of a start without optimization.
+        command.env_remove("SSL_CERT_DIR");
         command.args(&args).envs(launch.envs.iter().cloned());
         let child = process::spawn_tied(&command, process::open_log(&launch.log)?)?;
         // The program's certificate is self-signed and cannot be verified.

@@ -297,6 +297,8 @@ pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
         .with_context(|| format!("cannot read kubeconfig {}", kubeconfig.display()))?;
     let mut config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     config.default_retry = false;
+    // The server is on loopback, whatever the environment says.
+    config.proxy_url = None;
     Ok(kube::Client::try_from(config)?)
 }
 

@@ -38,10 +38,17 @@ pub(crate) struct ImageOptions {
 const PACKAGES: [(&str, &str); 2] = [("buildah", "buildah"), ("cmake", "cmake")];
 
 /// Those that build for arm64 on another machine.
-const CROSS_PACKAGES: [(&str, &str); 3] = [
+const ARM64_PACKAGES: [(&str, &str); 3] = [
     ("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
     ("g++-aarch64-linux-gnu", "aarch64-linux-gnu-g++"),
     ("qemu-user-static", "qemu-aarch64-static"),
+];
+
+/// Those that build for amd64 on another machine.
+const AMD64_PACKAGES: [(&str, &str); 3] = [
+    ("gcc-x86-64-linux-gnu", "x86_64-linux-gnu-gcc"),
+    ("g++-x86-64-linux-gnu", "x86_64-linux-gnu-g++"),
+    ("qemu-user-static", "qemu-x86_64-static"),
 ];
 
 /// Tools that list the dependencies of the program, in the program and as a file. The releases are also in the Dockerfile.
@@ -173,8 +180,15 @@ impl Images {
             profile: &[],
             cache: ccm_testbed::cache::dir()?,
         };
-        let is_cross = images.architectures.iter().any(|name| name != own_architecture());
-        install_packages(if is_cross { &CROSS_PACKAGES } else { &[] })?;
+        let mut others = images
+            .architectures
+            .iter()
+            .filter(|name| *name != own_architecture());
+        install_packages(match others.next().map(String::as_str) {
+            Some("arm64") => &ARM64_PACKAGES,
+            Some("amd64") => &AMD64_PACKAGES,
+            _ => &[],
+        })?;
         for tool in &AUDITABLE {
             tool.install()?;
         }
@@ -352,12 +366,11 @@ pub(crate) fn install_packages(further: &[(&'static str, &'static str)]) -> Resu
     if missing.is_empty() {
         return Ok(());
     }
-    say(&format!(
-        "installing {}, which build images (Debian, once)",
-        missing.join(", ")
-    ));
+    let list = missing.join(", ");
+    say(&format!("installing {list}, which build images (Debian, once)"));
     // A new machine has no list of packages yet.
-    execute(Command::new("apt-get").args(["update", "--quiet"]))?;
+    let hint = format!("install {list} as root, or their equivalents on another system");
+    execute(Command::new("apt-get").args(["update", "--quiet"])).context(hint.clone())?;
     let mut install = Command::new("apt-get");
     install.args([
         "install",
@@ -367,5 +380,5 @@ pub(crate) fn install_packages(further: &[(&'static str, &'static str)]) -> Resu
         "--option=DPkg::Lock::Timeout=300",
     ]);
     install.args(missing).env("DEBIAN_FRONTEND", "noninteractive");
-    execute(&mut install).context("install these packages as root, or their equivalents on another system")
+    execute(&mut install).context(hint)
 }
