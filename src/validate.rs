@@ -206,6 +206,11 @@ pub(crate) async fn check(provider: &Provider, context: BuildContext, sources: &
                 continue;
             }
         };
+        if reading.is_empty() {
+            let finding = Finding::new(Severity::Warning, "--services", format!("{source} has no object"))
+                .fix("if a command writes it, check whether this command failed");
+            report.add(Source::Manifests, [finding]);
+        }
         let first = report.findings.len();
         report.skipped.extend(reading.skipped);
         for (kind, count) in reading.others {

@@ -30,6 +30,11 @@ fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     only
 }
 
+/// Kind and name.
+fn name_of(object: &Value) -> (&Value, &Value) {
+    (&object["kind"], &object["metadata"]["name"])
+}
+
 fn count(objects: &[Value], kind: &str) -> usize {
     objects.iter().filter(|object| object["kind"] == kind).count()
 }
@@ -279,12 +284,24 @@ fn each_overlay_has_the_objects_of_its_name() {
             // The dry run works beside the program in charge: other names, no Pod that its selector matches, and no right
             // to write.
             let live = build(&[&cloud], others).unwrap();
-            let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
             for object in &objects {
-                assert!(
-                    !live.iter().any(|other| name(other) == name(object)),
-                    "{:?}",
-                    name(object)
+                let name = name_of(object);
+                assert!(!live.iter().any(|other| name_of(other) == name), "{name:?}");
+            }
+            // The references between the objects of the PodMonitor have the suffix, too.
+            let find = |kind: &str, name: &Value| {
+                let is_meant = |object: &&Value| name_of(object) == (&json!(kind), name);
+                objects
+                    .iter()
+                    .find(is_meant)
+                    .unwrap_or_else(|| panic!("no {kind} {name}"))
+            };
+            if let Some(monitor) = objects.iter().find(|object| object["kind"] == "PodMonitor") {
+                let credentials = &monitor["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"];
+                let token = find("Secret", &credentials["name"]);
+                find(
+                    "ServiceAccount",
+                    &token["metadata"]["annotations"]["kubernetes.io/service-account.name"],
                 );
             }
             let selector = &only(&live, "DaemonSet")["spec"]["selector"]["matchLabels"]["k8s-app"];

@@ -244,7 +244,7 @@ impl Renewing {
         async move {
             let answer = client.send(request).await.map_err(|error| match error {
                 kube::Error::Service(error) => {
-                    kube::Error::Service(format!("{host}: {}", report(&*error)).into())
+                    kube::Error::Service(format!("API server {host}: {}", report(&*error)).into())
                 }
                 error => error,
             })?;

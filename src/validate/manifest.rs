@@ -27,6 +27,13 @@ pub(super) struct Reading {
     pub(super) findings: Vec<(Option<String>, Finding)>,
 }
 
+impl Reading {
+    pub(super) fn is_empty(&self) -> bool {
+        let objects = self.services.len() + self.skipped.len() + self.others.len();
+        objects + self.findings.len() == 0
+    }
+}
+
 /// A Service in a file.
 #[derive(Debug)]
 pub(super) struct Manifest {

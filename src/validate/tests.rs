@@ -381,6 +381,10 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
         "though there are errors, too"
     );
     assert_eq!(report.services, 2);
+    // Such as the output of a command that failed.
+    let (_kept, empty) = file("---\n");
+    let text = as_text(&check(&provider, context(), &[empty]).await);
+    assert!(text.contains("has no object"), "{text}");
 }
 
 #[tokio::test]
