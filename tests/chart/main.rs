@@ -215,12 +215,9 @@ fn wrong_values_are_refused_by_name() {
         ),
         (
             "cloud=openstack,image.repository=registry.k8s.io/provider-os/openstack-cloud-controller-manager",
-            &[
-                "image.repository",
-                "remove image.repository",
-                "--reset-then-reuse-values",
-            ],
+            &["image.repository", "remove image.repository"],
         ),
+        ("cloud=openstack,dryRun=null", &["--reset-then-reuse-values"]),
         (
             "cloud=aws,image.repository=registry.k8s.io/provider-aws/cloud-controller-manager",
             &["image.repository", "remove image.repository"],

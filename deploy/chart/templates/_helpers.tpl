@@ -14,6 +14,9 @@
 {{- define "ccm.prepare" -}}
 {{- if not (hasKey .Values "prepared") -}}
   {{- $_ := set .Values "prepared" true -}}
+  {{- if not (hasKey .Values "dryRun") -}}
+    {{- fail "dryRun: missing, so the defaults of this chart are missing; with --reuse-values, helm takes over the defaults of the other chart: use --reset-then-reuse-values" -}}
+  {{- end -}}
   {{- if .Values.dryRun -}}
     {{- include "ccm.merge" (list .Values (dict "kind" "Deployment" "hostNetworking" false)) -}}
   {{- end -}}
@@ -155,7 +158,7 @@ annotations:
 {{- range $path, $_ := .Files.Glob "clouds/*.yaml" -}}
   {{- range (get ($.Files.Get $path | fromYaml) "fixed").goImages -}}
     {{- if hasSuffix . $repository -}}
-      {{- fail (printf "image.repository: %s is the image of the Go program, which this chart does not start; remove image.repository and image.tag from your values, or write the repository that has the image of this program. With --reuse-values, helm takes over the values of the other chart: use --reset-then-reuse-values" $repository) -}}
+      {{- fail (printf "image.repository: %s is the image of the Go program, which this chart does not start; remove image.repository and image.tag from your values, or write the repository that has the image of this program" $repository) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
