@@ -350,3 +350,15 @@ async fn each_try_of_a_request_counts() {
         assert!(text.lines().any(|line| count(&line)), "{code}: {text}");
     }
 }
+
+#[tokio::test]
+async fn an_error_names_the_api_server() {
+    let config = ApiServerConfig {
+        master: Some("http://127.0.0.1:1".into()),
+        ..ApiServerConfig::default()
+    };
+    let server = load(&config, Keepalive::default()).await;
+    let client = server.for_election(Duration::from_secs(30)).unwrap();
+    let error = client.apiserver_version().await.unwrap_err().to_string();
+    assert!(error.contains("API server 127.0.0.1:1: client error"), "{error}");
+}
