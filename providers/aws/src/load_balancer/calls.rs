@@ -427,10 +427,7 @@ impl Calls {
         self.listings.apply(&observed.objects, &after.objects);
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
-            // Removed entries free space in the group.
-            let is_full = matches!(change.action, Action::Add(..));
-            let refused = after.objects.refused.iter().filter(|_| is_full);
-            state.refused = refused.cloned().collect();
+            state.refused.clone_from(&after.objects.refused);
         }
         if after.objects.all.is_empty() {
             state.parts.remove(key);

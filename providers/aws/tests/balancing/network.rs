@@ -186,7 +186,7 @@ async fn each_subnet_needs_an_address() {
 
 #[tokio::test]
 async fn rules_over_the_quota_are_one_warning_and_the_rest_is_added() {
-    let mut stage = Stage::new(NLB, 1).await;
+    let mut stage = Stage::new(MANAGED, 1).await;
     let ports: Vec<u16> = (1..=30).collect();
     stage.add("web", &ports, "");
     // 300 rules.
@@ -195,9 +195,14 @@ async fn rules_over_the_quota_are_one_warning_and_the_rest_is_added() {
     stage.settle().await;
     assert_eq!(stage.rules("nodes").await.len(), 60);
     let blocked = stage.blocked();
-    assert_eq!(blocked.len(), 1, "{blocked:#?}");
+    assert_eq!(blocked.len(), 2, "one for each group: {blocked:#?}");
     assert_has(&blocked[0].observed, &["RulesPerSecurityGroupLimitExceeded"]);
     assert!(!stage.service("web").ingress.is_empty());
+    // Rules that are removed make space for new ones at once.
+    let web = stage.service("web");
+    web.source_ranges = Some(vec!["10.99.0.0/16".into()]);
+    web.ports.truncate(8);
+    stage.settle_well().await;
     stage.delete().await;
 }
 

@@ -451,7 +451,7 @@ impl<K: Kind> Indexed for Object<K> {
 pub struct Objects<K: Kind> {
     /// All objects.
     pub all: Vec<Object<K>>,
-    /// Entries that the cloud refused since the part was read.
+    /// Entries that the cloud refused since the part was read, and since an entry of their set was removed.
     pub refused: Vec<Refused<K>>,
 }
 
@@ -632,6 +632,12 @@ impl<K: Kind> Objects<K> {
         remove: &[K::Entry],
         reply: &Reply<K>,
     ) {
+        if remove.len() > reply.refused.len() {
+            // A removed entry frees space for one that exceeded a quota.
+            let of = (change.kind, &change.key, set.name);
+            self.refused
+                .retain(|refused| (refused.kind, &refused.key, refused.set) != of);
+        }
         self.refused
             .extend(reply.refused.iter().map(|(entry, reason)| Refused {
                 kind: change.kind,

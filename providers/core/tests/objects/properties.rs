@@ -442,6 +442,24 @@ async fn entries_that_are_refused_for_one_reason_are_one_difference() {
     assert_eq!(plan.blocked[0].field, "target 5, 6, 7 of pool p");
 }
 
+#[test]
+fn a_refused_entry_is_tried_again_once_another_one_is_removed() {
+    let desired = desired(vec![pool([1, 3])]);
+    let mut observed: Objects<_> = [pool([1, 2])].into_iter().collect();
+    let refusal = |target: u8| Reply {
+        refused: vec![(Entry(target, true), "full".to_owned())],
+        ..Reply::default()
+    };
+    let [remove, add] = desired.diff(&observed).steps.try_into().unwrap();
+    observed.fold(&add.change, Some(&refusal(3)));
+    assert_eq!(desired.diff(&observed).steps.first(), Some(&remove));
+    let mut full = observed.clone();
+    full.fold(&remove.change, Some(&refusal(2)));
+    assert_eq!(desired.diff(&full).steps, []);
+    observed.fold(&remove.change, Some(&Reply::default()));
+    assert_eq!(desired.diff(&observed).steps, [add]);
+}
+
 #[tokio::test]
 async fn adding_a_present_entry_and_removing_an_absent_one_succeed() {
     let present = Cloud {
