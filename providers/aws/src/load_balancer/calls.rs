@@ -53,7 +53,7 @@ const MISSING_AGE: Duration = Duration::from_secs(5);
 const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// The wait until an object is not in use.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The security groups of instances are read again after this.
+/// The security groups of instances are read again after this, and the tags of groups that are not listed.
 const INSTANCE_AGE: Duration = Duration::from_secs(600);
 /// The tags of an instance without the cluster's tag are read again after this.
 const UNTAGGED_AGE: Duration = Duration::from_secs(30);
@@ -100,13 +100,17 @@ impl Snapshot {
     }
 }
 
+/// The security groups of instances, in the order of the API. `None`: without the cluster's tag. Missing: the instance does not
+/// exist.
+type InstanceGroups = BTreeMap<String, Option<Vec<String>>>;
+
 /// The shared listings, a cache of the account.
 #[derive(Debug)]
 struct Listings {
     nodes: Nodes,
     objects: IndexedCache<Object>,
     network: Cache<(), Network>,
-    /// The security groups of instances, in the order of the API; `None`: an instance without the cluster's tag.
+    /// The values of [`InstanceGroups`].
     instances: Cache<String, Option<Vec<String>>>,
     /// Reads of tags by ID, batched across parts.
     tag_reads: Batcher<(String, Priority), Vec<Entry>>,
@@ -121,6 +125,8 @@ struct ListingState {
     tags: HashMap<String, Vec<Entry>>,
     /// Actions that the credentials do not allow, or that AWS refused for a part, with the error.
     denied: BTreeMap<(Option<Key>, &'static str), (Instant, String)>,
+    /// Security groups of instances that were not listed, and when their tags were read.
+    unlisted: HashMap<String, Instant>,
     /// The cluster in the last pass, whose ownership tag [`Listings::tagged`] compares.
     cluster: ClusterView,
 }
@@ -181,6 +187,36 @@ impl Listings {
         };
         let listing = self.objects.get(None, read.freshness, read.priority, load);
         Ok(Snapshot(listing.await?))
+    }
+
+    /// The listed objects, and those of these security groups of instances that got the cluster's tag since the listing.
+    async fn with_groups_of(&self, instances: &InstanceGroups, read: ReadOptions) -> Result<Snapshot> {
+        let (listings, began) = (self.get(read).await?, Instant::now());
+        let is_listed = |id: &String| listings.by_id(id).is_some();
+        // The only group of an instance needs no tag.
+        let several = instances.values().flatten().filter(|groups| groups.len() > 1);
+        let unlisted = several.filter(|groups| !groups.iter().any(is_listed));
+        let mut ids: BTreeSet<_> = unlisted.flatten().cloned().collect();
+        let is_read = |at: &Instant| at.elapsed() < INSTANCE_AGE;
+        ids.retain(|id| !self.state.lock().unlisted.get(id).is_some_and(is_read));
+        for group in self.groups(&ids, read.priority).await? {
+            if self.nodes.site.cluster.has(&tag_map(&group)) {
+                self.objects.insert(group);
+            }
+        }
+        let read_now = ids.into_iter().map(|id| (id, began));
+        self.state.lock().unlisted.extend(read_now);
+        self.get(read).await
+    }
+
+    /// The security groups with these IDs, regardless of their tags.
+    async fn groups(&self, ids: &BTreeSet<String>, priority: Priority) -> Result<Vec<Object>> {
+        let (client, ids): (_, Vec<_>) = (self.nodes.api.at(priority), ids.iter().cloned().collect());
+        let mut groups = Vec::new();
+        for ids in ids.chunks(FILTER_VALUES) {
+            groups.extend(client.security_groups(&[("group-id", ids.to_vec())]).await?);
+        }
+        Ok(groups)
     }
 
     /// Subnets and route tables, not older than this.
@@ -306,12 +342,8 @@ impl Listings {
         Ok(directory)
     }
 
-    /// The security groups of instances. `None`: without the cluster's tag. Missing: the instance does not exist.
-    async fn groups_of(
-        &self,
-        instances: BTreeSet<String>,
-        priority: Priority,
-    ) -> Result<BTreeMap<String, Option<Vec<String>>>> {
+    /// The security groups of instances.
+    async fn groups_of(&self, instances: BTreeSet<String>, priority: Priority) -> Result<InstanceGroups> {
         let peek = |id: &String, age| self.instances.peek(id, Freshness::AtMost(age));
         // Tags may be added after the launch.
         let tagged = |id: &String| peek(id, INSTANCE_AGE).filter(|(groups, _)| groups.is_some());
@@ -404,11 +436,8 @@ impl Calls {
     async fn node_rules(&self, read: ReadOptions) -> Result<Observed> {
         let listings = self.listings.get(read).await?;
         let needed = self.state.lock().node_groups.clone().into_iter();
-        let unlisted: Vec<_> = needed.filter(|id| listings.by_id(id).is_none()).collect();
-        let (client, mut others) = (self.listings.nodes.api.at(read.priority), Vec::new());
-        for ids in unlisted.chunks(FILTER_VALUES) {
-            others.extend(client.security_groups(&[("group-id", ids.to_vec())]).await?);
-        }
+        let unlisted = needed.filter(|id| listings.by_id(id).is_none()).collect();
+        let others = self.listings.groups(&unlisted, read.priority).await?;
         let groups = listings.all(Kind::Group).chain(&others).map(|group| Object {
             id: group.id.clone(),
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
@@ -668,7 +697,7 @@ impl PartCloud<Model> for Calls {
         let untagged = groups.iter().filter(|(_, groups)| groups.is_none());
         inputs.untagged = untagged.map(|(id, _)| id.clone()).collect();
         if *key == Key::NodeGroups {
-            let listings = self.listings.get(read).await?;
+            let listings = self.listings.with_groups_of(&groups, read).await?;
             let is_tagged = |id: &String| listings.by_id(id).is_some();
             let tag = self.listings.nodes.site.cluster.key().unwrap_or_default();
             let groups = groups.into_iter().filter_map(|(id, groups)| Some((id, groups?)));

@@ -318,24 +318,15 @@ impl PartModel for Model {
                 }
                 continue;
             }
-            // One Event for each reason.
-            let mut warnings = BTreeMap::new();
-            for instance in spec::instances(service, cluster, &inputs.untagged).unwrap_or_default() {
-                let (reason, text) = match inputs.groups.get(&instance) {
-                    Some(Ok(NodeGroup { id, others })) if !others.is_empty() => {
-                        let others = others.join(", ");
-                        let what = "several security groups with the cluster's tag";
-                        let text = format!("has {what}; {id} gets the rules, not {others}");
-                        ("SeveralNodeSecurityGroups", text)
-                    }
-                    Some(Err(why)) => ("NoNodeSecurityGroup", format!("cannot be reached: {why}")),
-                    _ => continue,
-                };
-                let text = format!("instance {instance} {text}");
-                let warning = ServiceEvent::warning(id, reason, text);
-                warnings.entry(reason).or_insert(warning);
-            }
-            result.events.extend(warnings.into_values());
+            let instances = spec::instances(service, cluster, &inputs.untagged).unwrap_or_default();
+            let several = instances.iter().find_map(|instance| {
+                let NodeGroup { id, others } = inputs.groups.get(instance)?.as_ref().ok()?;
+                let what = format!("instance {instance} has several security groups with the cluster's tag");
+                let text = || format!("{what}; {id} gets the rules, not {}", others.join(", "));
+                (!others.is_empty()).then(text)
+            });
+            let warning = |text| ServiceEvent::warning(id, "SeveralNodeSecurityGroups", text);
+            result.events.extend(several.map(warning));
         }
         result
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::ClusterView,
+    load_balancer::{Blocked, ClusterView},
     plan::{Membership, Plan},
 };
 use serde_json::Value;
@@ -64,6 +64,8 @@ pub(crate) struct DesiredRules {
     pub(crate) managed_sources: BTreeSet<String>,
     /// Load balancers whose rules stay as they are, and the security groups of nodes that get all of them.
     pub(crate) frozen: Vec<(Object, BTreeSet<String>)>,
+    /// An instance without such a group, for each active member that has one.
+    pub(crate) blocked: Vec<Blocked>,
 }
 
 impl DesiredRules {
@@ -78,25 +80,33 @@ impl DesiredRules {
             if !member.leaves() {
                 staying_sources.extend(named.clone());
             }
+            let instances = spec::instances(service, cluster, &inputs.untagged);
             let groups = || {
-                let instances = spec::instances(service, cluster, &inputs.untagged)?;
-                let groups = instances.iter().filter_map(|id| inputs.groups.get(id));
-                Some(
-                    groups
-                        .flatten()
-                        .map(|group| group.id.clone())
-                        .collect::<BTreeSet<_>>(),
-                )
+                let groups = instances.iter().flatten().filter_map(|id| inputs.groups.get(id));
+                let groups: BTreeSet<_> = groups.flatten().map(|group| group.id.clone()).collect();
+                instances.is_some().then_some(groups)
+            };
+            let blocked = |id| {
+                let why = inputs.groups.get(id)?.as_ref().err()?;
+                Some(Blocked {
+                    service: Some(service.id.clone()),
+                    field: format!("rules for instance {id}"),
+                    observed: format!("absent ({why})"),
+                    desired: "present".to_owned(),
+                })
             };
             let groups = match member.membership {
-                Membership::Active => groups(),
+                Membership::Active => {
+                    let blocked = instances.iter().flatten().find_map(blocked);
+                    desired.blocked.extend(blocked);
+                    groups()
+                }
                 Membership::Frozen(_) => {
                     if let Some(balancer) = inputs.directory.balancers.get(&name) {
                         staying_sources.extend(texts::<Vec<_>>(balancer, "security_groups"));
                         let groups = groups().filter(|_| member.follows_nodes());
-                        desired
-                            .frozen
-                            .extend(groups.map(|groups| (balancer.clone(), groups)));
+                        let frozen = groups.map(|groups| (balancer.clone(), groups));
+                        desired.frozen.extend(frozen);
                     }
                     None
                 }
@@ -120,11 +130,8 @@ impl DesiredRules {
             desired.managed.insert(name);
             let rules = facts.map_or_else(Vec::new, |facts| rules(model, member, facts, inputs));
             for group in groups {
-                desired
-                    .required
-                    .entry(group)
-                    .or_default()
-                    .extend(rules.iter().cloned());
+                let required = desired.required.entry(group).or_default();
+                required.extend(rules.iter().cloned());
             }
         }
         desired.managed_sources = &desired.managed_sources - &staying_sources;
@@ -153,7 +160,9 @@ impl DesiredRules {
             let rules = rules.into_values().map(Entry::Rule);
             Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
         });
-        diff(groups.collect(), observed, false)
+        let mut plan = diff(groups.collect(), observed, false);
+        plan.blocked.extend(self.blocked.iter().cloned());
+        plan
     }
 
     /// All rules of a group by their tuples: those that are required, and those that stay.

@@ -1,6 +1,9 @@
 //! Invalid input and faults of the account, and their effect on load balancers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
@@ -11,6 +14,7 @@ use ccm_testbed::{
     proxy::{Action, Request, Rule, aws_refusal},
 };
 use serde_json::json;
+use tokio::time::{advance, pause, resume};
 
 use crate::stage::{MANAGED, NLB, NOTHING, Stage, start};
 
@@ -177,6 +181,32 @@ async fn rules_in_a_node_group_without_the_clusters_tag_are_removed_with_the_las
     assert_eq!(stage.rules("nodes").await.len(), 2);
     stage.restart().await;
     stage.delete().await;
+}
+
+#[tokio::test]
+async fn a_security_group_of_nodes_may_get_the_clusters_tag_after_the_listing() {
+    let mut stage = Stage::served(NLB, 1, &[80], "").await;
+    let groups = stage.call("ec2", "describe_security_groups", json!({})).await;
+    let group =
+        json!({"GroupName": "pool", "Description": "x", "VpcId": groups["SecurityGroups"][0]["VpcId"]});
+    let pool = stage.call("ec2", "create_security_group", group).await["GroupId"].take();
+    stage.join("late").await;
+    let id = stage.cluster.nodes[1].view.provider_id.clone().unwrap();
+    let groups = [&pool, &json!(stage.aws.id("SG_EXTRA"))];
+    let body = json!({"InstanceId": id.rsplit('/').next(), "Groups": groups});
+    stage.call("ec2", "modify_instance_attribute", body).await;
+    assert_eq!(stage.settle().await, ["RegisterTargets"]);
+    stage.assert_problem("none of its security groups");
+    stage.settle().await;
+    assert_eq!(stage.aws.proxy.requests().len(), 0, "the tags are cached");
+    let tags = json!([{"Key": "kubernetes.io/cluster/test", "Value": "owned"}]);
+    let body = json!({"Resources": [pool], "Tags": tags});
+    stage.call("ec2", "create_tags", body).await;
+    pause();
+    advance(Duration::from_secs(600)).await;
+    resume();
+    assert_eq!(stage.settle_well().await, ["AuthorizeSecurityGroupIngress"]);
+    assert_eq!(stage.rules("pool").await, stage.rules("nodes").await);
 }
 
 #[tokio::test]
