@@ -229,10 +229,14 @@ impl DesiredBalancer {
         };
         let pending: Vec<_> = full.steps.iter().filter(is_pending).collect();
         limited.blocked = full.blocked;
+        let why = match observed.denied.contains_key("DescribeTags") {
+            true => "its tags, which show whether this program created it, cannot be read",
+            false => "another program created the load balancer",
+        };
         limited.blocked.extend(pending.into_iter().map(|step| Blocked {
             service: self.service.clone(),
             field: format!("step \"{step}\" ({})", step.description.reason),
-            observed: "pending: another program created the load balancer".to_owned(),
+            observed: format!("pending: {why}"),
             desired: "applied when the Service's spec or annotations change".to_owned(),
         }));
         limited

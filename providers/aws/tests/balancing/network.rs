@@ -310,6 +310,7 @@ async fn actions_that_upstream_does_not_use_may_be_denied() {
     stage.restart().await;
     let writes = stage.settle().await;
     assert!(writes.iter().all(|name| name == "SetSubnets"), "{writes:?}");
+    assert_has(&format!("{:?}", stage.blocked()), &["cannot be read"]);
     stage.cluster.nodes.pop();
     let writes = stage.settle().await;
     assert!(writes.contains(&"DeregisterTargets".to_owned()), "{writes:?}");
