@@ -348,16 +348,18 @@ impl Listings {
         // Tags may be added after the launch.
         let tagged = |id: &String| peek(id, INSTANCE_AGE).filter(|(groups, _)| groups.is_some());
         let known = |id: &String| tagged(id).or_else(|| peek(id, UNTAGGED_AGE));
-        let unknown = instances.iter().filter(|id| known(id).is_none());
-        let unknown: Vec<_> = unknown.cloned().collect();
+        let known = |id: &String| known(id).map(|(groups, _)| (id.clone(), (*groups).clone()));
+        let mut all: BTreeMap<_, _> = instances.iter().filter_map(known).collect();
+        let unknown: Vec<_> = instances.into_iter().filter(|id| !all.contains_key(id)).collect();
         let (client, began) = (self.nodes.api.at(priority), Instant::now());
         for found in client.instances_among(&unknown).await? {
             let is_of_cluster = self.nodes.site.cluster.has(&found.tags);
             let groups = is_of_cluster.then_some(found.security_groups);
-            self.instances.insert(found.id, groups, began);
+            self.instances.insert(found.id.clone(), groups.clone(), began);
+            // Not from the cache: after a slow read, the answer may already be too old for it.
+            all.insert(found.id, groups);
         }
-        let known = |id: String| known(&id).map(|(groups, _)| (id, (*groups).clone()));
-        Ok(instances.into_iter().filter_map(known).collect())
+        Ok(all)
     }
 
     /// Sets the rules of a listed security group.
