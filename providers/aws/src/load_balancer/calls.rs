@@ -381,8 +381,10 @@ impl Listings {
                 self.set_rules(&object.id, object.set(RULES).into());
                 continue;
             }
-            let tags = object.set(TAGS).to_vec();
-            self.state.lock().tags.insert(object.id.clone(), tags);
+            // The listing has the tags of security groups.
+            let is_apart = object.kind != Kind::Group;
+            let tags = is_apart.then(|| (object.id.clone(), object.set(TAGS).to_vec()));
+            self.state.lock().tags.extend(tags);
             let mut object = object.clone();
             if object.attributes.contains_key("security_groups") {
                 let names = object.texts("security_groups").into_iter();

@@ -1,9 +1,6 @@
 //! Invalid input and faults of the account, and their effect on load balancers.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
@@ -14,7 +11,7 @@ use ccm_testbed::{
     proxy::{Action, Moment, Request, Rule, aws_refusal},
 };
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use crate::stage::{MANAGED, NLB, NOTHING, Stage, start};
 
@@ -197,9 +194,7 @@ async fn rules_in_a_node_group_without_the_clusters_tag_are_removed_with_the_las
 #[tokio::test]
 async fn a_security_group_of_nodes_may_get_the_clusters_tag_after_the_listing() {
     let mut stage = Stage::served(NLB, 1, &[80], "").await;
-    let groups = stage.call("ec2", "describe_security_groups", json!({})).await;
-    let group =
-        json!({"GroupName": "pool", "Description": "x", "VpcId": groups["SecurityGroups"][0]["VpcId"]});
+    let group = json!({"GroupName": "pool", "Description": "x", "VpcId": stage.aws.id("VPC")});
     let pool = stage.call("ec2", "create_security_group", group).await["GroupId"].take();
     stage.join("late").await;
     let id = stage.cluster.nodes[1].view.provider_id.clone().unwrap();

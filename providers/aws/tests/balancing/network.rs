@@ -1,18 +1,16 @@
 //! The life cycle of network load balancers.
 
-use std::time::Duration;
-
 use ccm_core::{
     Freshness,
     load_balancer::{IpFamily, Protocol},
-    testkit::cluster::{annotate, service},
+    testkit::cluster::{advance_to, annotate, service},
 };
 use ccm_testbed::{
     observe::assert_has,
     proxy::{Action, Request, Rule, aws_refusal},
 };
 use serde_json::{Value, json};
-use tokio::time::{advance, pause, resume};
+use tokio::time::{Duration, Instant};
 
 use crate::stage::{MANAGED, NLB, NOTHING, Stage};
 
@@ -125,7 +123,7 @@ async fn attributes_are_set_and_unset_again() {
 #[tokio::test]
 async fn a_managed_security_group_follows_ports_and_ranges() {
     let mut stage = Stage::new(MANAGED, 1).await;
-    stage.add("web", &[80, 443], "");
+    stage.add("web", &[80, 443], "additional-resource-tags=team=web");
     // No subnet has IPv6.
     stage.service("web").ip_families = [IpFamily::V4, IpFamily::V6].into();
     stage.settle_well().await;
@@ -134,6 +132,13 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
     let name = names.find(|name| name.starts_with("k8s-")).unwrap();
     let all = ["icmp 3-4", "tcp 443-443", "tcp 80-80"].map(|rule| format!("{rule} from 0.0.0.0/0 ()"));
     assert_eq!(stage.rules(name).await, all);
+    // The hourly comparison repairs its tags.
+    let filter = json!({"Filters": [{"Name": "group-name", "Values": [name]}]});
+    let group = stage.call("ec2", "describe_security_groups", filter).await;
+    let body = json!({"Resources": [group["SecurityGroups"][0]["GroupId"]], "Tags": [{"Key": "team"}]});
+    stage.call("ec2", "delete_tags", body).await;
+    stage.cluster.read.freshness = Freshness::now();
+    assert_eq!(stage.settle_well().await, ["CreateTags"]);
     stage.annotate("web", "ip-address-type", Some("dualstack"));
     assert_eq!(stage.settle().await, NOTHING);
     stage.annotate("web", "ip-address-type", None);
@@ -368,9 +373,7 @@ async fn an_instance_that_cannot_be_a_target_does_not_block_others() {
     let body = json!({"InstanceIds": [ids[0]]});
     stage.call("ec2", "start_instances", body).await;
     assert_eq!(stage.settle().await, NOTHING);
-    pause();
-    advance(Duration::from_secs(600)).await;
-    resume();
+    advance_to(Instant::now() + Duration::from_secs(600)).await;
     stage.settle().await;
     let group = stage.only("target_groups").await;
     assert_eq!(group["targets"].as_array().unwrap().len(), 3);
