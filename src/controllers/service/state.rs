@@ -231,6 +231,8 @@ impl State {
             let own = is_own_writing(&entry.view, &view, effects);
             let after = job.after.filter(|_| !own);
             Job { after, ..job }.add_to(&mut entry.dirty);
+            // If it has the form again in which it was served, its load balancer may have been deleted or changed meanwhile.
+            entry.served.take_if(|served| served.view.asks_the_same(&view));
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
             // The next event about work is another one.

@@ -888,19 +888,30 @@ fn an_empty_set_of_nodes_is_reported_once() {
 
 #[test]
 fn one_that_is_not_served_though_nothing_is_under_way_is_looked_at_again() {
-    let mut fixture = Fixture::new();
-    fixture.change(&view("a", |_| {}));
-    fixture.discover();
-    for part in ["lb/a", SHARED] {
-        // Its parts know nothing of it: the cloud shows something else than it did.
-        let task = fixture.take(part).unwrap();
-        fixture.conclude(&task, &done(part, &[]));
+    for was_served in [false, true] {
+        let mut fixture = Fixture::new();
+        if was_served {
+            // Its load balancer is being deleted when it has its type again.
+            fixture.served("a");
+            fixture.change(&view("a", |view| view.service_type = ServiceType::NodePort));
+            fixture.discover();
+        }
+        fixture.change(&view("a", |_| {}));
+        fixture.discover();
+        let object = object(view("a", |_| {}), 1, Claim::Ours);
+        let task = fixture.state.take_object(&object, fixture.now);
+        assert!(matches!(task, ObjectTask::Nothing), "the address of before");
+        for part in ["lb/a", SHARED] {
+            // Its parts know nothing of it: the cloud shows something else than it did.
+            let task = fixture.take(part).unwrap();
+            fixture.conclude(&task, &done(part, &[]));
+        }
+        assert!(fixture.state.due(false).is_some_and(|due| due > fixture.now));
+        assert_eq!(fixture.discover(), [""; 0]);
+        fixture.tick(1);
+        assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
+        assert_eq!(fixture.take("lb/a").unwrap().job.after, None);
     }
-    assert!(fixture.state.due(false).is_some_and(|due| due > fixture.now));
-    assert_eq!(fixture.discover(), [""; 0]);
-    fixture.tick(1);
-    assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
-    assert_eq!(fixture.take("lb/a").unwrap().job.after, None);
 }
 
 #[test]

@@ -220,6 +220,8 @@ impl<M: PartModel> Memory<M> {
         let known = self.services.entry(id.clone()).or_default();
         if known.leaves.is_empty() {
             known.leaves.clone_from(&all);
+            // If it returns to the form in which they served it, they no longer do.
+            known.served.clear();
             return all;
         }
         let new = tagged.iter().filter(|key| !known.leaves.contains(key));

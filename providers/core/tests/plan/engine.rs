@@ -9,8 +9,8 @@ use std::{
 use ccm_core::{
     Error, ErrorKind, Outcome, Retry,
     load_balancer::{
-        Effects, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView,
-        StepDescription, Watcher,
+        Effects, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceType,
+        ServiceView, StepDescription, Watcher,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
     testkit::laws::{CloudBehavior, MemoryCloud},
@@ -817,5 +817,33 @@ async fn a_service_that_changes_while_a_part_is_parked_is_not_finished() {
     assert!(
         !member.finished,
         "its finalizer would be removed before its objects: {member:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_returns_while_a_part_is_deleted_is_not_finished() {
+    let truth = Truth {
+        balancers: vec![own_balancer(0)],
+        ..Truth::default()
+    };
+    let before = service(0, &[80], &[(BALANCER, "10")]);
+    let mut stage = stage(truth, vec![before.clone()]);
+    stage.run("balancer/#10").await;
+    assert!(stage.run("firewall").await.members[0].finished);
+    let leaving = ServiceView {
+        service_type: ServiceType::NodePort,
+        ..before.clone()
+    };
+    stage.world = Arc::new(world(vec![leaving], nodes([("n0", true)])));
+    stage.run("firewall").await;
+    stage.answer("delete balancer", Answer::Wait(WAIT));
+    let report = stage.run("balancer/#10").await;
+    assert_eq!(parked(&report).0, WAIT.poll);
+
+    stage.world = Arc::new(world(vec![before], nodes([("n0", true)])));
+    let member = &stage.run("firewall").await.members[0];
+    assert!(
+        matches!(member.state, MemberState::Served) && !member.finished,
+        "{member:?}"
     );
 }
