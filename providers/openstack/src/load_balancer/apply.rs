@@ -1,7 +1,7 @@
 //! The calls of a plan: reading the observed state of parts, and sending one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -40,6 +40,8 @@ use crate::client::Api;
 
 /// The retry interval for a security group that its ports still use.
 const IN_USE: Duration = Duration::from_secs(2);
+/// How many IDs of deleted load balancers are remembered.
+const DELETED: usize = 1000;
 /// A port that Neutron refused to change is tried again after this.
 const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// How long a shared poll of many load balancers is reused.
@@ -76,6 +78,8 @@ pub(crate) struct Calls<C> {
     polls: Mutex<PollIntervals<Key>>,
     /// IDs of load balancers that this process created and has not observed as `ACTIVE` or deleted since.
     created: Mutex<HashSet<String>>,
+    /// IDs of load balancers that this process deleted, the last one first.
+    deleted: Mutex<VecDeque<String>>,
     /// The cluster as of the last pass: its ownership tag, and the nodes whose ports are read.
     cluster: Mutex<ClusterView>,
     /// Requested tags that no Service records yet.
@@ -92,6 +96,7 @@ impl<C: Clients> Calls<C> {
             directory_cache: Mutex::default(),
             polls: Mutex::new(PollIntervals::new(poll_timing)),
             created: Mutex::default(),
+            deleted: Mutex::default(),
             cluster: Mutex::default(),
             unrecorded: Mutex::default(),
         }
@@ -166,11 +171,10 @@ impl<C: Clients> Calls<C> {
         let services = members.iter().map(|member| &*member.service);
         let present = || observe::tags_of(&objects, |_| true);
         let annotated = self.unrecorded.lock().annotated(services, present);
+        let mut ids = balancers.iter().map(|balancer| &balancer.id);
         Ok(LoadBalancerSnapshot {
-            is_being_created: {
-                let created = self.created.lock();
-                balancers.iter().any(|balancer| created.contains(&balancer.id))
-            },
+            is_being_created: ids.any(|id| self.created.lock().contains(id)),
+            was_deleted: matches!(key, Key::Balancer(id) if self.deleted.lock().contains(id)),
             external: self.external(reads, members, read.priority).await?,
             objects,
             cluster,
@@ -385,6 +389,11 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
                 return Err(Error::new(ErrorKind::Unexpected, text));
             }
         };
+        if effect == Effect::Delete {
+            let mut deleted = self.deleted.lock();
+            deleted.truncate(DELETED - 1);
+            deleted.push_front(id.clone());
+        }
         let has_floating_ip = match observed {
             Observed::Balancers(snapshot) => snapshot
                 .balancer()
@@ -405,11 +414,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
 
     async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Wait>> {
         let (_, reads) = self.cloud.clients();
-        let Ticket {
-            id,
-            deletes,
-            has_floating_ip,
-        } = ticket;
+        let id = &ticket.id;
         let polled_at = Instant::now();
         let (since, waiting) = self.polls.lock().since(key);
         let state = match since {
@@ -418,15 +423,13 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
         };
         let ends = |done: bool| self.polls.lock().ended(key, done.then_some(polled_at));
         let status = state.map(|state| state.provisioning_status);
-        if matches!(status, None | Some(Provisioning::Active)) {
-            self.created.lock().remove(id);
-        }
         match status {
             None | Some(Provisioning::Active) => {
-                if status.is_none() && *has_floating_ip {
+                self.created.lock().remove(id);
+                if status.is_none() && ticket.has_floating_ip {
                     reads.floating_ips.invalidate("");
                 }
-                let done = status.is_none() == *deletes;
+                let done = status.is_none() == ticket.deletes;
                 ends(done);
                 if done { Ok(None) } else { Err(stale()) }
             }

@@ -221,12 +221,12 @@ impl Lawful for Model {
                 objects.all.retain(|object| is_alone || is_of(object, key));
                 let services = members.iter().map(|member| &*member.service);
                 Observed::Balancers(LoadBalancerSnapshot {
-                    is_being_created: false,
                     external: true,
                     cluster: cluster.name.to_string(),
                     ownership_tag: cluster.ownership_tag.clone(),
                     annotated: Unrecorded::default().annotated(services, || tags_of(&objects, |_| true)),
                     objects,
+                    ..LoadBalancerSnapshot::default()
                 })
             }
             Key::Group(name) => Observed::Groups(truth.groups.view(|group| group.key == *name)),

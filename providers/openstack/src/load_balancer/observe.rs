@@ -32,6 +32,8 @@ pub(crate) struct LoadBalancerSnapshot {
     pub(crate) objects: Objects<Kind>,
     /// This process created it and has not observed it as `ACTIVE` since.
     pub(crate) is_being_created: bool,
+    /// This process deleted it.
+    pub(crate) was_deleted: bool,
     /// Whether an external network exists for Services that name none.
     pub(crate) external: bool,
     /// The cluster's name.

@@ -84,11 +84,11 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
         let service = Some(&active.owner.service);
         let (name, makes) = match &desired.key {
             Key::New(name) => (name, active.owner.tag == *name),
-            // Without proof that it was created for the Service, it may be one that a user replaced.
+            // Without proof that it was created for the Service, it may be one that a user replaced. One that this process
+            // deleted is none: the Service changed its type and back before the annotation was removed.
             Key::Balancer(id) => {
-                let is_proven = floating::left(desired, &snapshot.objects, &active.owner)
-                    .next()
-                    .is_some();
+                let mut left = floating::left(desired, &snapshot.objects, &active.owner);
+                let is_proven = snapshot.was_deleted || left.next().is_some();
                 (id, active.had_load_balancer && alone && is_proven)
             }
             _ => continue,

@@ -177,6 +177,7 @@ impl Change {
                     _ => None,
                 };
                 fold_balancer(&mut snapshot.objects, change, reply);
+                snapshot.was_deleted |= self.occupies_balancer() == Some(Effect::Delete);
             }
             (Self::Group(change), Observed::Groups(groups)) => {
                 let reply = match reply {

@@ -22,6 +22,7 @@ pub(super) async fn run(subject: &dyn BalancerSubject) -> Vec<String> {
         a_plan_writes_nothing_and_is_empty_afterwards,
         a_change_keeps_the_address_and_can_be_undone,
         a_service_of_another_type_releases_everything,
+        a_service_that_returns_to_its_type_during_the_deletion_is_served_again,
         a_service_deleted_while_no_process_runs_leaves_nothing,
         members_are_kept_while_no_node_is_eligible,
         nodes_with_one_address_are_one_member,
@@ -142,6 +143,28 @@ async fn a_service_of_another_type_releases_everything(subject: &dyn BalancerSub
     annotate(web_now, "example.com/note", Some("again"));
     settle(&mut cluster).await?;
     web(&mut cluster)?;
+    Ok(())
+}
+
+async fn a_service_that_returns_to_its_type_during_the_deletion_is_served_again(
+    subject: &dyn BalancerSubject,
+) -> Checked {
+    let mut cluster = served(subject).await?;
+    let expected = subject.picture().await?;
+    for has_ended in [false, true] {
+        let web_now = web(&mut cluster)?;
+        web_now.service_type = ServiceType::NodePort;
+        // The API server removes the address.
+        web_now.ingress.clear();
+        match has_ended {
+            true => cluster.run_through().await?,
+            false => cluster.pass_once().await?,
+        }
+        cluster.service("web").service_type = ServiceType::LoadBalancer;
+        settle(&mut cluster).await?;
+        web(&mut cluster)?;
+        same(&subject.picture().await?, &expected)?;
+    }
     Ok(())
 }
 
