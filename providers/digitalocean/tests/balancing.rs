@@ -350,6 +350,28 @@ async fn two_services_cannot_share_a_load_balancer() {
     assert_eq!(stage.writes(), [""; 0], "it is still the one of web");
 }
 
+#[tokio::test]
+async fn the_owner_of_a_load_balancer_can_be_renamed_out_of_a_collision() {
+    for is_served in [true, false] {
+        let mut stage = Stage::served("name=first").await;
+        let id = stage.id();
+        if !is_served {
+            // Its ID is written before it has an address.
+            stage.web().ingress.clear();
+        }
+        stage.add("copy", "name=first");
+        stage
+            .settle_with_complaints(&["belongs to Service shop/web"])
+            .await;
+        stage.set("name=second");
+        stage.settle_well().await;
+        assert_eq!(stage.web().annotation(ID), Some(&*id));
+        let copy = stage.service("copy").annotation(ID).unwrap().to_owned();
+        let name = |id: &str| stage.sim.document("load_balancers", id).unwrap()["name"].take();
+        assert_eq!((name(&id), name(&copy)), (json!("second"), json!("first")));
+    }
+}
+
 /// Another cluster with the same account, and a Service `web` with these annotations and perhaps an ID.
 async fn other_cluster(stage: &Stage, annotations: &str, id: Option<&str>) -> TestCluster {
     let cloud = build(stage.environment.clone()).await.unwrap();

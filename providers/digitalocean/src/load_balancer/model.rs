@@ -170,15 +170,21 @@ impl Model {
         DesiredBalancer { service, spec }
     }
 
-    /// The owner of the load balancer: first the Service that it was created for, then the Service that has its address.
+    /// The owner of the load balancer: the Service that has its ID and its address, or only its ID while no Service has its
+    /// address. Without one, the Service that it was created for, then a Service that has an address.
     fn decides<'a>(
         members: impl Iterator<Item = &'a PartMember>,
         existing: Option<&Balancer>,
     ) -> Option<&'a PartMember> {
-        members.min_by_key(|member| {
+        let members: Vec<_> = members.collect();
+        let serves = |member: &&PartMember| existing.is_some_and(|found| has_address(&member.service, found));
+        let is_in_use = members.iter().any(serves);
+        members.into_iter().min_by_key(|member| {
             let service = &member.service;
+            let is_named = existing.is_some_and(|balancer| names(service, balancer));
+            let is_its = is_named && (serves(member) || !is_in_use);
             let created_for = existing.is_some_and(|balancer| balancer.name() == desired::name(service));
-            (!created_for, service.ingress.is_empty(), &service.id)
+            (!is_its, !created_for, service.ingress.is_empty(), &service.id)
         })
     }
 }
