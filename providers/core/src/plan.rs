@@ -43,7 +43,8 @@
 //!
 //! The facts of a part are published when its create was accepted ([`PartModel::early_facts`]), so that later parts run while
 //! it is being built. Early facts have no effects, and a part with early facts never counts as serving. If the create fails,
-//! they are withdrawn: the members of later parts become `Frozen`, so their objects stay until they leave.
+//! they are withdrawn: the members of later parts become `Frozen`, so their objects stay until they leave. Only annotations that
+//! name the new object are written at once ([`PartModel::early_effects`]).
 //!
 //! # Guarantees
 //!

@@ -269,6 +269,37 @@ async fn a_new_name_renames_and_the_id_keeps_the_link() {
 }
 
 #[tokio::test]
+async fn a_load_balancer_that_is_being_built_is_renamed_or_deleted_with_its_service() {
+    for (is_deleted, fails) in [(false, false), (true, false), (true, true)] {
+        let config = Config {
+            create_time: Duration::from_secs(60),
+            ..Config::default()
+        };
+        let mut stage = Stage::with(config, &[]).await;
+        stage.ownership_tag = OwnershipTag::Unknown;
+        stage.sim.fail_next_changes(u32::from(fails));
+        stage.add("web", "name=first");
+        stage.pass_once().await.unwrap();
+        let id = stage.id();
+        let web = stage.web();
+        assert_eq!((web.annotation(ID), web.ingress.len()), (Some(&*id), 0));
+        web.deleting = is_deleted;
+        stage.set("name=second");
+        stage.sim.advance_clock(Duration::from_secs(60));
+        stage.settle_despite_failures().await.unwrap();
+        if is_deleted {
+            assert!(stage.services.is_empty() && stage.balancers().is_empty());
+        } else {
+            let balancer = stage.balancer();
+            assert_eq!(
+                (&balancer["id"], &balancer["name"]),
+                (&json!(id), &json!("second"))
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stale_id_leads_to_a_new_load_balancer() {
     let mut stage = Stage::new(&[]).await;
     stage.add("web", "");

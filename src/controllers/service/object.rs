@@ -46,11 +46,7 @@ impl ServiceAction {
         };
         let wants = view.wants_load_balancer();
         let Some(effects) = effects else { return change };
-        let annotations = effects.annotations.iter();
-        let annotations = annotations.filter(|(key, value)| view.annotation(key) != value.as_deref());
-        change.annotations = annotations
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        change.annotations = lacking(view, effects);
         let ingress = match wants {
             true => effects.ingress.clone(),
             // Without a load balancer there is no address. That of a Service that was never ours is left unchanged.
@@ -201,9 +197,15 @@ fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> 
     value
 }
 
+/// The annotations of `effects` that the Service does not have.
+pub(super) fn lacking(view: &ServiceView, effects: &Effects) -> BTreeMap<String, Option<String>> {
+    let mut annotations = effects.annotations.clone();
+    annotations.retain(|key, value| view.annotation(key) != value.as_deref());
+    annotations
+}
+
 /// Whether `new` differs from `old` only in annotations of `effects`: our own write.
-pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: Option<&Effects>) -> bool {
-    let Some(effects) = effects else { return false };
+pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: &Effects) -> bool {
     let mut written: BTreeMap<&str, &str> = old.annotations.iter().collect();
     for (key, value) in &effects.annotations {
         match value {

@@ -292,24 +292,11 @@ fn our_own_annotations_are_known_when_they_come_back() {
     effects.annotations.insert("id".to_owned(), Some("7".to_owned()));
     effects.annotations.insert("old".to_owned(), None);
     let old = annotated(&[("old", "1"), ("a", "b")]);
-    assert!(is_own_writing(
-        &old,
-        &annotated(&[("id", "7"), ("a", "b")]),
-        Some(&effects)
-    ));
-    assert!(!is_own_writing(
-        &old,
-        &annotated(&[("id", "8"), ("a", "b")]),
-        Some(&effects)
-    ));
-    assert!(!is_own_writing(
-        &old,
-        &annotated(&[("id", "7"), ("a", "c")]),
-        Some(&effects)
-    ));
-    assert!(!is_own_writing(
-        &old,
-        &annotated(&[("id", "7"), ("a", "b")]),
-        None
-    ));
+    for (new, own) in [
+        ([("id", "7"), ("a", "b")], true),
+        ([("id", "8"), ("a", "b")], false),
+        ([("id", "7"), ("a", "c")], false),
+    ] {
+        assert_eq!(is_own_writing(&old, &annotated(&new), &effects), own, "{new:?}");
+    }
 }

@@ -35,7 +35,7 @@ use self::{entry::ServiceEntry, jobs::Moment};
 use super::{
     OBJECT_BACKOFF,
     nodes::Nodes,
-    object::{ServiceAction, is_own_writing},
+    object::{ServiceAction, is_own_writing, lacking},
     orphans::Orphans,
 };
 use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::Plan};
@@ -227,8 +227,9 @@ impl State {
         let is_ours = entry.is_ours() || claim == Claim::Ours;
         if is_ours && (!entry.view.asks_the_same(&view) || entry.claim != claim) {
             // After our own write, the cloud need not be read again.
-            let effects = entry.served.as_ref().map(|served| &served.effects);
-            let own = is_own_writing(&entry.view, &view, effects);
+            let served = entry.served.iter().map(|served| &served.effects);
+            let own = |effects| is_own_writing(&entry.view, &view, effects);
+            let own = served.chain([&entry.early]).any(own);
             let after = job.after.filter(|_| !own);
             Job { after, ..job }.add_to(&mut entry.dirty);
             // If it has the form again in which it was served, its load balancer may have been deleted or changed meanwhile.
@@ -239,6 +240,7 @@ impl State {
             entry.reported.work = false;
         }
         let was_ours = entry.is_ours();
+        entry.early.annotations = lacking(&view, &entry.early);
         entry.view = view;
         entry.claim = claim;
         entry.finalizers = finalizers;
@@ -464,7 +466,10 @@ impl State {
         let served = entry.served.as_ref();
         let current = served.filter(|served| served.view.asks_the_same(&object.view));
         let effects = current.map(|served| &served.effects);
-        let change = ServiceAction::due(&object.view, *claim, *finalizers, effects);
+        let mut change = ServiceAction::due(&object.view, *claim, *finalizers, effects);
+        if *claim == Claim::Ours {
+            change.annotations.extend(lacking(&object.view, &entry.early));
+        }
         if change.is_empty() {
             entry.reported.not_written = None;
             return ObjectTask::Nothing;

@@ -192,6 +192,7 @@ fn done(part: &str, members: &[&str]) -> PartReport {
             }]),
             ..Effects::default()
         },
+        early: Effects::default(),
         finished: true,
     });
     PartReport {
@@ -645,6 +646,53 @@ fn a_service_that_is_another_controllers_by_now_gets_no_finalizer() {
         let object = object(Arc::clone(&bare), 1, claim);
         let task = fixture.state.take_object(&object, fixture.now);
         assert_eq!(matches!(task, ObjectTask::Write(_)), writes, "{claim:?}");
+    }
+}
+
+#[test]
+fn early_annotations_are_written_before_the_service_is_served() {
+    let annotated = |id: Option<&str>, port, deleting| {
+        view("a", |view| {
+            view.annotations = id.map(|id| ("id", id)).into_iter().collect();
+            (view.ports[0].port, view.deleting) = (port, deleting);
+        })
+    };
+    let written = |fixture: &mut Fixture, view: &Arc<ServiceView>| {
+        let object = object(Arc::clone(view), 1, Claim::Ours);
+        match fixture.state.take_object(&object, fixture.now) {
+            ObjectTask::Write(write) => write.change,
+            _ => ServiceAction::default(),
+        }
+    };
+    // The Service may change before the cloud has accepted the create.
+    for (port, deleting) in [(80, false), (81, false), (80, true)] {
+        let mut fixture = Fixture::new();
+        fixture.change(&annotated(None, 80, false));
+        fixture.discover();
+        let task = fixture.take("lb/a").unwrap();
+        let now = annotated(None, port, deleting);
+        fixture.change(&now);
+        fixture.discover();
+        let mut accepted = done("lb/a", &["a"]);
+        let member = &mut accepted.members[0];
+        (member.state, member.finished) = (MemberState::Pending, false);
+        member.early.annotate("id", Some("7"));
+        fixture.conclude(&task, &accepted);
+        let annotations = [("id".to_owned(), Some("7".to_owned()))].into();
+        let due = ServiceAction {
+            annotations,
+            ..ServiceAction::default()
+        };
+        assert_eq!(written(&mut fixture, &now), due, "{now:?}");
+        fixture.change(&annotated(Some("7"), port, deleting));
+        assert_eq!(
+            fixture.record("a").dirty,
+            Some(Job::service(None)),
+            "our own write"
+        );
+        // What others write then stays.
+        let other = annotated(Some("8"), port, deleting);
+        assert_eq!(written(&mut fixture, &other), ServiceAction::default());
     }
 }
 

@@ -177,6 +177,12 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     ) -> Option<Self::Facts> {
         self.facts(key, member, observed).map(|output| output.facts)
     }
+
+    /// Annotations that name the object whose create the cloud accepted. They are written while the object is being built, so
+    /// that a Service that is renamed or deleted meanwhile does not lose it.
+    fn early_effects(&self, _member: &Member<Self>, _observed: &Self::Observed) -> Effects {
+        Effects::default()
+    }
 }
 
 /// The cloud calls of a provider. All decisions are in the [`PartModel`].

@@ -22,8 +22,8 @@ use crate::{
     Error, ErrorKind, Freshness, Result,
     client::later,
     load_balancer::{
-        Blocked, Effect, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions, Request,
-        ServiceEvent, ServiceId, StepReport,
+        Blocked, Effect, Effects, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions,
+        Request, ServiceEvent, ServiceId, StepReport,
     },
 };
 
@@ -60,6 +60,8 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     /// Members that are frozen since a check, an input or a step failed, with the error.
     pub(super) frozen: BTreeMap<ServiceId, Error>,
     pub(super) ended: BTreeMap<ServiceId, MemberState>,
+    /// The effects of a create that was accepted in this pass.
+    early: BTreeMap<ServiceId, Effects>,
     pub(super) steps: Vec<StepReport>,
     pub(super) blocked: Vec<Blocked>,
     pub(super) events: Vec<ServiceEvent>,
@@ -119,6 +121,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             members: Vec::new(),
             frozen: BTreeMap::new(),
             ended: BTreeMap::new(),
+            early: BTreeMap::new(),
             steps: Vec::new(),
             blocked: Vec::new(),
             events: Vec::new(),
@@ -460,12 +463,14 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         .with_context("step", first)
     }
 
-    /// Publishes the facts of a part whose create was accepted, so that later parts run while it is being built. A member whose
-    /// difference is blocked may get none in the end, so it waits until then.
+    /// Publishes the facts of a part whose create was accepted, so that later parts run while it is being built, and the early
+    /// effects. A member whose difference is blocked may get no facts in the end, so it waits until then.
     pub(super) fn publish_early_facts(&mut self, observed: &M::Observed) {
         let Some(discovery) = &self.discovery else { return };
         let mut memory = self.memory.lock();
-        for member in &self.members {
+        for member in Member::active(&self.members) {
+            let effects = self.engine.model.early_effects(member, observed);
+            self.early.insert(member.service.id.clone(), effects);
             let Some(entry) = discovery.entry(&member.service.id) else {
                 continue;
             };
@@ -473,7 +478,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             let mut later = entry.joins.iter().map(current).skip_while(|key| key != &self.key);
             let id = Some(&member.service.id);
             let is_blocked = self.blocked.iter().any(|blocked| blocked.service.as_ref() == id);
-            if member.membership != Membership::Active || is_blocked || later.next().is_none() {
+            if is_blocked || later.next().is_none() {
                 continue;
             }
             let later: Vec<_> = later.collect();
@@ -568,6 +573,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                         .unwrap_or_else(|| frozen_or(&self.frozen, member, MemberState::Pending)),
                     touched: progress.touched_all || progress.touched.contains(id),
                     effects: memory.effects(id, &joins),
+                    early: self.early.remove(id).unwrap_or_default(),
                     finished: entry.is_some_and(|entry| {
                         // While the part is parked, the discovery is the one of the pass that sent the step.
                         let asks_now = now.get(id).is_some_and(|now| now.asks_the_same(&entry.view));

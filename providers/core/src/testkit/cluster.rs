@@ -137,7 +137,7 @@ impl TestCluster {
         Err(Error::new(ErrorKind::Timeout, text))
     }
 
-    /// Runs every part once, without waiting for the cloud.
+    /// Runs every part once, without waiting for the cloud, and writes early annotations into the Services.
     ///
     /// # Errors
     /// If the cloud's listings cannot be read.
@@ -147,6 +147,13 @@ impl TestCluster {
         self.reports.clear();
         for part in &discovery.parts {
             let report = self.load_balancers()?.run(part, &request).await;
+            for member in &report.members {
+                let mut services = self.services.iter_mut();
+                if let Some(service) = services.find(|service| service.id == member.service) {
+                    let early = member.early.annotations.iter();
+                    early.for_each(|(key, value)| annotate(service, key, value.as_deref()));
+                }
+            }
             self.reports.push(report);
         }
         Ok(())

@@ -450,6 +450,14 @@ impl PartModel for Model {
         effects.ingress = ingress(service, balancer);
         Some(PartOutput { facts: (), effects })
     }
+
+    fn early_effects(&self, _: &PartMember, observed: &Observed) -> Effects {
+        let mut effects = Effects::default();
+        if let Some(balancer) = &observed.balancer {
+            effects.annotate(annotations::ID, Some(balancer.id()));
+        }
+        effects
+    }
 }
 
 impl DesiredBalancer {

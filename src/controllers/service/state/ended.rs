@@ -7,8 +7,8 @@ use ccm_core::{
     client::later,
     controllers::{Backoff, ServiceObject},
     load_balancer::{
-        ClusterSnapshot, Discovery, MemberReport, MemberState, NodeSet, PartKey, PartReport, PartState,
-        ServiceEvent, ServiceId, StepDescription,
+        ClusterSnapshot, Discovery, Effects, MemberReport, MemberState, NodeSet, PartKey, PartReport,
+        PartState, ServiceEvent, ServiceId, StepDescription,
     },
 };
 use k8s_openapi::jiff::Timestamp;
@@ -311,6 +311,11 @@ impl State {
                 outputs.extend(entry.fail(&failure, part, task.job.cause, nodes));
             }
             _ => {}
+        }
+        if member.early != Effects::default() {
+            // Even if it has changed since then: with another name it must not get another load balancer.
+            entry.early = member.early.clone();
+            outputs.push(Output::Object(name(id)));
         }
         let services = &task.snapshot.services;
         let found = services.binary_search_by(|view| view.id.cmp(id)).ok();

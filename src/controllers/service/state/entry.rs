@@ -36,6 +36,8 @@ pub(super) struct ServiceEntry {
     pub(super) included: bool,
     /// How it was served the last time.
     pub(super) served: Option<Served>,
+    /// Annotations that it lacks, of an object that the cloud has begun to create.
+    pub(super) early: Effects,
     /// Another process served it before this one started.
     pub(super) inherited: bool,
     /// The events that were last reported about it.
@@ -87,6 +89,7 @@ impl ServiceEntry {
             requeued: None,
             included: false,
             served: None,
+            early: Effects::default(),
             inherited,
             reported: Reported::default(),
             written: None,
