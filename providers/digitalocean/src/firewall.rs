@@ -232,7 +232,9 @@ impl Controller {
         let settings = &self.cloud.settings;
         let desired = desired_firewall(services, settings, &self.balancers);
         let name = &settings.conf.firewall_name;
-        if let Some(priority) = resync {
+        // An update replaces all fields, and must not remove droplets that others added meanwhile.
+        let differs = self.observed.as_ref().is_some_and(|known| !same(known, &desired));
+        if let Some(priority) = resync.or(differs.then_some(Priority::User)) {
             self.observed = self.find(name, priority).await?;
         }
         let Some(observed) = &self.observed else {
@@ -244,16 +246,9 @@ impl Controller {
         if same(observed, &desired) {
             return Ok(());
         }
-        let mut body = desired.clone();
-        // Droplets that others added are kept.
+        let mut body = desired;
         body["droplet_ids"] = observed.list("droplet_ids").cloned().collect();
-        let id = observed.id().to_owned();
-        let updated = match self.write(Op::FirewallUpdate, Some(&id), &body).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.write(Op::FirewallCreate, None, &desired).await?
-            }
-            result => result?,
-        };
+        let updated = self.write(Op::FirewallUpdate, Some(observed.id()), &body).await?;
         info!(name, "Updated the firewall");
         self.observed = Some(updated);
         Ok(())
