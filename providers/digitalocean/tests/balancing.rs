@@ -707,14 +707,24 @@ fn forget_provider_id(stage: &mut Stage) {
 
 #[tokio::test]
 async fn a_missing_droplet_does_not_block_others() {
-    let mut stage = Stage::served("").await;
-    stage.join("node-2");
-    let gone = stage.sim.documents("droplets")[0]["id"].clone();
-    stage.sim.remove("droplets", &gone.to_string()).unwrap();
-    stage.settle().await.unwrap();
-    let droplets = stage.balancer()["droplet_ids"].take();
-    assert_eq!(stage.droplets(), 2);
-    assert!(!droplets.as_array().unwrap().contains(&gone), "{droplets}");
+    for has_provider_id in [true, false] {
+        let mut stage = Stage::served("").await;
+        if !has_provider_id {
+            // Its droplet is known by its name.
+            forget_provider_id(&mut stage);
+            stage.set("size-unit=2");
+            stage.settle().await.unwrap();
+        }
+        stage.join("node-2");
+        let gone = stage.sim.documents("droplets")[1]["id"].clone();
+        stage.sim.remove("droplets", &gone.to_string()).unwrap();
+        stage.sim.clear_calls();
+        // The first one is refused.
+        assert_eq!(stage.settle_well().await, ["loadBalancers_update"; 2]);
+        let droplets = stage.balancer()["droplet_ids"].take();
+        assert_eq!(stage.droplets(), 2);
+        assert!(!droplets.as_array().unwrap().contains(&gone), "{droplets}");
+    }
 }
 
 #[tokio::test]

@@ -312,7 +312,7 @@ impl PartCloud<Model> for Calls {
         if !missing.is_empty() {
             let nodes = cluster.nodes.all().iter();
             let ids = nodes.filter_map(|node| droplet_id(node.view.provider_id.as_deref()?).ok()?);
-            let known: BTreeSet<u64> = ids.collect();
+            let known: BTreeSet<u64> = ids.chain(by_name.values().copied()).collect();
             missing.retain(|id, since| known.contains(id) && since.elapsed() < MISSING_AGE);
         }
         let inputs = Inputs {
