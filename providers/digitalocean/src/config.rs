@@ -49,7 +49,8 @@ config_section! {
         "debugAddr" | "DEBUG_ADDR" => pub(crate) debug_addr: String,
         /// How long one request may take.
         "requestTimeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(30),
-        /// Families of the external addresses of nodes. All by default. Example: `["ipv4", "ipv6"]`.
+        /// Families of the external addresses of nodes. All by default. Without `ipv4`, most external load balancers
+        /// cannot use the nodes: existing ones keep the present nodes, and new ones are not created. Example: `["ipv4", "ipv6"]`.
         "ipAddrFamilies" | "DO_IP_ADDR_FAMILIES" => pub(crate) families: Vec<Family>,
     }
 }
@@ -134,7 +135,7 @@ pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Pa
         |conf, files, problems| {
             if environment.var("DO_IP_ADDR_FAMILIES").is_some() {
                 let text = "the Go cloud controller did not read this variable; here it limits the external addresses of \
-                        nodes";
+                        nodes; without ipv4, most external load balancers do not follow the nodes";
                 problems.warn(KeyPath::key("ipAddrFamilies"), text);
             }
             resolve(conf, files, problems)
