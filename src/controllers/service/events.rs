@@ -93,6 +93,14 @@ impl Reported {
         self.parts.contains_key(part)
     }
 
+    /// The Service begins or ends to want a load balancer: events about its work and its failures are other ones.
+    pub(super) fn turn(&mut self) {
+        self.work = false;
+        for reports in self.parts.values_mut() {
+            reports.failure_published = None;
+        }
+    }
+
     /// Records a failure. Returns whether to publish it: it is new, or its event is old, and no other part reported the same.
     pub(super) fn fail(&mut self, part: &PartKey, failure: &FailureReport) -> bool {
         let mut others = self.parts.iter().filter(|(other, _)| *other != part);

@@ -234,10 +234,10 @@ impl State {
             Job { after, ..job }.add_to(&mut entry.dirty);
             // If it has the form again in which it was served, its load balancer may have been deleted or changed meanwhile.
             entry.served.take_if(|served| served.view.asks_the_same(&view));
+            entry.requeued = None;
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
-            // The next event about work is another one.
-            entry.reported.work = false;
+            entry.reported.turn();
         }
         let was_ours = entry.is_ours();
         entry.early.annotations = lacking(&view, &entry.early);

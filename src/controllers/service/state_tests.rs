@@ -609,8 +609,14 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
     assert_eq!(fail(&mut fixture), 0);
     assert_eq!(runs(&fixture.state.requeue_known()), [""; 0]);
     fixture.tick(10);
-    fixture.change(&view("a", |view| view.ports[0].port = 3));
-    assert_eq!(runs(&fixture.state.requeue_known()), [SHARED, "lb/a"]);
+    for port in [3, 4] {
+        fixture.change(&view("a", |view| view.ports[0].port = port));
+        assert_eq!(runs(&fixture.state.requeue_known()), [SHARED, "lb/a"], "{port}");
+    }
+    // The failure of the deletion is another one.
+    fixture.change(&view("a", |view| view.deleting = true));
+    assert_eq!(fail(&mut fixture), 1);
+    fixture.tick(60);
     // Answers about others meanwhile are not lost.
     assert_eq!(fixture.discover(), [SHARED, "lb/a", "lb/new"]);
     assert_eq!(fixture.record("a").requeued, None);
