@@ -16,7 +16,7 @@
 //! | A route that fails waits for its own next try, longer each time | other routes do not wait for it |
 //! | A full table is tried again when a route was deleted, or after 5 minutes | it would refuse every new node anyway |
 //! | `NetworkUnavailable` is written only for nodes that have routes due, and only when it differs | with an overlay, another component writes it |
-//! | A pass that could not read changes nothing and clears nothing | a failed read is not an empty table |
+//! | A pass that could not read changes no route and clears no condition | a failed read is not an empty table |
 //! | Without a usable `--cluster-cidr` this controller logs an error and does nothing | the others continue |
 //!
 //! Upstream does all of this every 10 s for all nodes, one call for each route; and does not try failed ones again when it

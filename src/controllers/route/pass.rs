@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// If this many passes in a row cannot read the routes, nodes that are new since the start are reported to have none. Others may
-/// work without routes.
+/// work without routes. If no node has the reason `RouteCreated`, new nodes may, too.
 const BLIND: u32 = 3;
 
 /// How many nodes are written at once: enough to keep the API server busy.
@@ -173,6 +173,10 @@ impl RouteController {
 
     /// Reports that nodes that joined since the start and never had a route have none.
     async fn report_new_nodes(&mut self, desired: &Desired) {
+        let has_routes = |node: &Arc<NodeObject>| node.network == NetworkCondition::RouteCreated;
+        if !self.nodes.list().iter().any(has_routes) {
+            return;
+        }
         let nodes = desired.pod_cidrs.iter().map(|pod_cidr| &pod_cidr.node);
         let joined = nodes.filter(|node| !node.uninitialized && node.created >= self.started);
         let joined = joined.filter_map(|node| self.current(node));

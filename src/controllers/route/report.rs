@@ -56,7 +56,7 @@ impl Reports {
             controller = COMPONENT,
             kind,
             error = error.report(),
-            "Could not read the routes; nothing is changed until they can be read"
+            "Could not read the routes; no route is changed until they can be read"
         );
     }
 
