@@ -295,14 +295,18 @@ fn cluster(global: &Global, problems: &mut Problems) -> Cluster {
 fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
     let mut families = Vec::new();
     for text in given.iter().map(|text| text.trim()) {
-        match text {
-            "" => {}
-            "ipv4" => families.push(IpFamily::V4),
-            "ipv6" => families.push(IpFamily::V6),
+        let family = match text {
+            "" => continue,
+            "ipv4" => IpFamily::V4,
+            "ipv6" => IpFamily::V6,
             _ => {
                 let what = format!("{text:?} is neither ipv4 nor ipv6 and is ignored");
                 problems.warn(("Global", "NodeIPFamilies"), what);
+                continue;
             }
+        };
+        if !families.contains(&family) {
+            families.push(family);
         }
     }
     if families.is_empty() {

@@ -1,6 +1,6 @@
 //! The desired form of a node, given the cloud's answer. Pure.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use ccm_core::{
     AddressType, Cloud, Instance, InstanceState, Labels, NodeAddress, NodeView,
@@ -135,13 +135,16 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     })
 }
 
-/// The machine's addresses in the cloud's order, and the node's own host names if the cloud has none.
+/// The machine's addresses in the cloud's order, and the node's own host names if the cloud has none. The API server refuses
+/// duplicates.
 fn machine_addresses(node: &NodeObject, instance: &Instance) -> Vec<NodeAddress> {
     let is_hostname = |address: &&NodeAddress| address.kind == AddressType::Hostname;
     let mut addresses = instance.addresses.clone();
     if !addresses.iter().any(|address| is_hostname(&address)) {
         addresses.extend(node.addresses.iter().filter(is_hostname).cloned());
     }
+    let mut seen = HashSet::new();
+    addresses.retain(|address| seen.insert(address.clone()));
     addresses
 }
 

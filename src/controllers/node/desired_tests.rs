@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use ccm_core::NodeView;
 use proptest::{collection::hash_set, prelude::*};
@@ -62,6 +62,10 @@ fn sets_provider_id_both_label_pairs_and_addresses() {
             ("topology.kubernetes.io/region", "us-west"),
         ])
     );
+    assert_eq!(desired.addresses, Some(instance().addresses));
+    let mut twice = instance();
+    twice.addresses.extend(instance().addresses);
+    let desired = initialization(&node(&[], &[]), &twice).unwrap();
     assert_eq!(desired.addresses, Some(instance().addresses));
 }
 

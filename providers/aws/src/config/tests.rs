@@ -58,6 +58,7 @@ DisableSecurityGroupIngress
 ElbSecurityGroup = sg-1
 NodeIPFamilies = ipv6
 NodeIPFamilies = ipv4
+NodeIPFamilies = ipv6
 ClusterServiceLoadBalancerHealthProbeMode = Shared
 ClusterServiceSharedLoadBalancerHealthProbePort = 0x1000
 ClusterServiceSharedLoadBalancerHealthProbePath = /ready
