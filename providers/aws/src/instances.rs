@@ -249,6 +249,7 @@ impl InstanceSource for Source {
             Ok(NodeInstance {
                 instance_type: text(&instance.instance_type),
                 addresses: addresses::addresses(instance, &self.families),
+                enforces_address_order: self.families.len() > 1,
                 zone: text(&instance.zone),
                 region: Some(self.site.region.clone()),
                 labels: zone_id.map(|id| (ZONE_ID.to_owned(), id)).into_iter().collect(),

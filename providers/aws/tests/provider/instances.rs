@@ -73,6 +73,7 @@ async fn a_node_has_type_zone_addresses_and_labels() {
     let kinds = kinds.join(" ");
     assert!(kinds.starts_with("InternalIP "), "{kinds}");
     assert_has(&kinds, &["InternalDNS", "Hostname"]);
+    assert!(!first.enforces_address_order, "with one family, no rule sets it");
     // Topology does not delay a node: its labels come with a later refresh.
     assert_eq!(first.labels.len(), 1);
     wait_for_topology(&stage).await;
@@ -191,13 +192,14 @@ async fn an_instance_without_cluster_tag_is_not_found_by_its_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fargate_node_is_its_network_interface() {
-    let stage = Stage::new(0, "").await;
+    let stage = Stage::new(0, "[Global]\nNodeIPFamilies=ipv6\nNodeIPFamilies=ipv4\n").await;
     let machine = stage.launch("a").await;
     let (_, dns, _, zone) = machine;
     let id = format!("fargate-{}", dns.replace(".ec2.internal", ".internal"));
     let found = stage.find("f", Some(&format!("aws:///{zone}/1abc/{id}"))).await;
     assert_eq!((found.power, found.instance_type.clone()), (Power::On, None));
     assert!(found.provider_id.ends_with(&id) && found.addresses[0].kind == ccm_core::AddressType::InternalIP);
+    assert!(found.enforces_address_order, "NodeIPFamilies sets it");
     let absent = query("f", Some("aws:///us-east-1a/1abc/fargate-ip-10-9-9-9.internal"));
     assert_eq!(stage.ask(absent).await.unwrap(), InstanceState::Absent);
 }
