@@ -25,7 +25,11 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use ccm_core::{
     AddressType, Error, ErrorKind, Priority, Result, async_trait,
@@ -89,6 +93,8 @@ pub(crate) struct RouterRoutes {
     address_pairs: bool,
     /// The extensions, and the credentials under which they were read.
     features: Mutex<Option<(u64, Features)>>,
+    /// The next hops of routes via other addresses of their nodes, by destination.
+    accepted: Mutex<HashMap<IpNet, NextHop>>,
     pairs: Pairs,
 }
 
@@ -101,6 +107,7 @@ impl RouterRoutes {
             routers: settings.routers.clone(),
             address_pairs: settings.address_pairs,
             features: Mutex::default(),
+            accepted: Mutex::default(),
             pairs: Pairs::default(),
         })
     }
@@ -143,6 +150,17 @@ impl RouterRoutes {
             priority,
         };
         Tables(self.routers.iter().map(table).collect())
+    }
+
+    /// The routes with the next hops by which they exist.
+    fn actual(&self, routes: &[DesiredRoute]) -> Vec<DesiredRoute> {
+        let (accepted, mut routes) = (self.accepted.lock(), routes.to_vec());
+        for route in &mut routes {
+            if let Some(hop) = accepted.get(&route.destination) {
+                route.next_hop = hop.clone();
+            }
+        }
+        routes
     }
 
     /// The desired routes that exist and whose address pairs are missing or unknown.
@@ -207,17 +225,16 @@ impl Routes for RouterRoutes {
         let features = self.features(priority).await?;
         let api = self.api();
         let mut seen = self.tables(&api, features, priority).read().await?;
-        let mut unfinished = seen.incomplete(desired);
+        let (mut unfinished, routes) = (seen.incomplete(desired), seen.routes.clone());
+        *self.accepted.lock() = seen.accept_other_addresses(desired);
         if features.pairs && self.address_pairs {
-            unfinished.extend(self.unfinished(desired, &seen.routes, priority).await?);
+            let actual = self.actual(desired);
+            unfinished.extend(self.unfinished(&actual, &routes, priority).await?);
             unfinished.sort_unstable();
             unfinished.dedup();
         }
-        seen.accept_other_addresses(desired);
-        Ok(Observed {
-            routes: seen.routes,
-            unfinished,
-        })
+        let routes = seen.routes;
+        Ok(Observed { routes, unfinished })
     }
 
     async fn limit(&self, priority: Priority) -> Result<Option<RouteLimit>> {
@@ -237,6 +254,7 @@ impl Routes for RouterRoutes {
         let api = self.api();
         let tables = self.tables(&api, features, priority);
         let with_pairs = features.pairs && self.address_pairs;
+        let finish = self.actual(&changes.finish);
 
         // Pairs are removed before their routes.
         let mut deleted: Vec<Result<()>> = match with_pairs && !changes.delete.is_empty() {
@@ -244,29 +262,27 @@ impl Routes for RouterRoutes {
             false => vec![Ok(()); changes.delete.len()],
         };
         let to_delete = places(&deleted);
-        let raw: Vec<_> = chosen(&changes.delete, &to_delete)
-            .map(RawRoute::of_handle)
-            .collect();
+        let raw = chosen(&changes.delete, &to_delete).map(RawRoute::of_handle);
+        let raw: Vec<_> = raw.collect();
         fill(&mut deleted, &to_delete, tables.remove(&raw).await);
 
         let created = changes.create.iter();
         let created = created.map(|route| fail_if_blocked(route, changes, &deleted));
         let mut created: Vec<_> = created.collect();
         let to_create = places(&created);
-        let raw: Vec<_> = chosen(&changes.create, &to_create)
-            .map(RawRoute::of_desired)
-            .collect();
+        let raw = chosen(&changes.create, &to_create).map(RawRoute::of_desired);
+        let raw: Vec<_> = raw.collect();
         fill(&mut created, &to_create, tables.add(&raw).await);
 
-        let mut finished: Vec<Result<()>> = vec![Ok(()); changes.finish.len()];
+        let mut finished: Vec<Result<()>> = vec![Ok(()); finish.len()];
         if self.routers.len() > 1 {
             // It is not known which router lacks the route; for the others, adding it has no effect.
-            let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_desired).collect();
+            let raw: Vec<_> = finish.iter().map(RawRoute::of_desired).collect();
             finished = tables.add(&raw).await;
         }
         if with_pairs {
             let (to_create, complete) = (places(&created), places(&finished));
-            let lacking = chosen(&changes.create, &to_create).chain(chosen(&changes.finish, &complete));
+            let lacking = chosen(&changes.create, &to_create).chain(chosen(&finish, &complete));
             let lacking: Vec<_> = lacking.collect();
             let mut results = self.pairs.add(&api, &lacking, priority).await;
             let of_finished = results.split_off(to_create.len().min(results.len()));

@@ -143,11 +143,8 @@ impl Pairs {
         }
         let now = Instant::now();
         let mut known = self.known.lock();
-        for (route, result) in routes.iter().zip(&results) {
-            if result.is_ok() {
-                known.insert(key(route), now);
-            }
-        }
+        let fine = routes.iter().zip(&results).filter(|(_, result)| result.is_ok());
+        known.extend(fine.map(|(route, _)| (key(route), now)));
         results
     }
 
@@ -185,14 +182,11 @@ impl Pairs {
         let mut edits = BTreeMap::new();
         for (i, route) in changes.delete.iter().enumerate() {
             let destination = route.destination.trunc();
-            self.known
-                .lock()
-                .remove(&(destination, route.next_hop.as_str().to_owned()));
-            for port in at(&ports, route.next_hop.as_str()) {
-                let has = port
-                    .allowed_address_pairs
-                    .iter()
-                    .any(|pair| pair.is_for(&destination));
+            let hop = route.next_hop.as_str();
+            self.known.lock().remove(&(destination, hop.to_owned()));
+            for port in at(&ports, hop) {
+                let mut pairs = port.allowed_address_pairs.iter();
+                let has = pairs.any(|pair| pair.is_for(&destination));
                 if has && networks.contains(&port.network_id) && !stays(port, route) {
                     add_edit(&mut edits, port, i, destination);
                 }
@@ -224,10 +218,8 @@ impl Pairs {
             return Ok(networks.clone());
         }
         let began = Instant::now();
-        let mut query: Vec<_> = routers
-            .iter()
-            .map(|router| ("device_id", router.as_str()))
-            .collect();
+        let devices = routers.iter().map(|router| ("device_id", router.as_str()));
+        let mut query: Vec<_> = devices.collect();
         query.extend([("fields", "id"), ("fields", "network_id")]);
         let ports: Vec<PairPort> = api.list(&query, priority).await?;
         let mut networks: Vec<_> = ports.into_iter().map(|port| port.network_id).collect();
@@ -250,10 +242,8 @@ async fn ports<'a>(api: &Api, addresses: impl Iterator<Item = &'a str>, priority
     filters.sort_unstable();
     filters.dedup();
     let each = filters.chunks(ADDRESSES).map(|filters| {
-        let mut query: Vec<_> = filters
-            .iter()
-            .map(|filter| ("fixed_ips", filter.as_str()))
-            .collect();
+        let addresses = filters.iter().map(|filter| ("fixed_ips", filter.as_str()));
+        let mut query: Vec<_> = addresses.collect();
         query.extend(FIELDS.map(|field| ("fields", field)));
         async move { api.list::<PairPort>(&query, priority).await }
     });
@@ -313,10 +303,8 @@ fn lets_through(port: &PairPort, network: &IpNet) -> bool {
     port.allowed_address_pairs.iter().any(|pair| {
         let mac = pair.further.get("mac_address").and_then(|mac| mac.as_str());
         let same_mac = mac.is_none_or(|mac| mac == port.mac_address);
-        let covers = pair
-            .ip_address
-            .parse::<IpNet>()
-            .is_ok_and(|have| have.contains(network));
+        let have = pair.ip_address.parse::<IpNet>();
+        let covers = have.is_ok_and(|have| have.contains(network));
         same_mac && (covers || pair.is_for(network))
     })
 }

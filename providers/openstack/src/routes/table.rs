@@ -72,10 +72,8 @@ impl Table<'_> {
             let batch = routes.get(batch).unwrap_or_default();
             let answer = self.change(&[], batch).await.map(|after| {
                 let present: HashSet<_> = after.routes.iter().collect();
-                batch
-                    .iter()
-                    .map(|route| expected(!present.contains(route)))
-                    .collect()
+                let each = batch.iter().map(|route| expected(!present.contains(route)));
+                each.collect()
             });
             bisect.answer(answer);
         }
@@ -154,10 +152,8 @@ impl Table<'_> {
             if routes == known.routes {
                 return Ok(known);
             }
-            match self
-                .put(Op::RouterUpdate, &path, &routes, known.revision_number)
-                .await
-            {
+            let put = self.put(Op::RouterUpdate, &path, &routes, known.revision_number);
+            match put.await {
                 Ok(router) => return Ok(router),
                 // The change conflicted, or its result is unknown: the next read shows it.
                 Err(error) if is_overtaken(&error) || error.outcome() == Outcome::Unknown => {

@@ -1,10 +1,10 @@
 //! The routes of all routers in the config. Each has all of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use ccm_core::{
     Result,
-    routes::{CloudRoute, DesiredRoute},
+    routes::{CloudRoute, DesiredRoute, NextHop},
 };
 use futures_util::future::{join_all, try_join_all};
 use ipnet::IpNet;
@@ -30,9 +30,8 @@ pub(super) struct ObservedTables {
 impl Tables<'_> {
     /// Reads all routers.
     pub(super) async fn read(&self) -> Result<ObservedTables> {
-        Ok(ObservedTables::of(
-            &try_join_all(self.0.iter().map(Table::read)).await?,
-        ))
+        let routers = try_join_all(self.0.iter().map(Table::read)).await?;
+        Ok(ObservedTables::of(&routers))
     }
 
     /// The lowest known limit of any router.
@@ -70,27 +69,29 @@ impl ObservedTables {
     }
 
     /// A route via another address of its node counts as the desired one if every router has one, as upstream: another next hop
-    /// would interrupt traffic, and the router may not reach it.
-    pub(super) fn accept_other_addresses(&mut self, desired: &[DesiredRoute]) {
+    /// would interrupt traffic, and the router may not reach it. Returns the next hops of such routes that all routers have.
+    pub(super) fn accept_other_addresses(&mut self, desired: &[DesiredRoute]) -> HashMap<IpNet, NextHop> {
+        let (mut accepted, each) = (HashMap::new(), &self.each);
         for route in desired {
             let has = |table: &HashSet<_>, hop: &str| table.contains(&(route.destination, hop.to_owned()));
             let addresses = || route.node.addresses.iter().map(|known| &*known.address);
-            let is_missing = !self.each.iter().any(|table| has(table, route.next_hop.as_str()));
-            if is_missing
-                && self
-                    .each
-                    .iter()
-                    .all(|table| addresses().any(|address| has(table, address)))
-            {
+            let has_any = |table: &HashSet<_>| addresses().any(|address| has(table, address));
+            let is_missing = !each.iter().any(|table| has(table, route.next_hop.as_str()));
+            if is_missing && each.iter().all(has_any) {
                 let is_other = |other: &&mut CloudRoute| {
                     let mut addresses = addresses();
                     other.destination.trunc() == route.destination
                         && addresses.any(|address| address == other.next_hop.as_str())
                 };
-                let others = self.routes.iter_mut().filter(is_other);
-                others.for_each(|other| other.next_hop = route.next_hop.clone());
+                for other in self.routes.iter_mut().filter(is_other) {
+                    let hop = std::mem::replace(&mut other.next_hop, route.next_hop.clone());
+                    if each.iter().all(|table| has(table, hop.as_str())) {
+                        accepted.insert(route.destination, hop);
+                    }
+                }
             }
         }
+        accepted
     }
 
     /// The indexes of the desired routes that some routers have and others lack.

@@ -70,6 +70,14 @@ async fn a_route_via_another_address_of_its_node_stays() {
     assert_eq!(stage.table(), table);
     stage.restart().await;
     stage.settled().await;
+    // The address pair belongs to the port that the route leads to, also with two routers.
+    let second = stage.second_router().await;
+    let routes = stage.sim.router_routes(&stage.router);
+    stage.sim.set_router_routes(&second, &routes).unwrap();
+    stage.sim.set_address_pairs(&stage.port(0), &[]).unwrap();
+    stage.settle().await;
+    assert_eq!(stage.sim.address_pairs(&stage.port(0)), ["10.244.1.0/24"]);
+    assert_eq!([stage.table(), stage.table_of(&second)], [table.clone(), table]);
     // The address is not the node's any more.
     stage.readdress(0);
     stage.change(0, |node| {
