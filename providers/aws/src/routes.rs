@@ -144,11 +144,9 @@ impl TableRoutes {
         Ok(targets)
     }
 
-    /// Writes a route to all tables, then switches the source/destination check off. Nothing is sent after a table was full.
+    /// Writes a route to all tables, then switches the source/destination check off. No route is created after a
+    /// table was full.
     async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
-        if let Some(error) = state.full.get() {
-            return Err(error.clone());
-        }
         let client = self.api.at(priority);
         let (hop, to) = (route.next_hop.as_str(), route.destination);
         let missing = || Error::new(ErrorKind::NotFound, format!("instance {hop} was not found"));
@@ -157,7 +155,10 @@ impl TableRoutes {
             let mut routes = table.routes.iter();
             let existing = routes.find(|entry| entry.destination.trunc() == to);
             let written = match existing.map(|entry| (key(entry), entry)) {
-                None => client.create_route(&table.id, to, id).await,
+                None => match state.full.get() {
+                    Some(error) => return Err(error.clone()),
+                    None => client.create_route(&table.id, to, id).await,
+                },
                 Some((Some(key), _)) if state.deleted.contains(&key) => {
                     replace(&client, &table.id, to, id).await
                 }

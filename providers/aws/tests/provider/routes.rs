@@ -222,7 +222,7 @@ async fn an_instance_with_several_interfaces_is_routed_to_by_its_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_is_filled_and_the_rest_is_reported_once() {
     let stage = Stage::new(0, "").await;
-    let nodes = nodes(&stage, 30).await;
+    let mut nodes = nodes(&stage, 30).await;
     let full = refusal("RouteLimitExceeded", "The table is full.");
     let is_creation = |request: &Request| request.name == "CreateRoute";
     let mut rule = Rule::when(is_creation, Action::answer(400, full));
@@ -237,6 +237,16 @@ async fn a_full_table_is_filled_and_the_rest_is_reported_once() {
     let concurrent = 9;
     let is_bounded = (13..=13 + concurrent).contains(&requests);
     assert!(is_bounded, "{requests}: after the refusal no more are sent");
+    // The last node takes the podCIDRs of the first over, which needs no space.
+    let moved = RouteNode {
+        pod_cidrs: nodes[0].pod_cidrs.clone(),
+        ..RouteNode::clone(&nodes[29])
+    };
+    nodes.remove(0);
+    nodes[28] = Arc::new(moved);
+    let (_, applied) = pass(&*stage.cloud, &nodes).await.unwrap();
+    assert_eq!(applied.created.iter().filter(|result| result.is_ok()).count(), 2);
+    assert_eq!(stage.count("ReplaceRoute"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
