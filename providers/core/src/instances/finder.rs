@@ -512,14 +512,14 @@ impl<S: InstanceSource> Inner<S> {
     async fn walk(
         &self,
         prefix: String,
-        mut ids: HashSet<String>,
+        ids: HashSet<String>,
         names: usize,
         priority: Priority,
     ) -> Result<Listing<S::Record>> {
         let mut restarted = false;
         'walk: loop {
             let began = Instant::now();
-            let mut records = Vec::new();
+            let (mut ids, mut records) = (ids.clone(), Vec::new());
             let mut pages = Pages::new(None);
             // A name is known to be unique only after all pages.
             while !pages.is_complete() && pages.fetched() < reads::<S>(ids.len(), names) {

@@ -27,6 +27,8 @@ struct Cloud<const IDS: usize> {
     calls: Arc<Mutex<BTreeMap<&'static str, usize>>>,
     /// Pages that fail, by number of the call, and how.
     failures: Arc<Mutex<Vec<(usize, ErrorKind)>>>,
+    /// From which call pages are shorter, and their size.
+    shorter: Option<(usize, usize)>,
 }
 
 impl<const IDS: usize> Cloud<IDS> {
@@ -37,6 +39,7 @@ impl<const IDS: usize> Cloud<IDS> {
             page_size,
             calls: Arc::default(),
             failures: Arc::default(),
+            shorter: None,
         }
     }
 
@@ -108,8 +111,10 @@ impl<const IDS: usize> InstanceSource for Cloud<IDS> {
         }
         let after = marker.unwrap_or_default();
         let mut items = self.some(|id, name| *id > *after && name.starts_with(prefix));
-        let more = items.len() > self.page_size;
-        items.truncate(self.page_size);
+        let all = items.len();
+        let shorter = self.shorter.filter(|(from, _)| number >= *from);
+        items.truncate(shorter.map_or(self.page_size, |(_, size)| size));
+        let more = items.len() < all;
         let next = items.last().map(|last| last.id.clone()).filter(|_| more);
         Ok(Page { items, next })
     }
@@ -312,4 +317,14 @@ async fn a_listing_restarts_once_after_a_lost_marker_and_a_failed_one_proves_no_
             .is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }));
     assert_eq!(cloud.calls(), [("page", 1)]);
+}
+
+#[tokio::test]
+async fn a_listing_that_restarts_with_shorter_pages_finds_all_machines_again() {
+    let mut cloud = Cloud::<1>::with(30, 13);
+    cloud.failures.lock().push((3, ErrorKind::Unexpected));
+    cloud.shorter = Some((4, 5));
+    let all: Vec<_> = (0..30).map(by_id).collect();
+    assert_eq!(ask(&cloud.finder(), &all).await.len(), 30);
+    assert_eq!(cloud.calls(), [("by_ids", 5), ("page", 8)]);
 }
