@@ -183,7 +183,8 @@ impl<M: PartModel> DiscoveredParts<M> {
 }
 
 /// The parts that a Service joins and leaves. It joins the parts that it names if it wants a load balancer. It leaves the parts
-/// that have its ownership tag and that it does not name, and all parts if it wants no load balancer.
+/// that have its ownership tag, or had it until it began to leave them, and that it does not name, and all parts if it wants no
+/// load balancer.
 fn entry<M: PartModel>(
     model: &M,
     view: &Arc<ServiceView>,
@@ -214,8 +215,9 @@ fn entry<M: PartModel>(
         .chain(named.iter().filter(leaves_named))
         .cloned()
         .collect();
-    let (joins, leaves, traces) = if wants {
-        memory.cancel_leaving(&view.id);
+    // One that is not ours has no parts.
+    let (joins, leaves, traces) = if wants && claim == Claim::Ours {
+        let leaves = memory.unnamed(&view.id, &named, leaves);
         (named, leaves.clone(), leaves)
     } else {
         let leaves = memory.leaves(&view.id, leaves, &tagged);

@@ -55,6 +55,9 @@ struct ServiceMemory<M: PartModel> {
     /// The parts that it leaves since it wants no load balancer. A part that is deleted has another key afterwards (its
     /// name, not its id), and is not left a second time under that key.
     leaves: Vec<M::Key>,
+    /// The parts that it leaves although it wants a load balancer, since it does not name them. The last step removes the
+    /// ownership tag or the object, so that the listings no longer show such a part before the Service has left it.
+    unnamed: Vec<M::Key>,
 }
 
 impl<M: PartModel> Default for ServiceMemory<M> {
@@ -67,6 +70,7 @@ impl<M: PartModel> Default for ServiceMemory<M> {
             left: BTreeSet::new(),
             last_effects: Effects::default(),
             leaves: Vec::new(),
+            unnamed: Vec::new(),
         }
     }
 }
@@ -145,7 +149,8 @@ impl<M: PartModel> Memory<M> {
             if let Some(view) = known.served.remove(old) {
                 known.served.insert(new.clone(), view);
             }
-            for key in known.leaves.iter_mut().filter(|key| *key == old) {
+            let leaves = known.leaves.iter_mut().chain(&mut known.unnamed);
+            for key in leaves.filter(|key| *key == old) {
                 key.clone_from(new);
             }
         }
@@ -204,11 +209,17 @@ impl<M: PartModel> Memory<M> {
             .is_some_and(|known| known.left.contains(key))
     }
 
-    /// The Service wants a load balancer (again).
-    pub(super) fn cancel_leaving(&mut self, id: &ServiceId) {
-        if let Some(known) = self.services.get_mut(id) {
-            known.leaves.clear();
-        }
+    /// The parts that a Service that wants a load balancer (again) leaves: `tagged`, which have its ownership tag, and those
+    /// that had it before and that the Service has not left.
+    pub(super) fn unnamed(&mut self, id: &ServiceId, named: &[M::Key], tagged: Vec<M::Key>) -> Vec<M::Key> {
+        let known = self.services.entry(id.clone()).or_default();
+        known.leaves.clear();
+        let is_listed = |key: &M::Key| named.contains(key) || tagged.contains(key);
+        known
+            .unnamed
+            .retain(|key| !is_listed(key) && !known.left.contains(key));
+        known.unnamed.splice(0..0, tagged);
+        known.unnamed.clone()
     }
 
     /// The parts that a Service that wants no load balancer leaves: those that it left or leaves already, or `all` if

@@ -547,7 +547,7 @@ async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverifi
     assert_eq!(report.members[0].effects.annotations[WAS], None);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_service_that_moves_joins_the_new_part_before_it_leaves_the_old_one() {
     let truth = Truth {
         balancers: vec![own_balancer(0), own_balancer(1)],
@@ -576,8 +576,28 @@ async fn a_service_that_moves_joins_the_new_part_before_it_leaves_the_old_one() 
     let new = stage.run("balancer/#10").await;
     assert!(new.next.contains(&PartKey::new("balancer/#11")), "{:?}", new.next);
     stage.run("firewall").await;
+    stage.answer("delete balancer", Answer::Wait(WAIT));
+    assert_eq!(parked(&stage.run("balancer/#11").await).0, WAIT.poll);
+    // The listings no longer show it, but the Service has not left it yet.
+    let ours = Arc::clone(&stage.world);
+    let mut other = service(1, &[81], &[]);
+    other.class = Some("acme".into());
+    stage.world = Arc::new(world(vec![service(0, &[80], &[]), other], nodes([("n0", true)])));
+    assert_eq!(leaves_of_second(&stage).await, []);
+    stage.world = ours;
+    assert_eq!(leaves_of_second(&stage).await, [PartKey::new("balancer/#11")]);
+    assert!(!stage.run("balancer/#10").await.members[1].finished);
+    tokio::time::advance(WAIT.poll).await;
+    stage.cloud.script.lock().polls = vec![Ok(true)];
     let old = stage.run("balancer/#11").await;
     assert_eq!(sentences(&old), ["delete balancer balancer_n_s1"]);
+    assert!(old.members[0].finished, "{old:?}");
+    assert_eq!(leaves_of_second(&stage).await, []);
+}
+
+async fn leaves_of_second(stage: &Stage) -> Vec<PartKey> {
+    let discovery = stage.engine.discover(&stage.request()).await.unwrap();
+    discovery.services[1].leaves.clone()
 }
 
 #[tokio::test]
