@@ -232,6 +232,7 @@ impl State {
             let own = served.chain([&entry.early]).any(own);
             let after = job.after.filter(|_| !own);
             Job { after, ..job }.add_to(&mut entry.dirty);
+            entry.lost = 0;
             // If it has the form again in which it was served, its load balancer may have been deleted or changed meanwhile.
             entry.served.take_if(|served| served.view.asks_the_same(&view));
             entry.requeued = None;

@@ -969,6 +969,24 @@ fn one_that_is_not_served_though_nothing_is_under_way_is_looked_at_again() {
 }
 
 #[test]
+fn one_that_was_not_served_for_long_does_not_wait_longer_after_a_change() {
+    let mut fixture = Fixture::new();
+    fixture.change(&view("a", |_| {}));
+    for (wait, port) in [(1, 1), (2, 1), (4, 1), (1, 2)] {
+        fixture.change(&view("a", |view| view.ports[0].port = port));
+        assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
+        for part in ["lb/a", SHARED] {
+            let task = fixture.take(part).unwrap();
+            fixture.conclude(&task, &done(part, &[]));
+        }
+        let due = fixture.state.due(false).unwrap() - fixture.now;
+        let wait = Duration::from_secs(wait);
+        assert!(due <= wait && due > wait / 2, "{due:?}");
+        fixture.now += wait;
+    }
+}
+
+#[test]
 fn a_blocked_difference_is_compared_again_without_reading_the_cloud() {
     let mut fixture = Fixture::new();
     fixture.served("a");
