@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     ErrorKind, Freshness, NodeView,
-    load_balancer::{ClusterTag, Ingress, IpMode, OwnershipTag, PartState, Policy},
+    load_balancer::{ClusterTag, Ingress, IpMode, OwnershipTag, PartState, Policy, ServiceType},
     testkit::TestCluster,
 };
 use ccm_sim::{Action, Fault, digitalocean::Config};
@@ -325,6 +325,11 @@ async fn without_a_visible_node_a_missing_load_balancer_is_not_replaced() {
 #[tokio::test]
 async fn immutable_fields_are_blocked_and_other_fields_are_applied() {
     let mut stage = Stage::served("").await;
+    // The annotations that the Service loses with its load balancer may be set again.
+    for service_type in [ServiceType::NodePort, ServiceType::LoadBalancer] {
+        stage.web().service_type = service_type;
+        stage.settle().await.unwrap();
+    }
     stage.set("type=REGIONAL; network=INTERNAL; size-unit=2");
     let kind = "type of load balancer auidweb in place: observed REGIONAL_NETWORK";
     let network = "network of load balancer auidweb in place: observed EXTERNAL";

@@ -214,6 +214,8 @@ impl<M: PartModel> Memory<M> {
     pub(super) fn unnamed(&mut self, id: &ServiceId, named: &[M::Key], tagged: Vec<M::Key>) -> Vec<M::Key> {
         let known = self.services.entry(id.clone()).or_default();
         known.leaves.clear();
+        // What it removed when it wanted none does not count any more.
+        known.last_effects = Effects::default();
         let is_listed = |key: &M::Key| named.contains(key) || tagged.contains(key);
         known
             .unnamed
