@@ -10,7 +10,8 @@ use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
     plan::{
-        CredentialsCheck, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck, Wait,
+        CredentialsCheck, Fact, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck,
+        Wait,
         objects::{Object, Objects, stale},
     },
 };
@@ -290,7 +291,14 @@ impl<C: Clients> Calls<C> {
             let refused = reads.refused_ports.peek(id, Freshness::AtMost(REFUSED_AGE));
             port.refused = refused.map(|(why, _)| (*why).clone()).unwrap_or_default();
         }
-        Ok(Observed::Ports(ports))
+        // Another client may have deleted a group that was on no port. Neutron refuses every list with it.
+        let listing = reads.security_groups(None, read).await?;
+        let known = members
+            .iter()
+            .filter_map(desired::group_of)
+            .filter_map(Fact::known);
+        let missing = known.filter(|id| listing.by_id(id).is_none());
+        Ok(Observed::Ports(ports, missing.cloned().collect()))
     }
 }
 

@@ -250,9 +250,10 @@ pub(crate) struct DesiredNodePorts {
     pub(crate) forbidden: Vec<GroupRef>,
 }
 
-/// A reference to a security group.
+/// A reference to the security group of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GroupRef {
+    pub(crate) service: ServiceId,
     pub(crate) name: String,
     pub(crate) id: Fact<String>,
 }
@@ -490,6 +491,12 @@ fn follow(
         .collect()
 }
 
+/// The ID of the member's security group.
+pub(crate) fn group_of(member: &PartMember) -> Option<&Fact<String>> {
+    let mut facts = member.facts.iter().rev();
+    facts.find_map(|(_, facts)| facts.group.as_ref())
+}
+
 fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> DesiredNodePorts {
     let mut desired = DesiredNodePorts::default();
     for member in members {
@@ -499,23 +506,18 @@ fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &
                 let name = names::security_group(&service.id);
                 let ids = inputs.groups.get(&name).into_iter().flatten();
                 desired.forbidden.extend(ids.map(|id| GroupRef {
+                    service: service.id.clone(),
                     name: name.clone(),
                     id: Fact::Known(id.clone()),
                 }));
             }
             // A refused Service follows the nodes, too.
             _ if member.follows_nodes() => {
-                let Some(group) = member
-                    .facts
-                    .iter()
-                    .rev()
-                    .find_map(|(_, facts)| facts.group.clone())
-                else {
-                    continue;
-                };
+                let Some(id) = group_of(member) else { continue };
                 let group = GroupRef {
+                    service: service.id.clone(),
                     name: names::security_group(&service.id),
-                    id: group,
+                    id: id.clone(),
                 };
                 let selector = spec::selector(service, &model.settings);
                 let family = service.ip_families.first().copied();

@@ -1,7 +1,10 @@
 //! The laws of the plan engine.
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ccm_core::{
     load_balancer::{ClusterView, Ownership, Protocol, ServiceId, SessionAffinity},
@@ -230,7 +233,7 @@ impl Lawful for Model {
                 })
             }
             Key::Group(name) => Observed::Groups(truth.groups.view(|group| group.key == *name)),
-            Key::NodePorts => Observed::Ports(truth.ports.clone()),
+            Key::NodePorts => Observed::Ports(truth.ports.clone(), BTreeSet::new()),
         }
     }
 
@@ -254,7 +257,7 @@ impl Lawful for Model {
             Observed::Groups(groups) => truth
                 .groups
                 .store(groups, |group| *key == Key::Group(group.key.clone())),
-            Observed::Ports(ports) => truth.ports = ports,
+            Observed::Ports(ports, _) => truth.ports = ports,
         }
     }
 

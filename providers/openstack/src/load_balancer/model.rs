@@ -334,7 +334,7 @@ impl PartModel for Model {
                     ..nothing
                 })
             }
-            Observed::Ports(_) => Some(nothing),
+            Observed::Ports(..) => Some(nothing),
         }
     }
 

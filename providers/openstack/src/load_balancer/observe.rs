@@ -1,6 +1,6 @@
 //! The observed state of parts. An ID or address that is not known yet is an empty text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::load_balancer::{Ownership, OwnershipTag};
 use ccm_core::plan::objects::{Object, Objects};
@@ -20,8 +20,8 @@ pub(crate) enum Observed {
     Balancers(LoadBalancerSnapshot),
     /// The security groups with the name of the part.
     Groups(Objects<Group>),
-    /// The ports of nodes, by ID.
-    Ports(BTreeMap<String, Port>),
+    /// The ports of nodes, by ID, and the IDs of members' security groups that no longer exist.
+    Ports(BTreeMap<String, Port>, BTreeSet<String>),
 }
 
 /// The load balancers of a part.

@@ -33,7 +33,7 @@ pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
     match (desired, observed) {
         (Desired::Balancer(desired), Observed::Balancers(snapshot)) => balancer(desired, snapshot),
         (Desired::Group(Some(desired)), Observed::Groups(have)) => desired.diff(have).map(Change::Group),
-        (Desired::Ports(desired), Observed::Ports(have)) => ports::ports(desired, have),
+        (Desired::Ports(desired), Observed::Ports(have, missing)) => ports::ports(desired, have, missing),
         _ => Plan::default(),
     }
 }

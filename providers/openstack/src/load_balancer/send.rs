@@ -112,12 +112,12 @@ impl<'a> Sender<'a> {
                 let reply = objects::send(&self.writes, change, groups).await;
                 reply.map(Reply::Group)
             }
-            (Change::DeletePortTag(port, group), Observed::Ports(ports)) => {
+            (Change::DeletePortTag(port, group), Observed::Ports(ports, _)) => {
                 let port = ports.get(&port.id).ok_or_else(stale)?;
                 self.writes.delete_port_tag(port, group.id.get()?).await?;
                 Ok(Reply::Nothing)
             }
-            (Change::SetPortGroups { port, add, remove }, Observed::Ports(ports)) => {
+            (Change::SetPortGroups { port, add, remove }, Observed::Ports(ports, _)) => {
                 let port = ports.get(&port.id).ok_or_else(stale)?;
                 let mut groups = port.security_groups.clone();
                 groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));

@@ -186,12 +186,12 @@ impl Change {
                 };
                 groups.fold(change, reply);
             }
-            (Self::DeletePortTag(port, group), Observed::Ports(ports)) => {
+            (Self::DeletePortTag(port, group), Observed::Ports(ports, _)) => {
                 if let Some(have) = ports.get_mut(&port.id) {
                     have.tags.retain(|tag| group.id.known() != Some(tag));
                 }
             }
-            (Self::SetPortGroups { port, add, remove }, Observed::Ports(ports)) => {
+            (Self::SetPortGroups { port, add, remove }, Observed::Ports(ports, _)) => {
                 let Some(have) = ports.get_mut(&port.id) else {
                     return;
                 };

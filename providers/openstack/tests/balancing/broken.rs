@@ -1,6 +1,6 @@
 //! Broken load balancers, and clouds without Octavia.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     Freshness,
@@ -438,6 +438,37 @@ async fn a_node_port_that_neutron_refuses_stops_no_service() {
     assert_eq!(stage.complaints(), [""; 0]);
     // The other node joined its groups despite the refusals.
     assert_eq!(stage.sim.call_counts()["port_update"], 1);
+}
+
+#[tokio::test]
+async fn a_deleted_security_group_keeps_no_other_group_from_new_nodes() {
+    let mut stage = Stage::new(1, MANAGED).await;
+    for (name, port) in [("a", 80), ("b", 81)] {
+        stage.services.push(service(name, &[port]));
+    }
+    let selector = "loadbalancer.openstack.org/node-selector";
+    annotate(stage.service("b"), selector, Some("pool=edge"));
+    stage.settle().await;
+    let ports_of = |stage: &Stage, name: &str| {
+        let mut groups = stage.sim.security_groups().into_iter();
+        let group = groups.find(|group| group.name == format!("lb-sg-uid-{name}-shop-{name}"));
+        group.map_or_else(Vec::new, |group| group.ports)
+    };
+    let groups = stage.sim.security_groups();
+    let unused = groups.iter().find(|group| group.name.ends_with("-b")).unwrap();
+    stage.sim.delete_group(&unused.id).unwrap();
+    stage.join();
+    Arc::make_mut(&mut stage.nodes[1].view).labels = [("pool", "edge")].into_iter().collect();
+    stage.pass_once().await;
+    assert_eq!((ports_of(&stage, "a").len(), ports_of(&stage, "b").len()), (2, 0));
+    let complaints = stage.complaints();
+    assert!(
+        matches!(&*complaints, [text] if text.contains("security group lb-sg-uid-b-shop-b")),
+        "{complaints:?}"
+    );
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!((ports_of(&stage, "a").len(), ports_of(&stage, "b").len()), (2, 1));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The security groups of node ports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::plan::{Plan, Step};
 
@@ -21,8 +21,13 @@ struct Due {
     tags: Vec<GroupRef>,
 }
 
-/// Plans the security groups of all node ports, with one write for each port.
-pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -> Plan<Change> {
+/// Plans the security groups of all node ports, with one write for each port. `missing`: IDs of groups that do not exist.
+pub(super) fn ports(
+    desired: &DesiredNodePorts,
+    have: &BTreeMap<String, Port>,
+    missing: &BTreeSet<String>,
+) -> Plan<Change> {
+    let mut plan = Plan::default();
     // Sorted by address, which users know.
     let mut due: BTreeMap<(String, &str), Due> = BTreeMap::new();
     for (id, port) in have {
@@ -33,7 +38,14 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
             desired.required.get(&at)
         });
         for group in required.flatten() {
-            if !port.security_groups.contains(&group.id.to_string()) && !add.contains(group) {
+            let id = group.id.to_string();
+            if missing.contains(&id) {
+                let field = format!("security group {}", group.name);
+                let blocked = blocked(Some(&group.service), &field, "missing", "present");
+                if !plan.blocked.contains(&blocked) {
+                    plan.blocked.push(blocked);
+                }
+            } else if !port.security_groups.contains(&id) && !add.contains(group) {
                 add.push(group.clone());
             }
         }
@@ -54,7 +66,6 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
             due.insert((address, id.as_str()), Due { add, remove, tags });
         }
     }
-    let mut plan = Plan::default();
     for ((address, id), Due { add, remove, tags }) in due {
         let refused = have.get(id).map_or("", |port| &port.refused);
         let id = id.to_owned();
