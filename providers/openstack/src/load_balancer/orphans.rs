@@ -64,7 +64,10 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
                 what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
                 deletable: false,
             }));
-        } else if !is_used && !missing.is_empty() && ownership.allows_orphan_deletion() {
+        } else if !is_used
+            && (!missing.is_empty() || names::is_service_tag(&entry.name))
+            && ownership.allows_orphan_deletion()
+        {
             orphans.push(Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("load balancer {} ({id})", entry.name),
@@ -159,6 +162,8 @@ mod tests {
                 ("8 without our tag", entry(gone, &[gone])),
                 ("9 another cluster's", entry(gone, &[&other, gone])),
                 ("left by its own Service", entry(web, &[&own_tag, gone])),
+                ("without Service tags", entry(gone, &[&own_tag])),
+                ("of a user, without Service tags", entry("mine", &[&own_tag])),
             ]
             .map(|(id, entry)| (id.to_owned(), entry)),
             [group("web", "c"), group("gone", "c"), group("gone2", "d")],
@@ -213,6 +218,7 @@ mod tests {
                 "listeners tagged kube_service_c_shop_gone on load balancer kube_service_c_shop_web (left by its own Service)",
                 false,
             ),
+            ("load balancer kube_service_c_shop_gone (without Service tags)", true),
             ("security group lb-sg-1-shop-gone", false),
             ("floating IP address of gone of Service shop/gone", false),
         ]

@@ -126,7 +126,7 @@ pub(crate) fn deletes_whole(
     balancer: &Object<Kind>,
 ) -> bool {
     let annotated = Annotated::default();
-    desired.cascade && site(desired, objects, balancer, &annotated).is_leaving()
+    desired.cascade && site(desired, objects, balancer, &annotated).is_leaving(false)
 }
 
 fn site<'a>(
@@ -140,11 +140,19 @@ fn site<'a>(
     site
 }
 
+/// Whether a staying Service uses the load balancer, or will. One that is refused may have named it without ever using it.
+fn is_used(site: &Site<'_>) -> bool {
+    let (admitted, refused) = admitted(site, &mut Plan::default());
+    let mut had = refused.iter().map(|refused| &refused.owner);
+    let is_kept = had.any(|owner| site.tagged(&site.tags, owner));
+    is_kept || !admitted.is_empty() || !site.desired.frozen.is_empty()
+}
+
 fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) -> BalancerPlan {
     let desired = site.desired;
     if site.created && !site.ownership.allows_changes() {
         refused(desired, &site.balancer.title(), "another cluster's", "ours")
-    } else if site.is_leaving() {
+    } else if site.is_leaving(is_used(site)) {
         delete_or_keep(site, is_broken)
     } else if !is_broken {
         change(site, snapshot)

@@ -184,6 +184,25 @@ async fn the_owner_leaves_first_and_the_last_one_decides_about_the_address() {
 }
 
 #[tokio::test]
+async fn a_refused_service_keeps_no_load_balancer_from_its_deletion() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    push(&mut stage, "api", &[81], &id);
+    annotate(stage.service("api"), INTERNAL, Some("true"));
+    stage.settle().await;
+    assert_eq!(stage.complaints().len(), 1);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.balancers().is_empty() && stage.sim.floating_ips().is_empty());
+    annotate(stage.service("api"), ID, None);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_ne!(stage.balancers()[0].loadbalancer.id, id);
+}
+
+#[tokio::test]
 async fn a_service_moves_to_another_load_balancer_and_back() {
     let (mut stage, mine) = with_a_users().await;
     let foreign = Picture::of(&stage.sim, &[]);

@@ -133,13 +133,11 @@ impl<'a> Site<'a> {
         .count()
     }
 
-    /// Whether it is deleted with the leaving Services.
-    pub(super) fn is_leaving(&self) -> bool {
-        let desired = self.desired;
-        let empty = desired.active.is_empty() && desired.frozen.is_empty();
-        let swept = desired.leaving.is_empty() && self.ownership == Ownership::Ours;
-        let left = !desired.leaving.is_empty() && self.others() == 0 && self.is_own();
-        self.created && empty && (swept || left)
+    /// Whether it is deleted with the leaving Services. `is_used`: whether one of the staying Services uses it.
+    pub(super) fn is_leaving(&self, is_used: bool) -> bool {
+        let swept = owners(self.desired).next().is_none() && self.ownership == Ownership::Ours;
+        let left = !self.desired.leaving.is_empty() && self.others() == 0 && self.is_own();
+        self.created && !is_used && (swept || left)
     }
 
     /// Whether its creation failed and no client can know it.
