@@ -70,6 +70,8 @@ pub struct LoadBalancing {
     /// The duration of a load balancer's deletion.
     #[serde(with = "millis", rename = "delete_ms")]
     pub delete_time: Duration,
+    /// Whether an empty list of tags changes nothing, as in Train and Ussuri.
+    pub ignores_empty_tags: bool,
     /// Whether load balancers report their operation. Without it they stay `OFFLINE`.
     pub heartbeats: bool,
     /// The most objects on a page.
@@ -86,6 +88,7 @@ impl Default for LoadBalancing {
             create_time: Duration::ZERO,
             update_time: Duration::ZERO,
             delete_time: Duration::ZERO,
+            ignores_empty_tags: false,
             heartbeats: true,
             max_limit: 1000,
         }

@@ -251,12 +251,19 @@ pub(crate) fn below(kind: Kind, listener: ListenerKey, balancer: &str) -> Object
 /// The texts of a list attribute.
 pub(crate) fn texts<'a>(object: &'a Object<Kind>, name: &str) -> impl Iterator<Item = &'a str> + Clone {
     let list = object.attributes.get(name).and_then(Value::as_array);
-    list.into_iter().flatten().filter_map(Value::as_str)
+    let texts = list.into_iter().flatten().filter_map(Value::as_str);
+    texts.filter(|text| !text.is_empty())
 }
 
 /// The tags of the Services that use the object.
 pub(crate) fn service_tags(object: &Object<Kind>) -> impl Iterator<Item = &str> {
     texts(object, "tags").filter(|tag| super::names::is_service_tag(tag))
+}
+
+/// Tags as they are sent. Older versions of Octavia ignore an empty list, so that an empty tag replaces the last one.
+pub(crate) fn sent(tags: &[String]) -> Value {
+    let empty = [String::new()];
+    Value::from(if tags.is_empty() { &empty[..] } else { tags })
 }
 
 /// The object's tags.

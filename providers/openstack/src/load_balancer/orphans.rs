@@ -55,6 +55,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         // A Service that leaves still decides about the load balancer with its name, and about the floating IP of it.
         let is_used =
             missing.len() < of_services.count() || named.contains(&**id) || tags.contains(&entry.name);
+        let was_used = !missing.is_empty() || names::is_service_tag(&entry.name);
         if is_used && ownership.allows_changes() {
             let ours = missing
                 .iter()
@@ -64,10 +65,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
                 what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
                 deletable: false,
             }));
-        } else if !is_used
-            && (!missing.is_empty() || names::is_service_tag(&entry.name))
-            && ownership.allows_orphan_deletion()
-        {
+        } else if !is_used && was_used && ownership.allows_orphan_deletion() {
             orphans.push(Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("load balancer {} ({id})", entry.name),

@@ -143,9 +143,8 @@ fn site<'a>(
 /// Whether a staying Service uses the load balancer, or will. One that is refused may have named it without ever using it.
 fn is_used(site: &Site<'_>) -> bool {
     let (admitted, refused) = admitted(site, &mut Plan::default());
-    let mut had = refused.iter().map(|refused| &refused.owner);
-    let is_kept = had.any(|owner| site.tagged(&site.tags, owner));
-    is_kept || !admitted.is_empty() || !site.desired.frozen.is_empty()
+    let is_tagged = |refused: &&ActiveService| site.tagged(&site.tags, &refused.owner);
+    !admitted.is_empty() || !site.desired.frozen.is_empty() || refused.iter().any(is_tagged)
 }
 
 fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) -> BalancerPlan {
@@ -287,7 +286,7 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     // Tags are added first and removed last, so that a restarted process finds the remaining work by them.
     let mut tags = site.tags.clone();
     let step = |tags: &[String], verb: &str, which: &[String]| {
-        let step = site.update(Attributes::from([("tags", tags.into())]));
+        let step = site.update(Attributes::from([("tags", kinds::sent(tags))]));
         step.because(format!("{verb} tags {}", which.join(", ")))
     };
     if !add.is_empty() {

@@ -226,8 +226,9 @@ impl BalancerCalls<'_> {
             Kind::Listener => now!(Listener by ListenerGet),
             _ => now!(Pool by PoolGet),
         };
-        let planned: BTreeSet<_> = kinds::texts(object, "tags").collect();
-        Ok(now.is_some_and(|now| planned == now.iter().map(String::as_str).collect()))
+        let now = now.iter().flatten().map(String::as_str);
+        let now: BTreeSet<_> = now.filter(|tag| !tag.is_empty()).collect();
+        Ok(now == kinds::texts(object, "tags").collect())
     }
 
     /// The ID of a member, which is read if the member was created since the last listing.

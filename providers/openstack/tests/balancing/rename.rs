@@ -254,7 +254,7 @@ async fn another_clusters_load_balancer_that_is_shared_stays_its_own() {
         unmark(&stage);
         let id = stage.balancers()[0].loadbalancer.id.clone();
         if !tagged {
-            let none = json!({"tags": []});
+            let none = json!({"tags": [""]});
             stage.sim.patch_object(&id, none.as_object().unwrap()).unwrap();
         }
         let before = names(&stage);

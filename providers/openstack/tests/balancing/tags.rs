@@ -1,6 +1,7 @@
 //! Tags that other clients write at the same time.
 
 use ccm_core::load_balancer::ClusterTag;
+use ccm_sim::openstack::Settings;
 use serde_json::json;
 
 use crate::{
@@ -38,6 +39,28 @@ async fn shared() -> (Stage, String) {
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     (stage, id)
+}
+
+#[tokio::test]
+async fn the_last_tag_goes_in_each_version_of_octavia() {
+    for old in [true, false] {
+        let mut stage = Stage::new(1, "").await;
+        let settings = |settings: &mut Settings| settings.load_balancing.ignores_empty_tags = old;
+        stage.sim.configure(settings);
+        let id = OtherClient::of(&stage.sim).await.balancer("users").await;
+        let nothing = json!({"tags": []});
+        stage.sim.patch_object(&id, nothing.as_object().unwrap()).unwrap();
+        for _ in 0..2 {
+            let mut web = service("web", &[80]);
+            annotate(&mut web, ID, Some(&id));
+            stage.services.push(web);
+            stage.settle().await;
+            assert_eq!(tags(&stage), ["kube_service_kubernetes_shop_web"]);
+            stage.service("web").deleting = true;
+            stage.settle().await;
+            assert_eq!((tags(&stage), stage.services.len()), (vec![String::new()], 0));
+        }
+    }
 }
 
 #[tokio::test]

@@ -186,7 +186,10 @@ impl Edit<'_> {
     }
 
     /// Merges attributes into those of an object.
-    pub(super) fn put(&mut self, id: &str, attrs: Attrs) {
+    pub(super) fn put(&mut self, id: &str, mut attrs: Attrs) {
+        if self.ways().ignores_empty_tags && attrs.get("tags") == Some(&json!([])) {
+            attrs.remove("tags");
+        }
         self.region
             .balancing
             .change(id, |object| object.attrs.extend(attrs));

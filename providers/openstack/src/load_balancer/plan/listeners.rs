@@ -381,7 +381,7 @@ fn set(desired: &DesiredBalancer) -> &'static str {
 
 fn set_tags(object: &mut Object<Kind>, tags: Option<Vec<String>>) {
     match tags {
-        Some(tags) => drop(object.attributes.insert("tags", tags.into())),
+        Some(tags) => drop(object.attributes.insert("tags", kinds::sent(&tags))),
         None => drop(object.attributes.remove("tags")),
     }
 }
