@@ -30,6 +30,16 @@ pub(crate) fn warnings(
         let text = format!("load balancer {name} has the cluster name {former}; {text} {now} now");
         say("LoadBalancerRename", text);
     }
+    let given = service.annotation(annotations::LOAD_BALANCER_ID);
+    // It may name a load balancer that this one replaced, or another project's.
+    if let Some((balancer, given)) = inputs.balancer.as_ref().zip(given)
+        && ![&*balancer.id, &balancer.name, ""].contains(&given)
+    {
+        let text = "is replaced, since this project has no such load balancer: the Service keeps";
+        let (name, id) = (&balancer.name, &balancer.id);
+        let text = format!("load-balancer-id {given} {text} {name} ({id})");
+        say("LoadBalancerIDReplaced", text);
+    }
     let can = inputs.can;
     if !can.methods.contains(&&*spec.method) {
         let text = unknown_method(&spec.method, can.methods);
@@ -70,22 +80,16 @@ pub(crate) fn warnings(
     if spec.internal {
         return warnings;
     }
+    let found = inputs.each.get(&service.id);
     if spec.family == Some(IpFamily::V6) {
         let text = "an IPv6 load balancer has no floating IP; its own address is used";
         say("LoadBalancerFloatingIPSkipped", text.to_owned());
-    } else if inputs
-        .each
-        .get(&service.id)
-        .is_some_and(|found| found.floating_network.is_none())
-    {
+    } else if found.is_some_and(|found| found.floating_network.is_none()) {
         let text = "no external network was found, so the load balancer gets no new floating IP; name one with \
                     floating-network-id";
         say("LoadBalancerExternalNetworkSearchFailed", text.to_owned());
         let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
-        let vip = inputs
-            .balancer
-            .as_ref()
-            .map(|balancer| balancer.vip_address.as_str());
+        let vip = inputs.balancer.as_ref().map(|found| &*found.vip_address);
         if address.is_none() || address == vip {
             let text = "the load balancer is internal, because there is no external network";
             say("LoadBalancerForcedInternal", text.to_owned());

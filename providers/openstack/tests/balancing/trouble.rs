@@ -94,6 +94,27 @@ async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
 }
 
 #[tokio::test]
+async fn an_id_that_the_project_does_not_have_is_replaced_with_an_event() {
+    let mut stage = Stage::served().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    annotate(stage.service("web"), ID, Some("another-projects"));
+    let events = |stage: &Stage| {
+        let events = stage.reports.iter().flat_map(|report| &report.events);
+        events.map(|event| event.message.clone()).collect::<Vec<_>>()
+    };
+    stage.pass_once().await;
+    let reported = events(&stage);
+    let names_both = |text: &String| text.contains("another-projects") && text.contains(&id);
+    assert!(
+        reported.len() == 1 && reported.iter().all(names_both),
+        "{reported:?}"
+    );
+    stage.settle().await;
+    assert_eq!(stage.service("web").annotation(ID), Some(&*id));
+    assert_eq!(events(&stage), [""; 0]);
+}
+
+#[tokio::test]
 async fn nothing_is_recreated_while_no_node_is_visible() {
     let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
