@@ -148,15 +148,22 @@ impl Reported {
         problem.or_else(|| self.not_written.clone())
     }
 
-    /// A pass ended: the new events of the provider, and differences that stay.
-    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Output> {
+    /// A pass ended: the new events of the provider, and differences that stay. `known`: another process reported them; then
+    /// there are none, and the next pass reports the differences.
+    pub(super) fn pass_ended(
+        &mut self,
+        part: &PartKey,
+        id: &ServiceId,
+        report: &PartReport,
+        known: bool,
+    ) -> Vec<Output> {
         let reports = self.of(part);
         let present = || report.events.iter().filter(|event| event.service == *id);
         let mut outputs = Vec::new();
         for event in present() {
             if !reports.events.contains(event) {
                 reports.events.push(event.clone());
-                outputs.push(Output::ProviderEvent(event.clone()));
+                outputs.extend((!known).then(|| Output::ProviderEvent(event.clone())));
             }
         }
         // A pass that continues later does not report them all again.
@@ -171,7 +178,7 @@ impl Reported {
         let blocked = blocked.map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let is_known = reports.blocked == blocked && is_recent(reports.blocked_published);
         reports.blocked.clone_from(&blocked);
-        if !blocked.is_empty() && !is_known {
+        if !blocked.is_empty() && !is_known && !known {
             reports.blocked_published = Some(Instant::now());
             let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
             outputs.push(Output::Event(event));

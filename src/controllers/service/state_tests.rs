@@ -1036,6 +1036,36 @@ fn a_part_goes_on_under_its_new_name() {
 }
 
 #[test]
+fn after_a_restart_a_difference_that_stays_is_reported_once_and_a_missing_load_balancer_at_once() {
+    for (state, expected) in [
+        (MemberState::Served, [0, 1, 0]),
+        (MemberState::Pending, [1, 0, 0]),
+    ] {
+        let mut fixture = Fixture::new();
+        fixture.change(&view("a", |view| view.ingress = vec![Ingress::default()]));
+        fixture.discover();
+        let mut blocked = done("lb/a", &["a"]);
+        blocked.pass_steps = 0;
+        blocked.members[0].state = state;
+        blocked.blocked.push(Blocked {
+            service: None,
+            field: "load balancer".to_owned(),
+            observed: "missing".to_owned(),
+            desired: "present".to_owned(),
+        });
+        let task = fixture.take("lb/a").unwrap();
+        let events = [(); 3].map(|()| {
+            let events = reasons(&fixture.conclude(&task, &blocked).0);
+            events
+                .iter()
+                .filter(|reason| **reason == "LoadBalancerChangeBlocked")
+                .count()
+        });
+        assert_eq!(events, expected);
+    }
+}
+
+#[test]
 fn an_event_of_a_part_that_waits_is_reported_once_also_after_a_restart() {
     let mut fixture = Fixture::new();
     let ingress = vec![Ingress::default()];

@@ -283,10 +283,10 @@ impl State {
             return;
         };
         let was_served = entry.is_served();
-        // The process before this one reported the same.
-        let known = entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
-        let new = entry.reported.pass_ended(part, id, report);
-        outputs.extend(new.into_iter().filter(|_| !known));
+        // Probably, the process before this one reported the same. If it is still so after a while, it is reported again.
+        let is_served = matches!(member.state, MemberState::Served);
+        let known = is_served && entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
+        outputs.extend(entry.reported.pass_ended(part, id, report, known));
         let mut publish = |event| outputs.push(Output::Event(event));
         let is_done = matches!(report.state, PartState::Done);
         let is_first = entry.joins.first() == Some(part);
@@ -295,8 +295,8 @@ impl State {
                 let no_nodes = nodes.keeps_members() && entry.view.wants_load_balancer() && is_first;
                 let reports = entry.reported.of(part);
                 reports.failure = None;
-                let is_new = std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
-                if no_nodes && is_new && !known {
+                let is_new = !known && std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
+                if no_nodes && is_new {
                     let text = "There are no available nodes for LoadBalancer".to_owned();
                     publish(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text));
                 }
