@@ -246,6 +246,38 @@ async fn a_failed_sync_loses_neither_the_load_balancer_nor_its_id() {
 }
 
 #[tokio::test]
+async fn a_rename_while_the_create_is_sent_waits_for_its_reply() {
+    let mut stage = Stage::new(&[]).await;
+    stage.add("web", "name=first");
+    let time = Duration::from_secs(1);
+    stage
+        .sim
+        .add_fault(Fault::on("loadBalancers_create", Action::Delay { time }));
+    let (first, part) = (stage.request(), stage.discover().await.unwrap().parts[0].clone());
+    stage.set("name=second");
+    let (second, renamed) = (stage.request(), stage.discover().await.unwrap().parts[0].clone());
+    let balancers = stage.load_balancers().unwrap();
+    let rename = async {
+        while !stage
+            .sim
+            .calls()
+            .iter()
+            .any(|call| call.op == "loadBalancers_create")
+        {
+            tokio::task::yield_now().await;
+        }
+        balancers.run(&renamed, &second).await
+    };
+    let (created, _) = tokio::join!(balancers.run(&part, &first), rename);
+    for (key, value) in &created.members[0].early.annotations {
+        annotate(stage.web(), key, value.as_deref());
+    }
+    stage.settle().await.unwrap();
+    assert_eq!(stage.balancers().len(), 1);
+    assert_eq!(stage.balancer()["name"], "second");
+}
+
+#[tokio::test]
 async fn a_new_name_renames_and_the_id_keeps_the_link() {
     // Without its ID, a load balancer is found by its default name.
     for (first, has_id) in [("name=first", true), ("", false)] {

@@ -245,7 +245,9 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
             let pending = earlier
                 .iter()
                 .find(|earlier| memory.output(id, earlier).is_none());
-            let membership = pending.map_or(Membership::Active, |pending| {
+            // A create in a part that it named before: what that creates may be found by its reply only.
+            let former = memory.creates_in(id).filter(|part| !self.joins.contains(part));
+            let membership = pending.or(former).map_or(Membership::Active, |pending| {
                 Membership::Frozen(format!("it waits for {pending}"))
             });
             (earlier, membership)

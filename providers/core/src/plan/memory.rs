@@ -38,6 +38,8 @@ struct Alias<K> {
 /// A Service that was in no snapshot for this long is forgotten. A pass has the snapshot of when it began: a Service that is
 /// not in it may be newer.
 const FORGOTTEN: Duration = Duration::from_secs(600);
+/// A create that takes longer has ended without a notice.
+const CREATING: Duration = Duration::from_secs(300);
 
 struct ServiceMemory<M: PartModel> {
     /// When the Service was last in the snapshot of a discovery.
@@ -58,6 +60,8 @@ struct ServiceMemory<M: PartModel> {
     /// The parts that it leaves although it wants a load balancer, since it does not name them. The last step removes the
     /// ownership tag or the object, so that the listings no longer show such a part before the Service has left it.
     unnamed: Vec<M::Key>,
+    /// The part in which a create for it is in progress, and since when.
+    creating: Option<(M::Key, Instant)>,
 }
 
 impl<M: PartModel> Default for ServiceMemory<M> {
@@ -71,6 +75,7 @@ impl<M: PartModel> Default for ServiceMemory<M> {
             last_effects: Effects::default(),
             leaves: Vec::new(),
             unnamed: Vec::new(),
+            creating: None,
         }
     }
 }
@@ -188,6 +193,25 @@ impl<M: PartModel> Memory<M> {
 
     pub(super) fn output(&self, id: &ServiceId, key: &M::Key) -> Option<&PartOutput<M::Facts>> {
         self.services.get(id)?.output.get(key)
+    }
+
+    /// A create for the Service is sent in this part.
+    pub(super) fn create_begins(&mut self, id: &ServiceId, key: &M::Key) {
+        let known = self.services.entry(id.clone()).or_default();
+        known.creating = Some((key.clone(), Instant::now()));
+    }
+
+    /// The create in this part has ended.
+    pub(super) fn create_ended(&mut self, id: &ServiceId, key: &M::Key) {
+        if let Some(known) = self.services.get_mut(id) {
+            known.creating.take_if(|(creating, _)| creating == key);
+        }
+    }
+
+    /// The part in which a create for the Service is in progress.
+    pub(super) fn creates_in(&self, id: &ServiceId) -> Option<&M::Key> {
+        let (key, since) = self.services.get(id)?.creating.as_ref()?;
+        (since.elapsed() < CREATING).then_some(key)
     }
 
     pub(super) fn has_served(&self, id: &ServiceId, key: &M::Key) -> bool {

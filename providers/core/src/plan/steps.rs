@@ -64,12 +64,16 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 return applied;
             }
             let sent = Instant::now();
+            let created_for = description.service.as_ref();
+            let created_for = created_for.filter(|_| description.effect == Effect::Create);
+            created_for.inspect(|id| self.memory.lock().create_begins(id, &self.key));
             let span = info_span!("step", step = description.label);
             let outcome = engine
                 .cloud
                 .send(&self.key, &step.change, observed, self.request.read.priority)
                 .instrument(span)
                 .await;
+            created_for.inspect(|id| self.memory.lock().create_ended(id, &self.key));
             let (reply, ticket) = match outcome {
                 Ok(Outcome::Done(reply)) => (reply, None),
                 Ok(Outcome::Accepted { reply, ticket, wait }) => (reply, Some((ticket, wait))),
