@@ -24,6 +24,8 @@ use crate::{
 
 /// After this, an event is published again: the API server keeps events for an hour.
 const EVENT_REPEAT_INTERVAL: Duration = Duration::from_secs(1800);
+/// The same after a start, for what another process probably published. Shorter than the wait for the next comparison.
+const REPEAT_AFTER_START: Duration = Duration::from_secs(540);
 /// How many nodes an event names.
 const NODE_NAMES: usize = 20;
 /// How many orphans an event names.
@@ -148,8 +150,8 @@ impl Reported {
         problem.or_else(|| self.not_written.clone())
     }
 
-    /// A pass ended: the new events of the provider, and differences that stay. `known`: another process reported them; then
-    /// there are none, and the next pass reports the differences.
+    /// A pass ended: the new events of the provider, and differences that stay. `known`: probably another process reported
+    /// them; then there are none, and differences that stay are reported after a while.
     pub(super) fn pass_ended(
         &mut self,
         part: &PartKey,
@@ -178,10 +180,15 @@ impl Reported {
         let blocked = blocked.map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let is_known = reports.blocked == blocked && is_recent(reports.blocked_published);
         reports.blocked.clone_from(&blocked);
-        if !blocked.is_empty() && !is_known && !known {
-            reports.blocked_published = Some(Instant::now());
-            let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
-            outputs.push(Output::Event(event));
+        if !blocked.is_empty() && !is_known {
+            let ago = if known {
+                EVENT_REPEAT_INTERVAL - REPEAT_AFTER_START
+            } else {
+                Duration::ZERO
+            };
+            reports.blocked_published = Instant::now().checked_sub(ago);
+            let event = || ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
+            outputs.extend((!known).then(|| Output::Event(event())));
         }
         outputs
     }
