@@ -70,6 +70,12 @@ impl PartReports {
     fn has_published(&self, failure: &FailureReport) -> bool {
         self.failure.as_ref() == Some(failure) && is_recent(self.failure_published)
     }
+
+    /// Another process probably published the differences: if they stay, their Event comes soon.
+    pub(super) fn expect_repetition(&mut self) {
+        let earlier = |at: Instant| at.checked_sub(EVENT_REPEAT_INTERVAL - REPEAT_AFTER_START);
+        self.blocked_published = self.blocked_published.and_then(earlier);
+    }
 }
 
 /// Whether an event was published so recently that the API server still has it.
@@ -150,22 +156,15 @@ impl Reported {
         problem.or_else(|| self.not_written.clone())
     }
 
-    /// A pass ended: the new events of the provider, and differences that stay. `known`: probably another process reported
-    /// them; then there are none, and differences that stay are reported after a while.
-    pub(super) fn pass_ended(
-        &mut self,
-        part: &PartKey,
-        id: &ServiceId,
-        report: &PartReport,
-        known: bool,
-    ) -> Vec<Output> {
+    /// A pass ended: the new events of the provider, and differences that stay.
+    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Output> {
         let reports = self.of(part);
         let present = || report.events.iter().filter(|event| event.service == *id);
         let mut outputs = Vec::new();
         for event in present() {
             if !reports.events.contains(event) {
                 reports.events.push(event.clone());
-                outputs.extend((!known).then(|| Output::ProviderEvent(event.clone())));
+                outputs.push(Output::ProviderEvent(event.clone()));
             }
         }
         // A pass that continues later does not report them all again.
@@ -181,14 +180,9 @@ impl Reported {
         let is_known = reports.blocked == blocked && is_recent(reports.blocked_published);
         reports.blocked.clone_from(&blocked);
         if !blocked.is_empty() && !is_known {
-            let ago = if known {
-                EVENT_REPEAT_INTERVAL - REPEAT_AFTER_START
-            } else {
-                Duration::ZERO
-            };
-            reports.blocked_published = Instant::now().checked_sub(ago);
-            let event = || ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
-            outputs.extend((!known).then(|| Output::Event(event())));
+            reports.blocked_published = Some(Instant::now());
+            let event = ServiceEvent::warning(id, "LoadBalancerChangeBlocked", blocked);
+            outputs.push(Output::Event(event));
         }
         outputs
     }

@@ -286,7 +286,11 @@ impl State {
         // Probably, the process before this one reported the same. If it is still so after a while, it is reported again.
         let is_served = matches!(member.state, MemberState::Served);
         let known = is_served && entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
-        outputs.extend(entry.reported.pass_ended(part, id, report, known));
+        let new = entry.reported.pass_ended(part, id, report);
+        match known {
+            true => entry.reported.of(part).expect_repetition(),
+            false => outputs.extend(new),
+        }
         let mut publish = |event| outputs.push(Output::Event(event));
         let is_done = matches!(report.state, PartState::Done);
         let is_first = entry.joins.first() == Some(part);
