@@ -326,5 +326,4 @@ impl Failure {
 }
 
 #[cfg(test)]
-#[path = "accounts_tests.rs"]
 mod tests;

@@ -170,5 +170,4 @@ where
 }
 
 #[cfg(test)]
-#[path = "transport_tests.rs"]
 mod tests;

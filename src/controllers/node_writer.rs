@@ -258,5 +258,4 @@ fn set<const N: usize>(path: [&str; N], value: Value) -> PatchOperation {
 }
 
 #[cfg(test)]
-#[path = "node_writer_tests.rs"]
 mod tests;

@@ -127,5 +127,4 @@ impl State {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;

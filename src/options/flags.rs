@@ -620,5 +620,4 @@ pub(super) fn check_accepted(given: &FlagValues, provider: Option<&Provider>, re
 }
 
 #[cfg(test)]
-#[path = "flags_tests.rs"]
 mod tests;

@@ -293,5 +293,4 @@ fn is_reserved(key: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "desired_tests.rs"]
 mod tests;

@@ -271,5 +271,4 @@ impl NodeController {
 }
 
 #[cfg(test)]
-#[path = "refresh_tests.rs"]
 mod tests;

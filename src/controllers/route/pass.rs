@@ -263,5 +263,4 @@ fn log_changes(changes: &Changes, applied: &Applied, elapsed: Duration) {
 }
 
 #[cfg(test)]
-#[path = "pass_tests.rs"]
 mod tests;

@@ -171,5 +171,4 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

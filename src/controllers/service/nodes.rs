@@ -123,5 +123,4 @@ impl Nodes {
 }
 
 #[cfg(test)]
-#[path = "nodes_tests.rs"]
 mod tests;

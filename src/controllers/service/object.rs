@@ -221,5 +221,4 @@ pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: &Eff
 }
 
 #[cfg(test)]
-#[path = "object_tests.rs"]
 mod tests;

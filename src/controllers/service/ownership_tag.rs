@@ -104,5 +104,4 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>
 }
 
 #[cfg(test)]
-#[path = "ownership_tag_tests.rs"]
 mod tests;

@@ -506,5 +506,4 @@ impl State {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;

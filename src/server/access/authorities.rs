@@ -157,5 +157,4 @@ fn usable(pem: Option<&str>, before: Option<&Option<Authorities>>) -> Option<Aut
 }
 
 #[cfg(test)]
-#[path = "authorities_tests.rs"]
 mod tests;

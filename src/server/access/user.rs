@@ -96,5 +96,4 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 #[cfg(test)]
-#[path = "user_tests.rs"]
 mod tests;

@@ -345,5 +345,4 @@ impl From<Wire> for ServiceObject {
 }
 
 #[cfg(test)]
-#[path = "service_tests.rs"]
 mod tests;
