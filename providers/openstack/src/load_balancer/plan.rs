@@ -9,7 +9,7 @@ mod site;
 use std::collections::BTreeSet;
 
 use ccm_core::{
-    load_balancer::Ownership,
+    load_balancer::{Blocked, Ownership},
     plan::{
         Plan,
         objects::{self, Action, Attributes, Object, Objects},
@@ -140,21 +140,31 @@ fn site<'a>(
     site
 }
 
-/// Whether a staying Service uses the load balancer, or will. One that is refused may have named it without ever using it.
-fn is_used(site: &Site<'_>) -> bool {
-    let (admitted, refused) = admitted(site, &mut Plan::default());
-    let is_tagged = |refused: &&ActiveService| site.tagged(&site.tags, &refused.owner);
-    !admitted.is_empty() || !site.desired.frozen.is_empty() || refused.iter().any(is_tagged)
+/// The active members that may use the load balancer, and the refused ones.
+#[derive(Default)]
+struct Admission<'a> {
+    admitted: Vec<&'a ActiveService>,
+    refused: Vec<&'a ActiveService>,
+    reasons: Vec<Blocked>,
+}
+
+impl Admission<'_> {
+    /// Whether a staying Service uses the load balancer, or will. One that is refused may have named it without ever using it.
+    fn has_users(&self, site: &Site<'_>) -> bool {
+        let is_tagged = |refused: &&ActiveService| site.tagged(&site.tags, &refused.owner);
+        !self.admitted.is_empty() || !site.desired.frozen.is_empty() || self.refused.iter().any(is_tagged)
+    }
 }
 
 fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) -> BalancerPlan {
     let desired = site.desired;
+    let admission = admission(site);
     if site.created && !site.ownership.allows_changes() {
         refused(desired, &site.balancer.title(), "another cluster's", "ours")
-    } else if site.is_leaving(is_used(site)) {
+    } else if site.is_leaving(admission.has_users(site)) {
         delete_or_keep(site, is_broken)
     } else if !is_broken {
-        change(site, snapshot)
+        change(site, snapshot, admission)
     } else if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
         let active = Attributes::from([("provisioning_status", "ACTIVE".into())]);
         let step = site.balancer.step(Action::Update(kinds::FAILOVER, active));
@@ -204,11 +214,7 @@ fn delete(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
     plan
 }
 
-/// The active members that may use the load balancer, and the refused ones.
-fn admitted<'a>(
-    site: &Site<'a>,
-    plan: &mut BalancerPlan,
-) -> (Vec<&'a ActiveService>, Vec<&'a ActiveService>) {
+fn admission<'a>(site: &Site<'a>) -> Admission<'a> {
     let desired = site.desired;
     let leaves = |tag: &String| {
         let mut leaving = desired.leaving.iter();
@@ -217,15 +223,14 @@ fn admitted<'a>(
     let tags = site.tags.iter().filter(|tag| names::is_service_tag(tag));
     let mut shared = tags.filter(|tag| !leaves(tag)).count();
     let field = site.balancer.title();
-    let mut admitted = Vec::new();
-    let mut refused = Vec::new();
+    let mut found = Admission::default();
     for active in &desired.active {
         let owner = site.owned_by(&active.owner);
         let known = site.tagged(&site.tags, &active.owner);
         let mut refuse = |have: String, want: &str| {
-            refused.push(active);
-            plan.blocked
-                .push(blocked(Some(&active.owner.service), &field, &have, want));
+            found.refused.push(active);
+            let reason = blocked(Some(&active.owner.service), &field, &have, want);
+            found.reasons.push(reason);
         };
         let other_name = names::cluster_of(site.name)
             .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == site.name);
@@ -245,16 +250,23 @@ fn admitted<'a>(
             if !known {
                 shared += 1;
             }
-            admitted.push(active);
+            found.admitted.push(active);
         }
     }
-    (admitted, refused)
+    found
 }
 
-fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
-    let mut plan = Plan::default();
+fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, admission: Admission<'_>) -> BalancerPlan {
     let desired = site.desired;
-    let (admitted, refused) = admitted(site, &mut plan);
+    let Admission {
+        admitted,
+        refused,
+        reasons,
+    } = admission;
+    let mut plan = Plan {
+        steps: Vec::new(),
+        blocked: reasons,
+    };
     create_only(site, &admitted, &mut plan);
     let below = listeners::plan(site, &admitted, &refused);
     plan.steps.extend(below.steps);
