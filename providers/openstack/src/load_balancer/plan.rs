@@ -48,21 +48,19 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
     };
     let site = site(desired, &snapshot.objects, balancer, &snapshot.annotated);
     let is_broken = observe::is_broken(balancer);
-    if more > 0 {
+    let plan = if more > 0 {
         let have = format!("present {} times", more + 1);
-        steps::of_balancer(
-            refused(desired, &balancer.title(), &have, "present once"),
-            Change::Recreate,
-        )
+        refused(desired, &balancer.title(), &have, "present once")
     } else if is_broken && site.never_worked(snapshot.is_being_created) {
         let step = balancer.step(Action::Delete(true));
-        let steps = vec![step.because("its creation failed; it is created again")];
-        let blocked = Vec::new();
-        steps::of_balancer(Plan { steps, blocked }, Change::Recreate)
+        Plan {
+            steps: vec![step.because("its creation failed; it is created again")],
+            blocked: Vec::new(),
+        }
     } else {
-        let plan = present(&site, snapshot, is_broken);
-        steps::of_balancer(plan, |change| Change::Balancer(site.name.to_owned(), change))
-    }
+        present(&site, snapshot, is_broken)
+    };
+    steps::of_balancer(plan, |change| Change::Balancer(site.name.to_owned(), change))
 }
 
 fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> BalancerPlan {

@@ -6,7 +6,7 @@ use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
 use tracing::debug;
 
 use super::{
-    bisect::{Bisect, is_overtaken, is_passing},
+    bisect::{divide, is_overtaken, is_passing},
     records::{Quotas, RawRoute, Router},
 };
 use crate::client::{Api, Call, Op, call, catalog::Service, if_revision, listing::Single, read};
@@ -67,35 +67,29 @@ impl Table<'_> {
 
     /// Removes routes. A missing one is no error.
     pub(super) async fn remove(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
-        let mut bisect = Bisect::new(routes.len());
-        while let Some(batch) = bisect.next() {
-            let batch = routes.get(batch).unwrap_or_default();
-            let answer = self.change(&[], batch).await.map(|after| {
-                let present: HashSet<_> = after.routes.iter().collect();
-                let each = batch.iter().map(|route| expected(!present.contains(route)));
-                each.collect()
-            });
-            bisect.answer(answer);
-        }
-        bisect.into_results()
+        let send = |batch| async move {
+            let after = self.change(&[], batch).await?;
+            let present: HashSet<_> = after.routes.iter().collect();
+            let each = batch.iter().map(|route| expected(!present.contains(route)));
+            Ok(each.collect())
+        };
+        divide(routes, send).await
     }
 
     /// Adds routes. If they exceed the limit, the first ones are added.
     pub(super) async fn add(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
-        let mut bisect = Bisect::new(routes.len());
-        while let Some(batch) = bisect.next() {
-            let batch = routes.get(batch).unwrap_or_default();
-            let answer = self.change(batch, &[]).await.map(|after| {
-                let present: HashSet<_> = after.routes.iter().collect();
-                // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
-                let is_present = |route: &RawRoute| {
-                    present.contains(route) || after.routes.iter().any(|known| known.is(route))
-                };
-                batch.iter().map(|route| expected(is_present(route))).collect()
-            });
-            bisect.answer(answer.map_err(|error| self.explain(error, batch)));
-        }
-        bisect.into_results()
+        let send = |batch| async move {
+            let after = self.change(batch, &[]).await;
+            let after = after.map_err(|error| self.explain(error, batch))?;
+            let present: HashSet<_> = after.routes.iter().collect();
+            // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
+            let is_present = |route: &RawRoute| {
+                present.contains(route) || after.routes.iter().any(|known| known.is(route))
+            };
+            let each = batch.iter().map(|route| expected(is_present(route)));
+            Ok(each.collect())
+        };
+        divide(routes, send).await
     }
 
     /// Adds the fix to a refusal. The text does not depend on the router's other routes.
