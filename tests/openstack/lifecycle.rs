@@ -318,31 +318,6 @@ async fn grant_deletion(scene: &Scene) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_right_is_reported_and_the_node_is_deleted_once_it_is_granted() {
-    let scene = Scene::set().await;
-    let nodes = names("node", 6);
-    let ids = initialized_nodes(&scene, &nodes).await;
-    let kubeconfig = without_deletion(&scene).await;
-    let _ccm = run(&scene.stage, |config| {
-        config.api_server.kubeconfig = Some(kubeconfig);
-    });
-    scene.cloud.delete_server(&ids[0]).unwrap();
-    silence(&scene, &nodes[..1]).await;
-    let message = scene
-        .event(&nodes[0], "DeletingNodeFailed")
-        .await
-        .message
-        .unwrap();
-    assert!(
-        message.starts_with(&format!("Failed deleting node {}: ", nodes[0]))
-            && message.contains("cannot delete"),
-        "{message}"
-    );
-    grant_deletion(&scene).await;
-    deleted(&scene, &nodes[0]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn without_the_right_many_nodes_cost_one_attempt_at_a_time_and_one_warning() {
     let scene = Scene::set().await;
     let nodes = names("node", 12);

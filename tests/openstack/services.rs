@@ -1,11 +1,6 @@
 //! Services under faults: the whole program on the simulated cloud.
 
-use std::time::Duration;
-
-use ccm_sim::{
-    Action, Fault,
-    openstack::{AppCredentialSpec, BalancerState},
-};
+use ccm_sim::openstack::{AppCredentialSpec, BalancerState};
 use ccm_testbed::{binary::Ccm, nodes, picture::Picture};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
@@ -125,55 +120,6 @@ fn address(service: &Service) -> Option<String> {
 fn has_finalizer(service: &Service) -> bool {
     let mut finalizers = service.metadata.finalizers.iter().flatten();
     finalizers.any(|finalizer| finalizer == FINALIZER)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_is_deleted_during_its_creation_leaks_nothing() {
-    let cluster = ServiceScene::start().await;
-    cluster
-        .scene
-        .cloud
-        .configure(|settings| settings.load_balancing.create_time = Duration::from_secs(3));
-    cluster.create("early", 80, |_| {}).await;
-    let begun = async || {
-        let balancers = cluster.scene.cloud.load_balancers();
-        let balancer = &balancers.first()?.loadbalancer;
-        (balancer.provisioning_status == "PENDING_CREATE").then_some(())
-    };
-    cluster
-        .scene
-        .eventually("its load balancer is being created", begun)
-        .await;
-    cluster.delete("early").await;
-    cluster.deleted("early").await;
-    cluster.empty().await;
-    // The same for a Service that changes its type.
-    cluster.create("early", 80, |_| {}).await;
-    cluster
-        .scene
-        .eventually("its load balancer is being created", begun)
-        .await;
-    cluster
-        .merge("early", json!({"spec": {"type": "ClusterIP"}}))
-        .await;
-    cluster
-        .service("early", "has no finalizer", |service| !has_finalizer(service))
-        .await;
-    cluster.empty().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_changes_its_type_leaks_nothing() {
-    let cluster = ServiceScene::start().await;
-    cluster.create("web", 80, |_| {}).await;
-    cluster.served("web").await;
-    cluster.merge("web", json!({"spec": {"type": "ClusterIP"}})).await;
-    let service = cluster
-        .service("web", "has no finalizer", |service| !has_finalizer(service))
-        .await;
-    assert_eq!(address(&service), None);
-    assert!(service.metadata.annotations.unwrap_or_default().is_empty());
-    assert!(cluster.picture().is_empty(), "{:?}", cluster.picture());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -381,74 +327,4 @@ async fn two_services_race_for_a_load_balancer_and_the_owner_leaves_first() {
     cluster.delete(loser).await;
     cluster.deleted(loser).await;
     cluster.empty().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_value_is_reported_once_and_blocks_neither_nodes_nor_deletion() {
-    let cluster = ServiceScene::start().await;
-    cluster.create("web", 80, |_| {}).await;
-    cluster.served("web").await;
-    let key = "loadbalancer.openstack.org/health-monitor-max-retries";
-    cluster
-        .merge("web", json!({"metadata": {"annotations": {key: "11"}}}))
-        .await;
-    let reported = async || {
-        let messages = cluster.messages("web", "SyncLoadBalancerFailed").await;
-        messages.first().cloned()
-    };
-    let message = cluster.scene.eventually("an Event", reported).await;
-    assert!(message.contains("not between 1 and 10"), "{message}");
-    let more = names("more", 1);
-    cluster.scene.servers(&more);
-    cluster.scene.register(&more).await;
-    let follows = async || (cluster.members() == 4).then_some(());
-    cluster.scene.eventually("the node is a member", follows).await;
-    let messages = cluster.messages("web", "SyncLoadBalancerFailed").await;
-    assert_eq!(messages.len(), 1, "{messages:?}");
-    cluster.delete("web").await;
-    cluster.deleted("web").await;
-    cluster.empty().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_program_waits_for_a_failing_cloud() {
-    let cluster = ServiceScene::start().await;
-    let busy = json!({
-        "faultcode": "Client", "faultstring": "Load Balancer x is immutable and cannot be updated.",
-        "debuginfo": null,
-    });
-    let busy = Action::Status {
-        code: 409,
-        body: Some(busy.to_string()),
-        headers: Default::default(),
-    };
-    for action in [
-        Action::status(500),
-        Action::status(503),
-        busy,
-        Action::CommitThenDrop,
-    ] {
-        let fault = Fault {
-            service: Some("load-balancer".to_owned()),
-            method: Some("POST".to_owned()),
-            count: Some(2),
-            ..Fault::new(action.clone())
-        };
-        let fault = cluster.scene.cloud.add_fault(fault);
-        cluster.create("web", 80, |_| {}).await;
-        cluster.served("web").await;
-        assert_eq!(cluster.scene.cloud.load_balancers().len(), 1, "{action:?}");
-        cluster.scene.cloud.remove_fault(fault);
-        let fault = Fault {
-            service: Some("load-balancer".to_owned()),
-            method: Some("DELETE".to_owned()),
-            count: Some(2),
-            ..Fault::new(action)
-        };
-        let fault = cluster.scene.cloud.add_fault(fault);
-        cluster.delete("web").await;
-        cluster.deleted("web").await;
-        cluster.empty().await;
-        cluster.scene.cloud.remove_fault(fault);
-    }
 }
