@@ -22,17 +22,8 @@ use serde_json::{Value, json};
 
 use crate::stage::{ANNOTATION, NLB, node, start};
 
-/// The actions for load balancers in the documented policy of the Go cloud controller.
-const UPSTREAM_RIGHTS: &str = "DescribeInstances DescribeRouteTables DescribeSecurityGroups DescribeSubnets DescribeAvailabilityZones \
-    DescribeVpcs CreateSecurityGroup CreateTags AuthorizeSecurityGroupIngress RevokeSecurityGroupIngress \
-    DeleteSecurityGroup AddTags CreateLoadBalancer CreateListener CreateTargetGroup DeleteLoadBalancer \
-    DeleteListener DeleteTargetGroup DescribeLoadBalancers DescribeLoadBalancerAttributes DescribeListeners \
-    DescribeTargetGroups DescribeTargetHealth ModifyLoadBalancerAttributes ModifyListener ModifyTargetGroup \
-    RegisterTargets DeregisterTargets SetSecurityGroups CreateLoadBalancerListeners DeleteLoadBalancerListeners \
-    CreateLoadBalancerPolicy DescribeLoadBalancerPolicies SetLoadBalancerPoliciesForBackendServer \
-    SetLoadBalancerPoliciesOfListener ConfigureHealthCheck AttachLoadBalancerToSubnets DetachLoadBalancerFromSubnets \
-    ApplySecurityGroupsToLoadBalancer RegisterInstancesWithLoadBalancer DeregisterInstancesFromLoadBalancer \
-    DescribeInstanceTopology DescribeRegions ModifyInstanceAttribute";
+/// The actions in the documented policy of the Go cloud controller.
+const UPSTREAM_RIGHTS: &str = include_str!("../../../../tests/parity/aws/upstream-rights.json");
 
 #[derive(Default)]
 struct Account {
@@ -126,7 +117,7 @@ impl BalancerSubject for Account {
     async fn reset(&self) -> Result<(), BoxError> {
         let aws = Arc::new(AwsCloud::start().await?);
         if self.restricted {
-            let denied = |request: &Request| !UPSTREAM_RIGHTS.split(' ').any(|right| right == request.name);
+            let denied = |request: &Request| !UPSTREAM_RIGHTS.contains(&format!(":{}\"", request.name));
             let action = Action::status(403);
             aws.proxy.add(Rule::when(denied, action));
         }

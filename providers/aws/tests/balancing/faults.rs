@@ -54,27 +54,6 @@ async fn an_incomplete_listing_changes_nothing() {
 }
 
 #[tokio::test]
-async fn throttling_does_not_change_the_result() {
-    let mut stage = Stage::new(NLB, 2).await;
-    let mut throttling = Rule::new(Action::status(400));
-    (throttling.probability, throttling.seed) = (Some(0.3), 7);
-    let throttling = stage.aws.proxy.add(throttling);
-    stage.add("web", &[80, 443], "");
-    // A listing that is throttled five times fails a round; the service controller starts another one.
-    let mut rounds = 0;
-    while stage.cluster.settle_despite_failures().await.is_err() {
-        rounds += 1;
-        assert!(rounds < 20);
-    }
-    stage.aws.proxy.remove(throttling);
-    stage.settle_well().await;
-    assert_eq!(stage.objects("target_groups").await.len(), 2);
-    assert_eq!(stage.objects("orphan_target_groups").await.len(), 0);
-    assert_eq!(stage.rules("nodes").await.len(), 3);
-    stage.assert_settled().await;
-}
-
-#[tokio::test]
 async fn a_load_balancer_that_another_cluster_deletes_meanwhile_stops_nothing() {
     let mut stage = Stage::new(NLB, 1).await;
     let body = json!({"Name": "aothers", "Type": "network", "Subnets": [stage.aws.id("PUBLIC_A")]});

@@ -1,11 +1,6 @@
 //! Nodes of every kind, and the requests for each query.
 
-use std::time::Duration;
-
-use ccm_core::{
-    ErrorKind, Freshness, InstanceQuery, InstanceState, Need, Power, Result,
-    testkit::nodes::{self, describe},
-};
+use ccm_core::{ErrorKind, InstanceQuery, InstanceState, Need, Power, Result, testkit::nodes};
 use ccm_testbed::{observe::assert_has, proxy::Request};
 use serde_json::json;
 
@@ -220,18 +215,4 @@ async fn an_html_page_is_an_error() {
     let odd = query("f", Some("aws:///us-east-1a/1abc/fargate-x"));
     let error = stage.ask(odd).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidSpec);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_listing_with_a_failed_page_is_an_error() {
-    let stage = Stage::new(0, "").await;
-    let names: Vec<String> = (0..3).map(|i| format!("n-{i}")).collect();
-    let machines = stage.launch_all(&names).await;
-    let page = response("DescribeInstances", "<reservationSet/><nextToken>t</nextToken>");
-    stage.refuse("DescribeInstances", "NextToken", 400, "InvalidParameterValue");
-    stage.answer("DescribeInstances", "private-dns-name", 200, &page);
-    let (_, dns, ..) = &machines[0];
-    let fresh = Freshness::AtMost(Duration::ZERO);
-    let answers = describe(&*stage.cloud, &[query(dns, None)], fresh).await;
-    assert_eq!(shown(&answers), "error");
 }
