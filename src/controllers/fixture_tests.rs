@@ -55,11 +55,13 @@ where
     })
 }
 
-pub(super) fn config() -> Arc<Config> {
+/// The config of a fake provider and these flags.
+pub(super) fn config(flags: &[&str]) -> Arc<Config> {
     let build =
         |_| -> BuildFuture { Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "never built")) }) };
     let provider: &'static Provider = Box::leak(Box::new(Provider::new("fake", "for this test", build)));
-    match options::parse(["--cloud-provider=fake".into()], &[provider]) {
+    let words = [&["--cloud-provider=fake"], flags].concat();
+    match options::parse(words.into_iter().map(Into::into), &[provider]) {
         Ok(Request::Run(config)) => Arc::new(*config),
         other => panic!("{other:?}"),
     }
@@ -92,7 +94,7 @@ pub(super) async fn controller<C>(
         shutdown: CancellationToken::new(),
     };
     let framework = Framework {
-        config: config(),
+        config: config(&[]),
         client,
         status: Status::default(),
         process: ObjectReference::default(),

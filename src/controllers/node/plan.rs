@@ -162,7 +162,7 @@ mod tests {
             cloud.insert(name, instance);
         }
         cloud.fail("broken", &Error::new(ErrorKind::Unavailable, "down"), 1);
-        let (config, mut found) = (fixture::config(), Plan::default());
+        let (config, mut found) = (fixture::config(&[]), Plan::default());
         let ask = ReadOptions {
             freshness: Freshness::AtMost(std::time::Duration::ZERO),
             priority: Priority::Background,

@@ -1,14 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use ccm_core::{
-    BuildFuture, Error, ErrorKind, Priority, Provider,
+    Priority,
     client::{ClientMetrics, Fence},
     controllers::{
         ControllerMetrics,
@@ -17,8 +12,6 @@ use ccm_core::{
     plan::PlanMetrics,
     testkit::{FakeBalancers, FakeCloud},
 };
-use http::Response;
-use hyper::body::{Bytes, Frame};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -26,10 +19,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{super::*, *};
-use crate::{
-    options::{self, Config, Request},
-    server::Status,
-};
+use crate::{api::answering, controllers::fixture, server::Status};
 
 const TAG: &str = "kube_cluster_id_cluster-1";
 
@@ -57,18 +47,15 @@ fn list(kind: &str, items: &[Value]) -> Value {
 }
 
 impl Server {
-    /// `None`: a watch on which nothing happens.
-    fn answer(&mut self, request: &http::Request<Body>) -> (u16, Option<Value>) {
+    /// `None`: a watch on which nothing has happened yet.
+    fn answer(&mut self, request: &http::Request<Body>) -> Option<(u16, Value)> {
         let uri = request.uri();
         let watch = uri.query().is_some_and(|query| query.contains("watch=true"));
         let found = match (uri.path(), watch) {
             ("/api/v1/namespaces/kube-system", _) => {
                 let (code, end) = self.refusal;
                 if Instant::now() < end {
-                    let status = json!({
-                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no", "reason": "no",
-                    });
-                    return (code, Some(status));
+                    return Some(answering::failure(code));
                 }
                 self.was_read = true;
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-1"}})
@@ -77,7 +64,7 @@ impl Server {
                 self.has_sent = true;
                 json!({"type": "ADDED", "object": service("later")})
             }
-            (_, true) => return (200, None),
+            (_, true) => return None,
             ("/api/v1/nodes", _) => list(
                 "NodeList",
                 &[json!({"metadata": {"name": "n1"}, "spec": {"providerID": "fake://n1"}})],
@@ -86,54 +73,23 @@ impl Server {
             (path, _) if path.starts_with("/api/v1/namespaces/ns/services/later") => service("later"),
             _ => service("web"),
         };
-        (200, Some(found))
+        Some((200, found))
     }
 }
 
 fn client(server: Server) -> Client {
     let server = Arc::new(Mutex::new(server));
-    let answer = tower::service_fn(move |request: http::Request<Body>| {
-        let (code, body) = server.lock().answer(&request);
-        let body = Answer(body.map(|body| format!("{body}\n").into_bytes().into()));
-        let response = Response::builder().status(code).body(body).unwrap();
-        async move { Ok::<_, Infallible>(response) }
-    });
-    Client::new(answer, "default")
-}
-
-/// A body that ends after this, or never comes.
-struct Answer(Option<Bytes>);
-
-impl hyper::body::Body for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.0 {
-            None => Poll::Pending,
-            Some(rest) if rest.is_empty() => Poll::Ready(None),
-            Some(rest) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(rest))))),
+    answering::client(move |request| {
+        let server = Arc::clone(&server);
+        async move {
+            loop {
+                if let Some(answer) = server.lock().answer(&request) {
+                    return answer;
+                }
+                sleep(Duration::from_secs(1)).await;
+            }
         }
-    }
-}
-
-/// One worker, and no comparison with the cloud without a reason.
-fn config() -> Arc<Config> {
-    let build =
-        |_| -> BuildFuture { Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "never built")) }) };
-    let provider: &'static Provider = Box::leak(Box::new(Provider::new("fake", "for this test", build)));
-    let words = [
-        "--cloud-provider=fake",
-        "--concurrent-service-syncs=1",
-        "--service-drift-period=0",
-    ];
-    match options::parse(words.map(Into::into), &[provider]) {
-        Ok(Request::Run(config)) => Arc::new(*config),
-        other => panic!("{other:?}"),
-    }
+    })
 }
 
 /// Runs the controller while the namespace is refused in this way for so many seconds. Returns when it began to work, the
@@ -168,7 +124,8 @@ async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<Stri
         shutdown: stop.clone(),
     };
     let framework = Framework {
-        config: config(),
+        // One worker, and no comparison with the cloud without a reason.
+        config: fixture::config(&["--concurrent-service-syncs=1", "--service-drift-period=0"]),
         client: client.clone(),
         status: Status::default(),
         process: ObjectReference::default(),
