@@ -25,7 +25,7 @@ use crate::{
     election::{Candidacy, Purpose},
     plan::DryRun,
     reload::Reloader,
-    server::{Kind, Shown, watched},
+    server::{CheckHandle, Shown, watched},
 };
 
 /// The name of the client that fills the stores.
@@ -62,6 +62,8 @@ pub(crate) struct AppContext {
     pub(crate) config: Arc<Config>,
     /// Metrics, checks and the status page.
     pub(crate) shown: Shown,
+    /// The check of the stores.
+    pub(crate) informer_check: CheckHandle,
     /// The metrics of events.
     pub(crate) event_metrics: EventMetrics,
     /// Cancelled when the process ends.
@@ -145,7 +147,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
 
 /// Fills the stores and updates them.
 fn follow(context: &AppContext, stores: &Stores, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-    let synced = context.shown.checks.register("informer-sync", Kind::Ready);
+    let synced = context.informer_check.clone();
     synced.set_failing("waiting for the first listing of nodes");
     let (nodes, services) = (Arc::clone(&stores.nodes), stores.needed_services());
     let (running, ended) = (Arc::clone(&nodes), stop.clone());
@@ -167,7 +169,7 @@ fn follow(context: &AppContext, stores: &Stores, tasks: &mut JoinSet<()>, stop: 
 
 /// Repeats the plan and reports changes of it.
 fn dry_run(context: &AppContext, stores: &Stores) -> impl Future<Output = ()> + use<> {
-    let check = context.shown.checks.register("dry-run", Kind::Ready);
+    let check = context.shown.checks.register("dry-run");
     check.set_failing("waiting for the first plan");
     let dry_run = DryRun {
         client: context.client.clone(),

@@ -176,11 +176,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let metrics = Metrics::new(&config.version, &names, controllers);
     let checks = Checks::default();
     // In the order in which they succeed.
-    let cloud_check = checks.register("cloud-provider", Kind::Ready);
-    checks
-        .register("informer-sync", Kind::Ready)
-        .set_failing("waiting for the cloud provider");
-    let shutdown_check = checks.register("shutdown", Kind::Ready);
+    let cloud_check = checks.register("cloud-provider");
+    let informer_check = checks.register("informer-sync");
+    informer_check.set_failing("waiting for the cloud provider");
+    let shutdown_check = checks.register("shutdown");
     shutdown_check.set_ok();
 
     let leases = Leases::new(&config);
@@ -247,6 +246,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 cloud_metrics: context.metrics,
                 config,
                 shown,
+                informer_check,
                 event_metrics,
                 shutdown,
             })

@@ -74,7 +74,7 @@ mod tests {
     use ccm_core::{BuildFuture, client::ClientMetrics};
 
     use super::*;
-    use crate::server::{Checks, Kind};
+    use crate::server::Checks;
 
     #[derive(Debug)]
     struct Healed;
@@ -110,7 +110,7 @@ mod tests {
             fences: Default::default(),
         };
         let began = tokio::time::Instant::now();
-        let check = Checks::default().register("cloud-provider", Kind::Ready);
+        let check = Checks::default().register("cloud-provider");
         assert_eq!(connect(&provider, &context, &check).await.name(), "healed");
         // The one that hung, and pauses of up to 1, 2, 4 and 8 seconds.
         assert!(

@@ -31,7 +31,7 @@ impl Scene {
             server: tokio::spawn(until(self.stop_server.clone())),
             signals: self.signals.clone(),
             shutdown: self.shutdown.clone(),
-            shutdown_check: Checks::default().register("shutdown", Kind::Ready),
+            shutdown_check: Checks::default().register("shutdown"),
             drain: Duration::from_secs(drain),
             stop_server: self.stop_server.clone(),
         }

@@ -44,21 +44,7 @@ pub(crate) struct Checks(Arc<RwLock<Vec<Check>>>);
 struct Check {
     name: &'static str,
     kind: Kind,
-    state: State,
-}
-
-enum State {
-    Set(CheckHandle),
-    Probed(Box<dyn Fn() -> Result<(), String> + Send + Sync>),
-}
-
-impl State {
-    fn now(&self) -> Result<(), String> {
-        match self {
-            Self::Set(handle) => handle.0.read().clone(),
-            Self::Probed(probe) => probe(),
-        }
-    }
+    probe: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
 /// Sets one check.
@@ -66,21 +52,11 @@ impl State {
 pub(crate) struct CheckHandle(Arc<RwLock<Result<(), String>>>);
 
 impl Checks {
-    /// The check of this name. The first call creates it: a [`Kind::Ready`] check fails until it is set to succeed, the others
-    /// succeed until they are set to fail. Later calls return the same check.
-    pub(crate) fn register(&self, name: &'static str, kind: Kind) -> CheckHandle {
-        let mut checks = self.0.write();
-        let existing = checks.iter().find(|check| check.name == name);
-        if let Some(State::Set(handle)) = existing.map(|check| &check.state) {
-            return handle.clone();
-        }
-        let first = match kind {
-            Kind::Live | Kind::Shown => Ok(()),
-            Kind::Ready => Err("not started yet".to_owned()),
-        };
-        let handle = CheckHandle(Arc::new(RwLock::new(first)));
-        let state = State::Set(handle.clone());
-        checks.push(Check { name, kind, state });
+    /// A [`Kind::Ready`] check that fails until it is set to succeed.
+    pub(crate) fn register(&self, name: &'static str) -> CheckHandle {
+        let handle = CheckHandle(Arc::new(RwLock::new(Err("not started yet".to_owned()))));
+        let state = Arc::clone(&handle.0);
+        self.register_probe(name, Kind::Ready, move || state.read().clone());
         handle
     }
 
@@ -91,8 +67,8 @@ impl Checks {
         kind: Kind,
         probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) {
-        let state = State::Probed(Box::new(probe));
-        self.0.write().push(Check { name, kind, state });
+        let probe = Box::new(probe);
+        self.0.write().push(Check { name, kind, probe });
     }
 
     /// All checks.
@@ -104,7 +80,7 @@ impl Checks {
         let known = self.0.read();
         let checks = known.iter();
         let checks = checks.filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live);
-        let checks = checks.map(|check| (check.name, check.kind, check.state.now()));
+        let checks = checks.map(|check| (check.name, check.kind, (check.probe)()));
         let mut checks: Vec<_> = checks.collect();
         // The server answers at all.
         checks.insert(0, ("ping", Kind::Live, Ok(())));
@@ -273,11 +249,11 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> (Checks, CheckHandle, CheckHandle) {
+    fn sample() -> (Checks, CheckHandle) {
         let checks = Checks::default();
-        let live = checks.register("event-loop", Kind::Live);
-        let ready = checks.register("cloud-provider", Kind::Ready);
-        (checks, live, ready)
+        checks.register_probe("event-loop", Kind::Live, || Ok(()));
+        let ready = checks.register("cloud-provider");
+        (checks, ready)
     }
 
     fn get(checks: &Checks, endpoint: Endpoint, query: &str) -> (u16, String) {
@@ -287,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_cloud_that_is_down_is_not_ready_but_alive() {
-        let (checks, _live, ready) = sample();
+        let (checks, ready) = sample();
         ready.set_failing("no route to the cloud");
         assert_eq!(get(&checks, Endpoint::Livez, ""), (200, "ok".into()));
         assert_eq!(get(&checks, Endpoint::Healthz, ""), (200, "ok".into()));
@@ -305,17 +281,23 @@ mod tests {
 
     #[test]
     fn a_stuck_part_fails_everywhere() {
-        let (checks, live, ready) = sample();
+        let (checks, ready) = sample();
         ready.set_ok();
-        live.set_failing("stuck");
-        for endpoint in [Endpoint::Livez, Endpoint::Healthz, Endpoint::Readyz] {
-            assert_eq!(get(&checks, endpoint, "").0, 500, "{endpoint:?}");
+        let (sender, receiver) = tokio::sync::watch::channel(Ok(()));
+        checks.register_probe("clock", Kind::Live, move || receiver.borrow().clone());
+        for (state, status) in [(Ok(()), 200), (Err("late".to_owned()), 500)] {
+            sender.send(state).unwrap();
+            for endpoint in [Endpoint::Livez, Endpoint::Healthz, Endpoint::Readyz] {
+                assert_eq!(get(&checks, endpoint, "").0, status, "{endpoint:?}");
+            }
         }
+        let (_, body) = single(&checks, Endpoint::Healthz, "clock", true).unwrap();
+        assert_eq!(body, "internal server error: late\n");
     }
 
     #[test]
     fn verbose_lists_every_check() {
-        let (checks, _live, ready) = sample();
+        let (checks, ready) = sample();
         ready.set_ok();
         let all = "[+]ping ok\n[+]event-loop ok\n[+]cloud-provider ok\nreadyz check passed\n";
         assert_eq!(get(&checks, Endpoint::Readyz, "verbose"), (200, all.into()));
@@ -328,7 +310,7 @@ mod tests {
 
     #[test]
     fn excluded_checks_do_not_count_and_unknown_ones_are_named() {
-        let (checks, _live, _ready) = sample();
+        let (checks, _ready) = sample();
         let (status, body) = get(
             &checks,
             Endpoint::Readyz,
@@ -348,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_for_local_peers_on_the_path_of_the_check() {
-        let (checks, _live, ready) = sample();
+        let (checks, ready) = sample();
         ready.set_failing("no route to 10.0.0.1");
         let ask = |endpoint, name, local| single(&checks, endpoint, name, local).map(|(_, body)| body);
         assert_eq!(
@@ -378,21 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_asked_each_time() {
-        let (checks, _live, ready) = sample();
-        ready.set_ok();
-        let (sender, receiver) = tokio::sync::watch::channel(Ok(()));
-        checks.register_probe("clock", Kind::Live, move || receiver.borrow().clone());
-        assert_eq!(get(&checks, Endpoint::Livez, "").0, 200);
-        sender.send(Err("late".to_owned())).unwrap();
-        assert_eq!(get(&checks, Endpoint::Livez, "").0, 500);
-        let (_, body) = single(&checks, Endpoint::Healthz, "clock", true).unwrap();
-        assert_eq!(body, "internal server error: late\n");
-    }
-
-    #[test]
     fn what_is_only_shown_fails_nothing() {
-        let (checks, _live, ready) = sample();
+        let (checks, ready) = sample();
         ready.set_ok();
         checks.register_probe("cloud-reachable", Kind::Shown, || Err("no route".to_owned()));
         assert_eq!(get(&checks, Endpoint::Readyz, ""), (200, "ok".into()));
@@ -409,14 +378,5 @@ mod tests {
                 .1
                 .contains("cloud-reachable")
         );
-    }
-
-    #[test]
-    fn a_name_is_one_check_however_often_it_is_registered() {
-        let (checks, _live, ready) = sample();
-        checks.register("cloud-provider", Kind::Ready).set_ok();
-        assert_eq!(get(&checks, Endpoint::Readyz, "").0, 200);
-        ready.set_failing("again");
-        assert_eq!(get(&checks, Endpoint::Readyz, "").0, 500);
     }
 }

@@ -118,7 +118,7 @@ async fn get(running: &Running, folder: &Path, path: &str) -> String {
 async fn probes_are_answered_over_tls_with_a_certificate_for_this_machine() {
     let folder = tempfile::tempdir().unwrap();
     let running = start_in(folder.path()).await;
-    let ready = running.checks.register("informer-sync", Kind::Ready);
+    let ready = running.checks.register("informer-sync");
     let livez = get(&running, folder.path(), "/livez").await;
     assert!(
         livez.starts_with("HTTP/1.1 200 OK\r\n") && livez.ends_with("\r\n\r\nok"),
@@ -208,7 +208,7 @@ async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
 #[test]
 fn probes_are_counted_until_reset() {
     let (checks, slis) = (Checks::default(), health::Slis::default());
-    checks.register("informer-sync", Kind::Ready);
+    checks.register("informer-sync");
     let probe = |endpoint| health::aggregate(&checks, endpoint, None, &slis);
     for endpoint in [health::Endpoint::Readyz, health::Endpoint::Healthz] {
         probe(endpoint);

@@ -6,7 +6,6 @@ use ccm_core::{
 };
 
 use super::*;
-use crate::server::Kind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ListServers;
@@ -97,10 +96,8 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         ]
     });
     let checks = Checks::default();
-    checks.register("cloud-provider", Kind::Ready).set_ok();
-    checks
-        .register("informer-sync", Kind::Ready)
-        .set_failing("waiting");
+    checks.register("cloud-provider").set_ok();
+    checks.register("informer-sync").set_failing("waiting");
     let metrics = Metrics::default();
     metrics.with(|registry| {
         let held = prometheus_client::metrics::family::Family::<
