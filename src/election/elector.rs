@@ -57,14 +57,12 @@ pub(super) struct Lost(pub(super) String);
 /// The result of one try.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// This process holds the lease.
-    Acquired,
+    /// This process holds the lease, until this time unless it is renewed.
+    Acquired(Instant),
     /// Another process holds it.
     Waiting,
     /// The holder is not known.
     Failed(String),
-    /// Another process acquired it from this one.
-    Lost,
 }
 
 pub(super) struct Elector<L> {
@@ -106,27 +104,26 @@ impl<L: Leases> Elector<L> {
     /// # Errors
     /// It was lost. The fence is closed then.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Lost> {
-        tokio::select! {
+        let until = tokio::select! {
             biased;
-            () = stop.cancelled() => {}
-            () = self.acquire() => {}
-        }
-        if self.state.until().is_none() {
-            if self.unanswered {
-                // The write may have acquired it; other processes should not wait for this one.
-                self.release().await;
+            () = stop.cancelled() => {
+                if self.unanswered {
+                    // The write may have acquired it; other processes should not wait for this one.
+                    self.release().await;
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
+            until = self.acquire() => until,
+        };
         info!(identity = self.state.identity(), "Became leader");
         self.announce("became leader");
-        let ended = self.renew(&stop).await;
+        let ended = self.renew(until, &stop).await;
         // First of all, whatever the reason.
         if ended.is_err() {
             self.fence.close();
         }
         self.leader.send_replace(Leader::Unknown);
-        self.metrics.leads(false);
+        self.metrics.master.set(0);
         info!(identity = self.state.identity(), "Stopped leading");
         self.announce("stopped leading");
         ended?;
@@ -139,29 +136,24 @@ impl<L: Leases> Elector<L> {
         Ok(())
     }
 
-    /// Returns when this process holds the lease.
-    async fn acquire(&mut self) {
+    /// Returns when this process holds the lease, and until when.
+    async fn acquire(&mut self) -> Instant {
         info!(identity = self.state.identity(), "Waiting to become leader");
         loop {
             let outcome = self.attempt().await;
             self.report(&outcome);
-            if outcome == Outcome::Acquired {
-                return;
+            if let Outcome::Acquired(until) = outcome {
+                return until;
             }
             let jitter = rand::random_range(0.0..=JITTER);
             sleep(self.state.config().retry_period.mul_f64(1.0 + jitter)).await;
         }
     }
 
-    /// Renews the lease until `stop`.
-    async fn renew(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
+    /// Renews the lease, which this process holds until this time, until `stop`.
+    async fn renew(&mut self, mut until: Instant, stop: &CancellationToken) -> Result<(), Lost> {
         let mut why = "there was no time to renew the lease".to_owned();
         loop {
-            let Some(until) = self.state.until() else {
-                return Err(Lost(
-                    "the API server assigned the lease to another process".to_owned(),
-                ));
-            };
             let next = self.tried.checked_add(self.state.config().retry_period);
             let next = next.unwrap_or(until);
             let renewal = async {
@@ -183,9 +175,9 @@ impl<L: Leases> Elector<L> {
             };
             self.report(&outcome);
             match outcome {
-                Outcome::Acquired => {}
+                Outcome::Acquired(renewed) => until = renewed,
                 Outcome::Failed(reason) => why = reason,
-                Outcome::Waiting | Outcome::Lost => {
+                Outcome::Waiting => {
                     let holder = self.state.lease().map_or("", |lease| lease.holder());
                     return Err(Lost(format!("{holder:?} has acquired the lease")));
                 }
@@ -207,19 +199,15 @@ impl<L: Leases> Elector<L> {
             Err(error) => return Outcome::Failed(format!("cannot read the lease: {error}")),
         };
         let leads = self.state.until().is_some();
-        let step = self.state.observe(found, Instant::now(), Timestamp::now());
-        match step {
-            Step::Wait => Outcome::Waiting,
-            Step::Lost => Outcome::Lost,
-            Step::Create(_) | Step::Update(_) => {
-                if leads {
-                    self.metrics.slow_path();
-                }
-                match self.write(&step).await {
-                    Ok(outcome) => outcome,
-                    Err(error) => Outcome::Failed(format!("cannot write the lease: {error}")),
-                }
-            }
+        let Some(step) = self.state.observe(found, Instant::now(), Timestamp::now()) else {
+            return Outcome::Waiting;
+        };
+        if leads {
+            self.metrics.slow_path.inc();
+        }
+        match self.write(&step).await {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::Failed(format!("cannot write the lease: {error}")),
         }
     }
 
@@ -231,15 +219,14 @@ impl<L: Leases> Elector<L> {
         let written = match step {
             Step::Create(lease) => self.ask(self.leases.create(lease)).await,
             Step::Update(lease) => self.ask(self.leases.update(lease)).await,
-            Step::Wait | Step::Lost => return Ok(Outcome::Waiting),
         };
         self.unanswered = matches!(written, Err(Failure::Unknown(_)));
         match self.state.written(written?, sent) {
             Some(until) => {
                 self.fence.allow_until(until);
                 self.leader.send_replace(Leader::We(sent));
-                self.metrics.leads(true);
-                Ok(Outcome::Acquired)
+                self.metrics.master.set(1);
+                Ok(Outcome::Acquired(until))
             }
             None => Ok(Outcome::Waiting),
         }

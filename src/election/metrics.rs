@@ -28,21 +28,6 @@ impl LeaseMetrics {
 /// The metrics of one lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ElectionMetrics {
-    master: Gauge,
-    slow_path: Counter,
-}
-
-impl ElectionMetrics {
-    pub(super) fn leads(&self, leads: bool) {
-        self.master.set(i64::from(leads));
-    }
-
-    pub(super) fn slow_path(&self) {
-        self.slow_path.inc();
-    }
-
-    #[cfg(test)]
-    pub(super) fn slow_paths(&self) -> u64 {
-        self.slow_path.get()
-    }
+    pub(super) master: Gauge,
+    pub(super) slow_path: Counter,
 }

@@ -26,17 +26,13 @@ struct Observed {
     changed: Instant,
 }
 
-/// The next step.
+/// A write of the Lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// There is no Lease: create this one.
     Create(Lease),
     /// Replace the Lease that was read by this one.
     Update(Lease),
-    /// Another process holds it.
-    Wait,
-    /// Another process has acquired it from this one.
-    Lost,
 }
 
 impl State {
@@ -78,15 +74,11 @@ impl State {
         ours.then(|| observed.lease.clone().renewed(&self.terms, clock))
     }
 
-    /// The next step after a read of the Lease.
-    pub(super) fn observe(&mut self, found: Option<Lease>, now: Instant, clock: Timestamp) -> Step {
+    /// The next step after a read of the Lease. `None`: another process holds it.
+    pub(super) fn observe(&mut self, found: Option<Lease>, now: Instant, clock: Timestamp) -> Option<Step> {
         let Some(found) = found else {
-            return Step::Create(Lease::first(
-                &self.config.namespace,
-                &self.name,
-                &self.terms,
-                clock,
-            ));
+            let first = Lease::first(&self.config.namespace, &self.name, &self.terms, clock);
+            return Some(Step::Create(first));
         };
         let changed = match &self.observed {
             Some(observed) if found.is_unchanged(&observed.lease) => observed.changed,
@@ -97,17 +89,14 @@ impl State {
             changed,
         });
         match found.holder() {
-            "" => Step::Update(found.acquired(&self.terms, clock)),
-            holder if holder == self.terms.identity => Step::Update(found.renewed(&self.terms, clock)),
-            _ if self.until.is_some() => Step::Lost,
+            "" => Some(Step::Update(found.acquired(&self.terms, clock))),
+            holder if holder == self.terms.identity => Some(Step::Update(found.renewed(&self.terms, clock))),
+            _ if self.until.is_some() => None,
             _ => {
                 // Without a duration in the Lease, it is that of this process.
                 let duration = found.duration().unwrap_or(self.terms.lease_duration);
-                if changed.checked_add(duration).is_none_or(|expires| now < expires) {
-                    Step::Wait
-                } else {
-                    Step::Update(found.acquired(&self.terms, clock))
-                }
+                let expires = changed.checked_add(duration)?;
+                (now >= expires).then(|| Step::Update(found.acquired(&self.terms, clock)))
             }
         }
     }

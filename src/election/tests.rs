@@ -313,7 +313,7 @@ async fn a_short_outage_and_foreign_writes_cost_nothing_but_a_slow_path() {
         "{requests:?}"
     );
     assert_eq!(store.lease().0.metadata.labels.unwrap()["team"], "x");
-    assert_eq!(replica.metrics.slow_paths(), 1);
+    assert_eq!(replica.metrics.slow_path.get(), 1);
     assert!(replica.fence.allows() && !replica.task.is_finished());
     assert_eq!(store.lease().transitions(), 0);
 }
