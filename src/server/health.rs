@@ -18,12 +18,12 @@ use std::{collections::BTreeSet, sync::Arc};
 use http::StatusCode;
 use parking_lot::RwLock;
 use prometheus_client::{
-    encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 use tracing::debug;
 
+use super::metrics;
 use crate::metrics::{Labels, register};
 
 /// The consequence of a failing check.
@@ -237,9 +237,7 @@ impl Slis {
         let results = self.0.read();
         register(registry, "kubernetes_healthcheck", results.last.clone());
         register(registry, "kubernetes_healthchecks", results.total.clone());
-        let mut text = String::new();
-        encode(&mut text, registry)?;
-        Ok(text)
+        metrics::render(registry)
     }
 }
 

@@ -1,7 +1,6 @@
 //! `/metrics`: one registry for the whole program, and the metrics of the process itself.
 
 use std::{
-    borrow::Cow,
     fmt::{self, Write},
     fs,
 };
@@ -24,11 +23,17 @@ use crate::{
     metrics::{Labels, meaning, register},
 };
 
-/// Metrics in the text format of Prometheus, which is older than OpenMetrics, from their form in OpenMetrics.
-pub(super) fn plain_text(metrics: &str) -> Result<String, fmt::Error> {
-    let mut text = String::with_capacity(metrics.len());
+/// The metrics of a registry in the text format of Prometheus, which is older than OpenMetrics.
+pub(super) fn render(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut openmetrics = String::new();
+    encode(&mut openmetrics, registry)?;
+    plain_text(&openmetrics)
+}
+
+fn plain_text(openmetrics: &str) -> Result<String, fmt::Error> {
+    let mut text = String::with_capacity(openmetrics.len());
     let mut help = None;
-    for line in metrics.lines() {
+    for line in openmetrics.lines() {
         let mut words = line.splitn(4, ' ');
         match [(); 4].map(|()| words.next()) {
             [Some("#"), Some("HELP"), _, meaning] => help = meaning,
@@ -47,10 +52,24 @@ pub(super) fn plain_text(metrics: &str) -> Result<String, fmt::Error> {
             }
             // Units and the end have no line of their own.
             [Some("#"), ..] => {}
-            _ => writeln!(text, "{line}")?,
+            _ => match bucket(line) {
+                // A whole bound as Go writes it (`le="1"`, not `le="1.0"`), for queries that name it.
+                Some((name, bound, rest)) => {
+                    let bound = bound.strip_suffix(".0").unwrap_or(bound);
+                    writeln!(text, "{name}_bucket{{le=\"{bound}\"{rest}")?;
+                }
+                None => writeln!(text, "{line}")?,
+            },
         }
     }
     Ok(text)
+}
+
+/// The name, the bound and the rest of the line of a bucket.
+fn bucket(line: &str) -> Option<(&str, &str, &str)> {
+    let (name, rest) = line.split_once("_bucket{le=\"")?;
+    let (bound, rest) = rest.split_once('"')?;
+    Some((name, bound, rest))
 }
 
 /// The metrics of the whole program. Clones share them.
@@ -136,21 +155,8 @@ impl Metrics {
 
     /// All metrics as text.
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
-        let mut text = String::new();
-        self.shared.read(|registry| encode(&mut text, registry))?;
-        Ok(text.split_inclusive('\n').map(with_whole_bound).collect())
+        self.shared.read(render)
     }
-}
-
-/// The line of a bucket with its bound as Go writes it (`le="1"`, not `le="1.0"`), for queries that name it.
-fn with_whole_bound(line: &str) -> Cow<'_, str> {
-    let bucket = || {
-        let (name, rest) = line.split_once("_bucket{le=\"")?;
-        let (whole, rest) = rest.split_once(".0\"")?;
-        let is_whole = whole.bytes().all(|byte| byte.is_ascii_digit());
-        is_whole.then(|| format!("{name}_bucket{{le=\"{whole}\"{rest}"))
-    };
-    bucket().map_or(Cow::Borrowed(line), Cow::Owned)
 }
 
 /// Reads `/proc` at each scrape. Unreadable values, as on other systems than Linux, are left out.
@@ -236,7 +242,7 @@ mod tests {
             text.contains("ccm_build_info{version=\"1.2.3\",commit=\"\",providers=\"acme,zeta\"} 1\n"),
             "{text}"
         );
-        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("# TYPE ccm_build_info gauge\n"), "{text}");
     }
 
     #[test]
@@ -267,7 +273,7 @@ mod tests {
             ),
             ("build{version=\"1.0\"} 1\n", "build{version=\"1.0\"} 1\n"),
         ] {
-            assert_eq!(with_whole_bound(line), go);
+            assert_eq!(plain_text(line).unwrap(), go);
         }
     }
 

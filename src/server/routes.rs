@@ -8,7 +8,6 @@ use super::{
     Shown,
     access::{Access, Refusal, Reviewers},
     health::{self, Endpoint, Slis},
-    metrics,
 };
 use crate::metrics::register;
 
@@ -142,12 +141,12 @@ impl Routes {
                 };
                 answer.map_or_else(not_found, |(status, body)| text(status, body))
             }
-            Route::Page("/metrics") => metrics_page(shown.metrics.render(), request),
+            Route::Page("/metrics") => metrics_page(shown.metrics.render()),
             Route::Page("/metrics/slis") if request.method == Method::DELETE => {
                 self.slis.reset();
                 text(StatusCode::OK, "metrics reset\n")
             }
-            Route::Page("/metrics/slis") => metrics_page(self.slis.render(), request),
+            Route::Page("/metrics/slis") => metrics_page(self.slis.render()),
             Route::Page("/configz") => page(JSON, shown.config.configz()),
             Route::Page("/flagz") if prefers(&request.headers, JSON, "text/plain") => {
                 page(JSON, shown.config.flagz_json())
@@ -185,17 +184,14 @@ pub(super) fn prefers(headers: &HeaderMap, preferred: &str, otherwise: &str) -> 
     weight_of(preferred) > weight_of(otherwise)
 }
 
-fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Parts) -> Response<String> {
-    let body = match prefers(&request.headers, "application/openmetrics-text", "text/plain") {
-        false => rendered
-            .and_then(|text| metrics::plain_text(&text))
-            .map(|body| page("text/plain; version=0.0.4; charset=utf-8", body)),
-        true => rendered.map(|body| page("application/openmetrics-text; version=1.0.0; charset=utf-8", body)),
-    };
-    body.unwrap_or_else(|error| {
-        let message = format!("cannot print the metrics: {error}\n");
-        text(StatusCode::INTERNAL_SERVER_ERROR, message)
-    })
+fn metrics_page(rendered: Result<String, std::fmt::Error>) -> Response<String> {
+    match rendered {
+        Ok(body) => page("text/plain; version=0.0.4; charset=utf-8", body),
+        Err(error) => {
+            let message = format!("cannot print the metrics: {error}\n");
+            text(StatusCode::INTERNAL_SERVER_ERROR, message)
+        }
+    }
 }
 
 fn page(content_type: &'static str, body: String) -> Response<String> {
