@@ -29,7 +29,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     files::{Contents, WatchedFiles},
-    metrics::{Labels, metrics},
+    metrics::{Labels, increment, metrics},
 };
 
 /// The reason of the Event after a successful reload.
@@ -52,12 +52,6 @@ metrics! {
     }
 }
 
-impl ReloadMetrics {
-    fn count(&self, result: &'static str) {
-        self.reloads.get_or_create(&[("result", result)]).inc();
-    }
-}
-
 /// Applies a changed config.
 pub(crate) struct Reloader {
     cloud: Arc<dyn Cloud>,
@@ -65,8 +59,6 @@ pub(crate) struct Reloader {
     /// The object of Events.
     object: ObjectReference,
     metrics: ReloadMetrics,
-    settle: Duration,
-    poll: Duration,
     files: WatchedFiles,
     /// The content that was compared last. `None` before the first time.
     seen: Option<Contents>,
@@ -98,8 +90,6 @@ impl Reloader {
             recorder,
             object,
             metrics,
-            settle: SETTLE,
-            poll: POLL,
             files: WatchedFiles::new([]),
             seen: None,
             failure: None,
@@ -115,7 +105,7 @@ impl Reloader {
     async fn watch(mut self) {
         loop {
             self.check().await;
-            let poll = Instant::now() + self.poll;
+            let poll = Instant::now() + POLL;
             let retry = self.failure.as_ref().map(|failure| failure.again_at);
             sleep_until(retry.map_or(poll, |retry| retry.min(poll))).await;
         }
@@ -128,7 +118,7 @@ impl Reloader {
             return;
         };
         if self.seen.as_ref().is_some_and(|seen| *seen != contents) {
-            sleep(self.settle).await;
+            sleep(SETTLE).await;
             contents = self.contents(&files).await.unwrap_or(contents);
         }
         let changed = self.seen.as_ref() != Some(&contents);
@@ -164,18 +154,18 @@ impl Reloader {
         self.metrics.successful.set(1);
         let scope = self.cloud.scope();
         if !reload.applied.is_empty() {
-            self.metrics.count("applied");
+            increment(&self.metrics.reloads, "result", "applied");
             let keys = reload.applied.join(", ");
             info!(keys, scope, "Applied the changed cloud config");
             let message = format!("Applied {keys}; using {scope}");
             self.publish(EventType::Normal, RELOADED, &message);
         } else if failure.is_some() {
-            self.metrics.count("unchanged");
+            increment(&self.metrics.reloads, "result", "unchanged");
             info!(scope, "The failed change of the cloud config was reverted");
             let message = format!("The failed change was reverted; using {scope}");
             self.publish(EventType::Normal, RELOADED, &message);
         } else {
-            self.metrics.count("unchanged");
+            increment(&self.metrics.reloads, "result", "unchanged");
             debug!("The files of the cloud config changed without effect");
         }
         let keys: BTreeSet<_> = reload.restart_needed.iter().cloned().collect();
@@ -197,7 +187,7 @@ impl Reloader {
             ErrorKind::InvalidConfig => ("invalid", "CloudConfigInvalid"),
             _ => ("rejected", "CloudConfigRejected"),
         };
-        self.metrics.count(result);
+        increment(&self.metrics.reloads, "result", result);
         self.metrics.successful.set(0);
         let before = self.failure.take().filter(|_| !changed);
         let count = before.as_ref().map_or(1, |before| before.count + 1);

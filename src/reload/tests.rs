@@ -118,8 +118,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Watches this file, with pauses for tests.
-    async fn watching(file: PathBuf, settle: Duration, poll: Duration) -> Self {
+    async fn watching(file: PathBuf) -> Self {
         let cloud = Arc::new(WordCloud {
             word: Mutex::new(fs::read_to_string(&file).unwrap()),
             file,
@@ -133,8 +132,7 @@ impl Scene {
             name: Some("self".to_owned()),
             ..ObjectReference::default()
         };
-        let mut reloader = Reloader::new(cloud.clone(), writer.recorder(COMPONENT), object, &mut metrics);
-        (reloader.settle, reloader.poll) = (settle, poll);
+        let reloader = Reloader::new(cloud.clone(), writer.recorder(COMPONENT), object, &mut metrics);
         let stop = CancellationToken::new();
         let watch = reloader.run(stop.clone());
         let work = tokio::spawn(async move {
@@ -150,10 +148,6 @@ impl Scene {
         // The check at the start.
         scene.reloads(1).await;
         scene
-    }
-
-    async fn quickly(file: PathBuf) -> Self {
-        Self::watching(file, Duration::from_millis(20), Duration::from_millis(20)).await
     }
 
     async fn until(&self, what: &str, check: impl Fn() -> bool) {
@@ -220,10 +214,10 @@ fn client(events: &Arc<Mutex<Vec<Event>>>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_mounted_secret_is_applied_at_every_change() {
     let secret = Secret::mounted("one");
-    let scene = Scene::quickly(secret.path().join("word")).await;
+    let scene = Scene::watching(secret.path().join("word")).await;
     for word in ["two", "three", "four"] {
         secret.update(word);
         scene.word(word).await;
@@ -242,12 +236,12 @@ async fn a_mounted_secret_is_applied_at_every_change() {
     scene.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_file_may_be_replaced_rewritten_or_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("word");
     fs::write(&file, "one").unwrap();
-    let scene = Scene::quickly(file.clone()).await;
+    let scene = Scene::watching(file.clone()).await;
     fs::write(&file, "two").unwrap();
     scene.word("two").await;
     fs::write(folder.path().join("new"), "three").unwrap();
@@ -264,12 +258,12 @@ async fn a_file_may_be_replaced_rewritten_or_come_back() {
     scene.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_touch_is_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("word");
     fs::write(&file, "one").unwrap();
-    let scene = Scene::quickly(file.clone()).await;
+    let scene = Scene::watching(file.clone()).await;
     let replace = |word: &str| {
         fs::write(folder.path().join("neighbour"), word).unwrap();
         fs::rename(folder.path().join("neighbour"), &file).unwrap();
@@ -283,7 +277,7 @@ async fn a_touch_is_nothing() {
     scene.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_change_that_nothing_tells_of_is_found_by_looking() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = folder.path().join("word");
@@ -291,16 +285,16 @@ async fn a_change_that_nothing_tells_of_is_found_by_looking() {
     // Written through its other name, as another machine does on a network file system.
     let other = elsewhere.path().join("word");
     fs::hard_link(&file, &other).unwrap();
-    let scene = Scene::quickly(file).await;
+    let scene = Scene::watching(file).await;
     fs::write(&other, "two").unwrap();
     scene.word("two").await;
     scene.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_problem_is_reported_once_and_so_is_its_end() {
     let secret = Secret::mounted("one");
-    let scene = Scene::quickly(secret.path().join("word")).await;
+    let scene = Scene::watching(secret.path().join("word")).await;
     secret.update("wrong");
     scene.reported(&["CloudConfigInvalid"]).await;
     assert!(scene.metric("ccm_config_last_reload_successful 0"));
@@ -324,12 +318,12 @@ async fn a_problem_is_reported_once_and_so_is_its_end() {
     scene.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn files_that_the_new_config_names_are_watched_from_then_on() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (file, other) = (folder.path().join("word"), elsewhere.path().join("sub/other"));
     fs::write(&file, "one").unwrap();
-    let scene = Scene::quickly(file.clone()).await;
+    let scene = Scene::watching(file.clone()).await;
     fs::write(&file, format!("more {}", other.display())).unwrap();
     scene.word("").await;
     // A directory that was not there before.
@@ -347,7 +341,7 @@ async fn a_refused_config_is_tried_again_with_growing_pauses_and_reported_once()
     let file = folder.path().join("word");
     fs::write(&file, "refused").unwrap();
     let began = Instant::now();
-    let scene = Scene::watching(file.clone(), SETTLE, POLL).await;
+    let scene = Scene::watching(file.clone()).await;
     let expected = [10, 30, 70, 150, 310, 610, 910];
     for (number, seconds) in (2..).zip(expected) {
         while scene.cloud.reloads.load(Ordering::SeqCst) < number {
