@@ -77,9 +77,6 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 const WRITERS: usize = 16;
 /// How many changes are observed at once.
 const CHANGES: usize = 512;
-/// How many of the nodes that wait for their turn are asked about when it comes. More than one, in case that one is ready
-/// again.
-const CANDIDATES: usize = 3;
 /// Waits between tries to remove the shutdown taint.
 const BACKOFF: Backoff = Backoff::seconds(1, 60);
 
@@ -317,14 +314,9 @@ impl LifecycleController {
             .publish(&blocked, &decision.totals, &self.cloud.scope());
         if let Some(slot) = self.brake.next_slot() {
             // If one of them is running, the next one is due when it has ended.
-            self.ask_next(slot.max(Instant::now() + self.config.monitor_period));
+            self.not_ready
+                .ask_some(slot.max(Instant::now() + self.config.monitor_period));
         }
-    }
-
-    /// Asks about a few of the nodes that are deleted one at a time, when the next one may be deleted.
-    fn ask_next(&mut self, slot: Instant) {
-        self.not_ready
-            .ask_some_blocked_by(BlockReason::Share, CANDIDATES, slot);
     }
 
     /// Applies an action in a task.
@@ -382,7 +374,7 @@ impl LifecycleController {
         if decide::counts(node) {
             self.brake.ended(outcome.is_done(), now);
             let slot = self.brake.next_slot().filter(|_| outcome.is_done());
-            self.ask_next(slot.unwrap_or(soon));
+            self.not_ready.ask_some(slot.unwrap_or(soon));
         }
         match outcome {
             // The watch will report it.

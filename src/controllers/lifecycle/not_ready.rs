@@ -34,6 +34,9 @@ const WAIT_PER_NODE: Duration = Duration::from_millis(300);
 const LONGEST_WAIT_OF_MANY: Duration = Duration::from_secs(300);
 /// For how long every answer must be that nothing has the node's name.
 const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
+/// How many of the nodes that wait for their turn are asked about when it comes. More than one, in case that one is ready
+/// again.
+const CANDIDATES: usize = 3;
 
 /// The cloud's answer about a node's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,13 +398,13 @@ impl NotReadyNodes {
         })
     }
 
-    /// Asks about the first few that are blocked for this reason at this time at the latest, so that one of them can be
+    /// Asks about a few of the nodes that are deleted one at a time, at this time at the latest, so that one of them can be
     /// deleted then. Those whose deletion failed come last.
-    pub(super) fn ask_some_blocked_by(&mut self, reason: BlockReason, some: usize, at: Instant) {
-        let blocked = |node: &&mut NotReadyNode| node.blocked == Some(reason);
+    pub(super) fn ask_some(&mut self, at: Instant) {
+        let blocked = |node: &&mut NotReadyNode| node.blocked == Some(BlockReason::Share);
         let mut nodes: Vec<_> = self.nodes.values_mut().filter(blocked).collect();
         nodes.sort_by_key(|node| node.failures.is_ongoing());
-        for node in nodes.into_iter().take(some) {
+        for node in nodes.into_iter().take(CANDIDATES) {
             if node.next.time().is_some_and(|due| due > at) {
                 node.next = Next::At(at);
             }
