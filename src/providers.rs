@@ -212,13 +212,4 @@ mod tests {
         }
         assert_eq!(implied("acme-ccm", &[]), None);
     }
-
-    #[test]
-    fn without_any_provider_the_features_are_named() {
-        let error = find("openstack", &[]).unwrap_err();
-        assert!(
-            error.contains("without any cloud provider") && error.contains("openstack"),
-            "{error}"
-        );
-    }
 }

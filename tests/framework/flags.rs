@@ -96,20 +96,6 @@ fn an_unknown_provider_lists_the_compiled_providers_or_the_build_feature() {
 }
 
 #[test]
-fn a_binary_without_providers_names_the_features_and_fails() {
-    if !providers::enabled().is_empty() {
-        return;
-    }
-    for args in [&[][..], &["--cloud-provider=openstack"], &["--list-providers"]] {
-        let output = run(args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        for feature in providers::FEATURES {
-            assert!(stderr(&output).contains(feature), "{args:?}: {}", stderr(&output));
-        }
-    }
-}
-
-#[test]
 fn flags_without_effect_are_logged_once_at_start() {
     let output = binaries::out_of_tree()
         .args([

@@ -61,42 +61,16 @@ impl ServiceMetrics {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use prometheus_client::registry::Registry;
 
     use super::{super::state::State, *};
-    use crate::metrics::increment;
 
     #[test]
-    fn every_metric_of_the_table_is_registered_under_its_name() {
-        let mut registry = Registry::default();
-        let metrics = ServiceMetrics::register(&mut registry);
+    fn parts_that_wait_and_failures_about_nodes_are_counted() {
+        let metrics = ServiceMetrics::register(&mut Registry::default());
         State::default().show(&metrics, (1, 2));
+        assert_eq!(metrics.queue.get_or_create(&[("state", "waiting")]).get(), 2);
         metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), PartStatus::Failed);
-        metrics.node_latency.observe(1.0);
-        increment(&metrics.retries, "reason", "parked");
-        increment(&metrics.writes, "result", "written");
-        increment(&metrics.discoveries, "result", "ok");
-        metrics.failing.get_or_create(&[("reason", "InvalidSpec")]).set(1);
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let section = crate::metrics::REFERENCE
-            .split("## ")
-            .find(|text| text.starts_with("Services"));
-        let rows = section.unwrap().lines();
-        let names = rows.filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-        let names: Vec<_> = names.filter(|name| !name.starts_with("ccm_plan")).collect();
-        assert_eq!(names.len(), 14);
-        for name in names {
-            assert!(
-                text.lines().any(|line| line.starts_with(name)),
-                "{name} is not in\n{text}"
-            );
-        }
-        assert!(text.contains("ccm_service_queue{state=\"waiting\"} 2"), "{text}");
-        assert!(
-            text.contains("service_controller_nodesync_error_total 1"),
-            "{text}"
-        );
+        assert_eq!(metrics.node_errors.get(), 1);
     }
 }
