@@ -358,9 +358,8 @@ flags! {
         /// Let other processes listen on the same port, too; each receives a part of the connections (SO_REUSEPORT).
         PERMIT_PORT_SHARING = "permit-port-sharing": Bool, "false";
 
-        /// Listen on a port that old connections are still bound to (SO_REUSEADDR). This is always enabled: a restart would have
-        /// to wait otherwise.
-        PERMIT_ADDRESS_SHARING = "permit-address-sharing": Bool, "false";
+        /// Listen on a port that old connections are still bound to (SO_REUSEADDR).
+        PERMIT_ADDRESS_SHARING = "permit-address-sharing": Bool, "false", Moot("this is always enabled, because a restart would have to wait otherwise");
     }
     "Authentication" {
         /// The kubeconfig file for TokenReviews, which authenticate clients. Without it: the service account of the pod; outside

@@ -11,7 +11,6 @@ const MAX_STREAMS: u32 = 32;
 /// `None` if there is no server. All flags are checked in any case. `optional_ca`: see
 /// [`Provider`](ccm_core::Provider::client_ca_is_optional).
 pub(super) fn serving(optional_ca: bool, reader: &mut Reader) -> Option<ServingConfig> {
-    reader.boolean(flags::PERMIT_ADDRESS_SHARING);
     let mut config = ServingConfig {
         access: access(optional_ca, reader),
         named_certificates: tls::named_certificates(reader),
