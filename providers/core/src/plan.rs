@@ -103,8 +103,6 @@ mod credentials;
 mod discovery;
 pub mod document;
 mod engine;
-#[cfg(feature = "testkit")]
-mod inspect;
 mod key;
 mod memory;
 mod metrics;
@@ -117,8 +115,6 @@ mod steps;
 
 pub use credentials::CredentialsCheck;
 pub use engine::Engine;
-#[cfg(feature = "testkit")]
-pub use inspect::PartInspection;
 pub use metrics::PlanMetrics;
 pub use model::{
     Change, CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel,

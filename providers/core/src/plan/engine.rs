@@ -182,18 +182,6 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         })
     }
 
-    #[cfg(feature = "testkit")]
-    pub(super) fn memory(&self) -> &Mutex<Memory<M>> {
-        &self.memory
-    }
-
-    /// The current key of this part.
-    #[cfg(feature = "testkit")]
-    pub(super) fn current(&self, part: &PartKey) -> Result<M::Key> {
-        let key = self.parse(part)?;
-        Ok(self.memory.lock().current(&key))
-    }
-
     fn part_record(&self, key: &M::Key) -> SharedPartRecord<M, C> {
         Arc::clone(self.records.lock().entry(key.clone()).or_default())
     }

@@ -71,21 +71,19 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
 }
 
 /// The result of reading and planning a part.
-pub(super) enum PartRead<M: PartModel> {
+enum PartRead<M: PartModel> {
     /// The part is planned.
     Ready(PlannedPart<M>),
     /// The part has to wait.
     Wait(PartState),
 }
 
-/// The observed and the desired state of a part, and the plan between them.
-pub(super) struct PlannedPart<M: PartModel> {
-    pub(super) observed: M::Observed,
+/// The observed state of a part, and the plan from it to the desired one.
+struct PlannedPart<M: PartModel> {
+    observed: M::Observed,
     /// Whether it was read in this pass, not from a cache.
-    pub(super) fresh: bool,
-    #[cfg_attr(not(feature = "testkit"), expect(dead_code, reason = "the laws check it"))]
-    pub(super) desired: M::Desired,
-    pub(super) plan: Plan<M::Change>,
+    fresh: bool,
+    plan: Plan<M::Change>,
 }
 
 /// The result of sending the steps of a plan.
@@ -231,7 +229,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     /// Finds the members and reads the inputs. `None`: the part has no members, or all of them wait for another part.
-    pub(super) async fn gather(&mut self) -> Result<Option<M::Inputs>> {
+    async fn gather(&mut self) -> Result<Option<M::Inputs>> {
         let (engine, read) = (self.engine, self.request.read);
         let snapshot = &self.request.snapshot;
         let discovery = match engine.discovered(snapshot, read, self.memory).await {
@@ -317,7 +315,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     /// Plans; reads the part before unless its state is known.
-    pub(super) async fn read_and_plan(
+    async fn read_and_plan(
         &mut self,
         inputs: &M::Inputs,
         seen: Option<M::Observed>,
@@ -339,7 +337,6 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         Ok(PartRead::Ready(PlannedPart {
             observed,
             fresh,
-            desired,
             plan,
         }))
     }

@@ -130,14 +130,6 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
     for world in worlds(case) {
         let settled = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
         blocked.extend(settled.blocked.iter().cloned());
-        let discovery = engine.discover(&request(&world)).await.map_err(failed(LAW))?;
-        for part in discovery.parts {
-            let inspection = engine.inspect(&part, &request(&world)).await;
-            let inspection = inspection.map_err(failed(LAW))?;
-            if let Some(step) = inspection.iter().flat_map(|part| &part.plan.steps).next() {
-                return Err(broken(LAW, format!("{part}: settled, but `{step}` is due")));
-            }
-        }
         for service in &world.services {
             let has_left = !service.wants_load_balancer();
             // One that has left all parts is in none of them any more.
