@@ -47,8 +47,8 @@ pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use reconcile_metrics::{MeasuredLoadBalancers, ReconcileMetricsConfig, Reconciliation};
 pub use report::{
     Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState,
-    OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceEvent, ServiceParts,
-    StepDescription, StepReport,
+    OrphanPart, PartPlan, PartReport, PartState, PlanProblem, ServiceEvent, ServiceParts, StepDescription,
+    StepReport,
 };
 pub use selector::NodeSelector;
 pub use service::{
@@ -92,9 +92,6 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// If the listings cannot be read; a later failure is in the [`PartPlan`] of its part.
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>>;
-
-    /// The state of every part that was run, for status pages.
-    fn status(&self) -> Vec<PartStatus>;
 }
 
 impl dyn LoadBalancers + '_ {

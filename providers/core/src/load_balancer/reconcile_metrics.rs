@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
-    PartStatus, ProviderFinalizers, Request, ServiceId, ServiceView, StepDescription,
+    ProviderFinalizers, Request, ServiceId, ServiceView, StepDescription,
 };
 use crate::client::{ClientMetrics, TimedConfig, TimedMetrics};
 
@@ -153,9 +153,5 @@ impl<L: LoadBalancers> LoadBalancers for MeasuredLoadBalancers<L> {
 
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> crate::Result<Vec<PartPlan>> {
         self.inner.plan(request, only).await
-    }
-
-    fn status(&self) -> Vec<PartStatus> {
-        self.inner.status()
     }
 }

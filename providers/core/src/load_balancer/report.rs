@@ -395,25 +395,6 @@ pub struct MemberPlan {
     pub finished: bool,
 }
 
-/// The status of a part, for the status page.
-#[derive(Clone, Debug)]
-pub struct PartStatus {
-    /// The part.
-    pub part: PartKey,
-    /// Its members when it was last run.
-    pub members: Vec<ServiceId>,
-    /// The result of the last pass, in one line.
-    pub state: String,
-    /// When the last pass ended.
-    pub at: Instant,
-    /// Passes that failed since the last one that did not.
-    pub failures: u32,
-    /// Steps done since the process started.
-    pub steps: u64,
-    /// Differences that cannot be changed in place.
-    pub blocked: Vec<Blocked>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

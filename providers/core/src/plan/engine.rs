@@ -1,17 +1,10 @@
 //! The engine: it runs passes, one at a time for each part, and has the state that they share.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
-    time::Instant,
-};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tracing::{Instrument, info_span};
 
 use super::{
@@ -25,8 +18,8 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, Discovery, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport,
-        PartState, PartStatus, PlanProblem, ProviderFinalizers, ReadOptions, Request, ServiceId, ServiceView,
+        Claim, ClusterSnapshot, Discovery, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport,
+        PartState, PlanProblem, ProviderFinalizers, ReadOptions, Request, ServiceId, ServiceView,
     },
 };
 
@@ -45,7 +38,8 @@ pub struct Engine<M: PartModel, C: PartCloud<M>> {
     memory: Mutex<Memory<M>>,
     records: Mutex<PartRecords<M, C>>,
     discovery: Mutex<Option<Arc<DiscoveredParts<M>>>>,
-    status: Mutex<BTreeMap<M::Key, Status>>,
+    /// The contribution of each part to the gauges since its last pass.
+    shares: Mutex<HashMap<M::Key, Share>>,
 }
 
 /// A discovery that reads. It also ends if its future is dropped.
@@ -67,17 +61,6 @@ impl<M: PartModel> Drop for Reading<'_, M> {
     }
 }
 
-/// The result of the last pass over a part.
-struct Status {
-    members: Vec<ServiceId>,
-    state: String,
-    at: Instant,
-    failures: u32,
-    steps: u64,
-    blocked: Vec<Blocked>,
-    share: Share,
-}
-
 impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     /// An engine without state.
     #[must_use]
@@ -89,7 +72,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             memory: Mutex::default(),
             records: Mutex::default(),
             discovery: Mutex::default(),
-            status: Mutex::default(),
+            shares: Mutex::default(),
         }
     }
 
@@ -162,18 +145,18 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
                 || Arc::strong_count(record) > 1
                 || !record.try_lock().is_ok_and(|record| record.is_idle())
         });
-        let mut removed = Vec::new();
-        self.status.lock().retain(|key, status| {
+        self.shares.lock().retain(|key, share| {
             let keep = discovery.knows(key);
             if !keep {
-                removed.push((self.model.kind(key), status.share));
+                self.update_gauges(key, *share, Share::default());
             }
             keep
         });
-        for (kind, share) in removed {
-            self.metrics
-                .share(self.model.provider(), kind, share, Share::default());
-        }
+    }
+
+    fn update_gauges(&self, key: &M::Key, before: Share, now: Share) {
+        self.metrics
+            .share(self.model.provider(), self.model.kind(key), before, now);
     }
 
     fn parse(&self, part: &PartKey) -> Result<M::Key> {
@@ -213,56 +196,25 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         let mut pass = Pass::new(self, request, &self.memory, None, key.clone(), record);
         let state = pass.run().await;
         let (now, report) = pass.report(part.clone(), state);
-        self.update_status(&key, now, &report);
+        self.pass_ended(&key, &now, &report);
         report
     }
 
-    fn update_status(&self, before: &M::Key, key: M::Key, report: &PartReport) {
-        let (provider, kind) = (self.model.provider(), self.model.kind(&key));
-        self.metrics.pass_ended(provider, kind, report.state.as_str());
-        let mut all = self.status.lock();
-        let old = all.remove(before);
+    fn pass_ended(&self, before: &M::Key, key: &M::Key, report: &PartReport) {
+        let kind = self.model.kind(key);
+        self.metrics
+            .pass_ended(self.model.provider(), kind, report.state.as_str());
         let share = Share {
             parked: matches!(report.state, PartState::Parked { .. }),
             failing: matches!(report.state, PartState::Failed(_) | PartState::Blocked(_)),
             differences: report.blocked.len(),
         };
-        let done = report.steps.iter().filter(|step| step.result.is_ok()).count();
-        let (steps, failures, old_share) = old.map_or((0, 0, Share::default()), |old| {
-            (old.steps, old.failures, old.share)
-        });
-        let replaced = all.insert(
-            key,
-            Status {
-                members: report
-                    .members
-                    .iter()
-                    .map(|member| member.service.clone())
-                    .collect(),
-                state: match &report.state {
-                    PartState::Done => "done".to_owned(),
-                    PartState::Parked { why, .. } => format!("waits: {why}"),
-                    PartState::Blocked(why) => format!("blocked: {why}"),
-                    PartState::Failed(error) => format!("failed: {}", error.report()),
-                },
-                at: Instant::now(),
-                failures: if share.failing {
-                    failures.saturating_add(1)
-                } else {
-                    0
-                },
-                steps: steps + u64::try_from(done).unwrap_or(u64::MAX),
-                blocked: report.blocked.clone(),
-                share,
-            },
-        );
-        drop(all);
-        self.metrics.share(provider, kind, old_share, share);
+        let mut shares = self.shares.lock();
+        let old = shares.remove(before).unwrap_or_default();
+        self.update_gauges(key, old, share);
         // A pass found the part in a listing under its new key while its creation was in progress.
-        if let Some(replaced) = replaced {
-            self.metrics
-                .share(provider, kind, replaced.share, Share::default());
-        }
+        let replaced = shares.insert(key.clone(), share).unwrap_or_default();
+        self.update_gauges(key, replaced, Share::default());
     }
 
     /// Runs every part as a dry run, round after round, until a round has no steps.
@@ -364,21 +316,6 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
         let span = info_span!("plan", provider = self.model.provider());
         self.dry_run(request, only).instrument(span).await
-    }
-
-    fn status(&self) -> Vec<PartStatus> {
-        let all = self.status.lock();
-        all.iter()
-            .map(|(key, status)| PartStatus {
-                part: PartKey::new(key.to_string()),
-                members: status.members.clone(),
-                state: status.state.clone(),
-                at: status.at,
-                failures: status.failures,
-                steps: status.steps,
-                blocked: status.blocked.clone(),
-            })
-            .collect()
     }
 }
 
