@@ -46,9 +46,8 @@ pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use reconcile_metrics::{MeasuredLoadBalancers, ReconcileMetricsConfig, Reconciliation};
 pub use report::{
-    Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState,
-    OrphanPart, PartPlan, PartReport, PartState, PlanProblem, ServiceEvent, ServiceParts, StepDescription,
-    StepReport,
+    Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberReport, MemberState, OrphanPart,
+    PartReport, PartState, ServiceEvent, ServiceParts, StepDescription, StepReport,
 };
 pub use selector::NodeSelector;
 pub use service::{
@@ -87,11 +86,12 @@ pub trait LoadBalancers: Send + Sync {
     /// `run` again; called too early, it returns the same state without a call of the cloud.
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport;
 
-    /// The steps that [`run`](Self::run) would take for all Services, or for one Service and its parts as a whole. Reads only.
+    /// The reports of [`run`](Self::run) for all Services, or for one Service and its parts as a whole, as if every step was done
+    /// at once. Reads only.
     ///
     /// # Errors
-    /// If the listings cannot be read; a later failure is in the [`PartPlan`] of its part.
-    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>>;
+    /// If the listings cannot be read; a later failure is in the report of its part.
+    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartReport>>;
 }
 
 impl dyn LoadBalancers + '_ {

@@ -9,7 +9,7 @@ use ccm_core::{
     controllers::{NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, LoadBalancers, MemberState, OwnershipTag,
-        PartPlan, PlanProblem, ReadOptions, Request, ServiceId,
+        PartReport, PartState, ReadOptions, Request, ServiceId,
     },
 };
 use tokio::time::Instant;
@@ -142,8 +142,8 @@ fn part_of(part: &str, services: BTreeSet<String>) -> Object {
 
 /// Adds the findings about a part to its Services. A finding about the part as a whole is added to the part, or to its
 /// only Service.
-fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
-    let Some(part) = &part_plan.part else { return };
+fn add_part(report: &PartReport, discovery: &Discovery, plan: &mut Plan) {
+    let part = &report.part;
     let services = discovery.services.iter();
     let services = services.filter(|parts| parts.joins.contains(part) || parts.leaves.contains(part));
     let services: Vec<_> = services.map(|parts| &parts.service).collect();
@@ -154,7 +154,7 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
         services => part_of(part.as_str(), services.iter().map(ToString::to_string).collect()),
     };
     let mut of_whole = Findings::default();
-    for step in &part_plan.steps {
+    for step in report.steps.iter().map(|step| &step.description) {
         let findings = step.service.as_ref().map(|id| plan.service(id));
         findings.unwrap_or(&mut of_whole).act(Change {
             why: step.reason.clone(),
@@ -162,7 +162,7 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
             ..Change::new(step.effect, Kind::Cloud, &step.sentence)
         });
     }
-    for blocked in &part_plan.blocked {
+    for blocked in &report.blocked {
         let findings = blocked.service.as_ref().map(|id| plan.service(id));
         findings.unwrap_or(&mut of_whole).block(Blocked {
             what: blocked.to_string(),
@@ -171,10 +171,10 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
             want: Some(blocked.desired.clone()),
         });
     }
-    for warning in part_plan.events.iter().filter(|event| event.warning) {
+    for warning in report.events.iter().filter(|event| event.warning) {
         plan.service(&warning.service).warn(warning.message.as_str());
     }
-    for member in &part_plan.members {
+    for member in &report.members {
         match &member.state {
             MemberState::Refused(error) if is_no_answer(error.kind()) => {
                 plan.problem(member.service.to_string(), error.report());
@@ -186,10 +186,12 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
             _ => {}
         }
     }
-    match &part_plan.problem {
-        None => {}
-        Some(PlanProblem::Failed(error)) => plan.problem(part.as_str(), error),
-        Some(PlanProblem::Blocked(why)) => of_whole.block(why.clone()),
+    match &report.state {
+        PartState::Done => {}
+        PartState::Blocked(why) => of_whole.block(why.clone()),
+        // A plan does not wait.
+        PartState::Parked { why, .. } => plan.problem(part.as_str(), why),
+        PartState::Failed(error) => plan.problem(part.as_str(), error.report()),
     }
     if !of_whole.is_empty() {
         plan.of(whole).append(of_whole);
@@ -197,7 +199,7 @@ fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
 }
 
 /// Adds Services that keep what they have, unless another finding is the reason.
-fn add_frozen(parts: &[PartPlan], plan: &mut Plan) {
+fn add_frozen(parts: &[PartReport], plan: &mut Plan) {
     for member in parts.iter().flat_map(|part| &part.members) {
         let MemberState::Frozen(why) = &member.state else {
             continue;

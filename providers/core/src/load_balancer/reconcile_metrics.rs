@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
+    Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartReport, PartState,
     ProviderFinalizers, Request, ServiceId, ServiceView, StepDescription,
 };
 use crate::client::{ClientMetrics, TimedConfig, TimedMetrics};
@@ -151,7 +151,7 @@ impl<L: LoadBalancers> LoadBalancers for MeasuredLoadBalancers<L> {
         report
     }
 
-    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> crate::Result<Vec<PartPlan>> {
+    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> crate::Result<Vec<PartReport>> {
         self.inner.plan(request, only).await
     }
 }

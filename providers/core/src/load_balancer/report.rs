@@ -1,4 +1,4 @@
-//! The results of a provider: discoveries, reports of passes, plans.
+//! The results of a provider: discoveries and reports of passes.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -68,6 +68,17 @@ pub struct PartReport {
     pub events: Vec<ServiceEvent>,
     /// Parts that waited for this pass and should be run now.
     pub next: Vec<PartKey>,
+}
+
+impl PartReport {
+    /// Removes entries that concern only other Services. Entries for the part as a whole are kept.
+    pub(crate) fn keep_only(&mut self, service: &ServiceId) {
+        self.members.retain(|member| &member.service == service);
+        self.events.retain(|event| &event.service == service);
+        let concerns = |of: &Option<ServiceId>| of.as_ref().is_none_or(|of| of == service);
+        self.steps.retain(|step| concerns(&step.description.service));
+        self.blocked.retain(|blocked| concerns(&blocked.service));
+    }
 }
 
 /// The result of a pass.
@@ -343,56 +354,6 @@ pub struct StepReport {
     pub result: Result<(), Error>,
     /// The duration of the request.
     pub took: Duration,
-}
-
-/// The planned changes of one part.
-#[derive(Clone, Debug, Default)]
-pub struct PartPlan {
-    /// The part.
-    pub part: Option<PartKey>,
-    /// Its members.
-    pub members: Vec<MemberPlan>,
-    /// The steps, in order.
-    pub steps: Vec<StepDescription>,
-    /// Differences that cannot be changed in place.
-    pub blocked: Vec<Blocked>,
-    /// Events that members would get.
-    pub events: Vec<ServiceEvent>,
-    /// Why the plan of this part is not complete.
-    pub problem: Option<PlanProblem>,
-}
-
-impl PartPlan {
-    /// Removes entries that concern only other Services. Entries for the part as a whole are kept.
-    pub(crate) fn keep_only(&mut self, service: &ServiceId) {
-        self.members.retain(|member| &member.service == service);
-        self.events.retain(|event| &event.service == service);
-        let concerns = |of: &Option<ServiceId>| of.as_ref().is_none_or(|of| of == service);
-        self.steps.retain(|step| concerns(&step.service));
-        self.blocked.retain(|blocked| concerns(&blocked.service));
-    }
-}
-
-/// Why the plan of a part is not complete.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlanProblem {
-    /// Nothing would be changed, since a known object is not visible ([`PartState::Blocked`]).
-    Blocked(String),
-    /// The plan could not be computed.
-    Failed(String),
-}
-
-/// A member in a [`PartPlan`].
-#[derive(Clone, Debug)]
-pub struct MemberPlan {
-    /// The Service.
-    pub service: ServiceId,
-    /// The result for this part.
-    pub state: MemberState,
-    /// The effects of all its parts on the Service object, as far as they are known beforehand.
-    pub effects: Effects,
-    /// Nothing would be left to do for the Service in any part: the effects would be written.
-    pub finished: bool,
 }
 
 #[cfg(test)]

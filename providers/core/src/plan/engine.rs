@@ -18,8 +18,8 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     load_balancer::{
-        Claim, ClusterSnapshot, Discovery, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport,
-        PartState, PlanProblem, ProviderFinalizers, ReadOptions, Request, ServiceId, ServiceView,
+        Claim, ClusterSnapshot, Discovery, LoadBalancers, PartKey, PartReport, PartState, ProviderFinalizers,
+        ReadOptions, Request, ServiceId, ServiceView,
     },
 };
 
@@ -218,7 +218,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     }
 
     /// Runs every part as a dry run, round after round, until a round has no steps.
-    async fn dry_run(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
+    async fn dry_run(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartReport>> {
         // Without the engine's state: the plan is that of a process that has just started.
         let memory = Mutex::new(Memory::default());
         let dry_run = DryRun::<M>::default();
@@ -230,25 +230,23 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
                 entry.is_some_and(|entry| entry.joins.contains(key) || entry.traces.contains(key))
             });
         }
-        let mut plans: Vec<PartPlan> = keys
-            .iter()
-            .map(|key| PartPlan {
-                part: Some(PartKey::new(key.to_string())),
-                ..PartPlan::default()
-            })
-            .collect();
+        let mut plans: Vec<PartReport> = Vec::new();
         for _ in 0..ROUNDS {
             let before = memory.lock().version;
             let mut steps = 0;
-            for (key, plan) in keys.iter().zip(&mut plans) {
+            let mut earlier = std::mem::take(&mut plans).into_iter();
+            for key in &keys {
                 let record = Arc::new(AsyncMutex::new(PartRecord::default()))
                     .lock_owned()
                     .await;
                 let mut pass = Pass::new(self, request, &memory, Some(&dry_run), key.clone(), record);
                 let state = pass.run().await;
-                let (_, report) = pass.report(PartKey::new(key.to_string()), state);
+                let (_, mut report) = pass.report(PartKey::new(key.to_string()), state);
                 steps += report.steps.len();
-                add(plan, report);
+                if let Some(plan) = earlier.next() {
+                    report.steps.splice(0..0, plan.steps);
+                }
+                plans.push(report);
             }
             if steps == 0 && memory.lock().version == before {
                 break;
@@ -260,31 +258,6 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         }
         Ok(plans)
     }
-}
-
-/// Adds a round to the plan: its steps are appended, everything else is replaced.
-fn add(plan: &mut PartPlan, report: PartReport) {
-    plan.steps
-        .extend(report.steps.into_iter().map(|step| step.description));
-    plan.members = report
-        .members
-        .into_iter()
-        .map(|member| MemberPlan {
-            service: member.service,
-            state: member.state,
-            effects: member.effects,
-            finished: member.finished,
-        })
-        .collect();
-    plan.blocked = report.blocked;
-    plan.events = report.events;
-    plan.problem = match report.state {
-        PartState::Done => None,
-        PartState::Blocked(why) => Some(PlanProblem::Blocked(why)),
-        // A dry run does not wait.
-        PartState::Parked { why, .. } => Some(PlanProblem::Failed(why)),
-        PartState::Failed(error) => Some(PlanProblem::Failed(error.report())),
-    };
 }
 
 #[async_trait]
@@ -313,7 +286,7 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
         self.run_part(part, request).instrument(span).await
     }
 
-    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
+    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartReport>> {
         let span = info_span!("plan", provider = self.model.provider());
         self.dry_run(request, only).instrument(span).await
     }

@@ -9,7 +9,7 @@ use std::{
 use ccm_core::{
     Error, ErrorKind, Outcome, Retry,
     load_balancer::{
-        Effects, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceType,
+        Effects, LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, ServiceType,
         ServiceView, StepDescription, Watcher,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
@@ -707,7 +707,7 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
     );
     assert!(sentences(&stage.run("balancer/#10").await).is_empty());
     let plans = stage.engine.plan(&stage.request(), None).await.unwrap();
-    assert!(plans.iter().all(|plan| plan.part.as_ref() != Some(&orphan.part)));
+    assert!(plans.iter().all(|plan| plan.part != orphan.part));
     assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
     let permitted = Request {
         delete_orphan: true,
@@ -737,7 +737,7 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
     let text: Vec<_> = plans
         .iter()
         .flat_map(|plan| &plan.steps)
-        .map(|step| step.sentence.as_str())
+        .map(|step| step.description.sentence.as_str())
         .collect();
     assert_eq!(
         text,
@@ -770,7 +770,7 @@ async fn a_plan_of_one_service_has_no_problems_of_other_services() {
     ];
     let stage = stage(truth, services);
     let of_all = stage.engine.plan(&stage.request(), None).await.unwrap();
-    let tells_of_other = |plans: &[PartPlan]| {
+    let tells_of_other = |plans: &[PartReport]| {
         let members = plans
             .iter()
             .flat_map(|plan| &plan.members)

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error,
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, LoadBalancers, MemberState, ServiceId, ServiceView,
+        Claim, ClusterSnapshot, ClusterView, LoadBalancers, MemberState, PartState, ServiceId, ServiceView,
     },
 };
 
@@ -256,7 +256,7 @@ pub async fn quiet<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Br
     if let Some(step) = plans.iter().flat_map(|plan| &plan.steps).next() {
         return Err(broken(
             LAW,
-            format!("settled, but the plan has `{}`", step.sentence),
+            format!("settled, but the plan has `{}`", step.description.sentence),
         ));
     }
     still(LAW, &second, &cloud, &world, &before).await?;
@@ -336,11 +336,14 @@ pub async fn predictable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
         plans
             .iter()
             .flat_map(|plan| &plan.steps)
-            .map(|step| step.sentence.clone()),
+            .map(|step| step.description.sentence.clone()),
     );
     for plan in &plans {
         for member in &plan.members {
-            if matches!(member.state, MemberState::Pending) && plan.problem.is_none() {
+            if matches!(
+                (&member.state, &plan.state),
+                (MemberState::Pending, PartState::Done)
+            ) {
                 let how = format!("the plan leaves {} pending", member.service);
                 return Err(broken(LAW, how));
             }
