@@ -228,13 +228,18 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         priority: Priority,
     ) -> Result<Outcome<M::Reply, Self::Ticket>>;
 
-    /// Polls a change that was [`Outcome::Accepted`]. `None`: the cloud has finished; otherwise when to poll again. `key` is
+    /// Polls a change that was [`Outcome::Accepted`]. `None`: the cloud has finished; otherwise after how long to poll again. `key` is
     /// the part's key now. The default is that of a cloud that accepts no changes, since it carries them out at once.
     ///
     /// # Errors
     /// If the poll failed (retried until the deadline), or if the change failed. Busy and stale as with
     /// [`send`](Self::send).
-    async fn poll(&self, _key: &M::Key, _ticket: &Self::Ticket, _priority: Priority) -> Result<Option<Wait>> {
+    async fn poll(
+        &self,
+        _key: &M::Key,
+        _ticket: &Self::Ticket,
+        _priority: Priority,
+    ) -> Result<Option<Duration>> {
         Ok(None)
     }
 
@@ -527,14 +532,6 @@ pub struct Wait {
     pub poll: Duration,
     /// Give up this long after the step was sent.
     pub deadline: Duration,
-}
-
-impl Wait {
-    /// Polls after this long, and gives up this long after the step was sent.
-    #[must_use]
-    pub fn new(poll: Duration, deadline: Duration) -> Self {
-        Self { poll, deadline }
-    }
 }
 
 /// The output of a part.

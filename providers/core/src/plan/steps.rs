@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::{
-    model::{Member, Membership, Outcome, PartCloud, PartModel, Step, Wait, WriteConflict},
+    model::{Member, Membership, Outcome, PartCloud, PartModel, Step, WriteConflict},
     pass::{Applied, Pass},
     record::{Unanswered, Waiting},
 };
@@ -104,9 +104,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                         description: description.clone(),
                         observed: Some(observed.clone()),
                         fresh,
-                        until: after(sent, wait),
+                        until: later(sent, wait.poll),
                         since: sent,
-                        deadline: sent.checked_add(wait.deadline).unwrap_or(sent),
+                        deadline: later(sent, wait.deadline),
                         members: self.members.clone(),
                         discovery: self.discovery.clone(),
                     });
@@ -169,9 +169,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 }
                 return Ok(PassStart::Known(observed, waiting.fresh));
             }
-            Ok(Some(wait)) => after(asked, wait),
+            Ok(Some(wait)) => later(asked, wait),
             Err(error) => match WriteConflict::of(&error) {
-                Some(WriteConflict::Busy(after)) => asked.checked_add(after).unwrap_or(asked),
+                Some(WriteConflict::Busy(after)) => later(asked, after),
                 Some(WriteConflict::Stale) => {
                     self.withdraw_early_facts();
                     if waiting.description.effect == Effect::Create {
@@ -417,10 +417,6 @@ impl<M: PartModel, T> Waiting<M, T> {
             why: format!("the cloud has not finished: {}", self.description.sentence),
         }
     }
-}
-
-fn after(instant: Instant, wait: Wait) -> Instant {
-    instant.checked_add(wait.poll).unwrap_or(instant)
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -138,11 +138,11 @@ impl PartCloud<Toy> for Scripted {
         }
     }
 
-    async fn poll(&self, _: &Key, (): &(), _: Priority) -> Result<Option<Wait>> {
+    async fn poll(&self, _: &Key, (): &(), _: Priority) -> Result<Option<Duration>> {
         let mut script = self.script.lock();
         script.polled += 1;
         let done = script.polls.remove(0)?;
-        Ok((!done).then_some(WAIT))
+        Ok((!done).then_some(WAIT.poll))
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {

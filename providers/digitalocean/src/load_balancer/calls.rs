@@ -388,7 +388,10 @@ impl PartCloud<Model> for Calls {
                     let ticket = balancer.id().to_owned();
                     let key = Key::Balancer(ticket.clone());
                     let poll = self.polls.lock().accepted(&key, Effect::Create);
-                    let wait = Wait::new(poll, CREATE_TIMEOUT);
+                    let wait = Wait {
+                        poll,
+                        deadline: CREATE_TIMEOUT,
+                    };
                     return Ok(Outcome::Accepted { reply, ticket, wait });
                 }
             }
@@ -396,7 +399,7 @@ impl PartCloud<Model> for Calls {
         Ok(Outcome::Done(reply))
     }
 
-    async fn poll(&self, key: &Key, id: &String, priority: Priority) -> Result<Option<Wait>> {
+    async fn poll(&self, key: &Key, id: &String, priority: Priority) -> Result<Option<Duration>> {
         let polled = Instant::now();
         let (_, waiting) = self.polls.lock().since(key);
         let balancer = if waiting > 1 {
@@ -409,7 +412,7 @@ impl PartCloud<Model> for Calls {
         let mut polls = self.polls.lock();
         let text = match balancer {
             Some(balancer) if is_new(&balancer) => {
-                return Ok(Some(Wait::new(polls.not_ended(key, polled), CREATE_TIMEOUT)));
+                return Ok(Some(polls.not_ended(key, polled)));
             }
             Some(balancer) if is_active(&balancer) => {
                 polls.ended(key, Some(polled));

@@ -103,10 +103,6 @@ impl<C: Clients> Calls<C> {
         }
     }
 
-    fn wait(&self, poll: Duration) -> Wait {
-        Wait::new(poll, self.settings.patience)
-    }
-
     async fn snapshot(
         &self,
         reads: &Reads,
@@ -416,11 +412,14 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
                 deletes: effect == Effect::Delete,
                 has_floating_ip,
             },
-            wait: self.wait(poll),
+            wait: Wait {
+                poll,
+                deadline: self.settings.patience,
+            },
         })
     }
 
-    async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Wait>> {
+    async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Duration>> {
         let (_, reads) = self.cloud.clients();
         let id = &ticket.id;
         let polled_at = Instant::now();
@@ -448,10 +447,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
                     format!("the change failed in Octavia, load balancer {id} is in ERROR"),
                 ))
             }
-            Some(_) => {
-                let poll = self.polls.lock().not_ended(key, polled_at);
-                Ok(Some(self.wait(poll)))
-            }
+            Some(_) => Ok(Some(self.polls.lock().not_ended(key, polled_at))),
         }
     }
 

@@ -180,11 +180,11 @@ impl PartCloud<Model> for FakeBalancers {
         })
     }
 
-    async fn poll(&self, _: &Key, ticket: &String, _: Priority) -> Result<Option<Wait>> {
+    async fn poll(&self, _: &Key, ticket: &String, _: Priority) -> Result<Option<Duration>> {
         let mut state = self.state.lock();
         let left = state.in_progress.entry(ticket.clone()).or_default();
         *left = left.saturating_sub(1);
-        Ok((*left > 0).then_some(WAIT))
+        Ok((*left > 0).then_some(WAIT.poll))
     }
 
     async fn verify_scope(&self, _: &ClusterView, _: ReadOptions) -> Result<ScopeCheck> {

@@ -418,7 +418,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         Ok(Outcome::Accepted { reply, ticket, wait })
     }
 
-    async fn poll(&self, key: &L::Key, ticket: &String, _: Priority) -> Result<Option<Wait>> {
+    async fn poll(&self, key: &L::Key, ticket: &String, _: Priority) -> Result<Option<Duration>> {
         self.live().await;
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -428,7 +428,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         };
         *left = left.saturating_sub(1);
         if *left > 0 {
-            return Ok(Some(WAIT));
+            return Ok(Some(WAIT.poll));
         }
         state.polls.remove(ticket);
         if state.failing.remove(ticket) {
