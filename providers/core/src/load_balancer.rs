@@ -33,7 +33,6 @@ mod finding;
 mod names;
 mod node;
 mod ownership;
-mod reconcile_metrics;
 mod report;
 mod selector;
 mod service;
@@ -44,7 +43,6 @@ pub use finding::{Field, ServiceFinding, Severity};
 pub use names::{default_name, truncated};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
-pub use reconcile_metrics::{MeasuredLoadBalancers, ReconcileMetricsConfig, Reconciliation};
 pub use report::{
     Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberReport, MemberState, OrphanPart,
     PartReport, PartState, ServiceEvent, ServiceParts, StepDescription, StepReport,

@@ -16,7 +16,7 @@ use std::{path::PathBuf, sync::Arc};
 use ccm_core::{
     BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
     config::{self as core_config, ConfigFiles, docs::markdown},
-    load_balancer::{LoadBalancers, MeasuredLoadBalancers},
+    load_balancer::LoadBalancers,
     plan::Engine,
     register_provider,
 };
@@ -30,7 +30,6 @@ use crate::{
         apply::{Calls, Clients},
         part::Model,
         reads::Reads,
-        reconcile::RECONCILE_METRICS,
     },
     reload::Reloader,
     routes::RouterRoutes,
@@ -55,7 +54,7 @@ struct OpenStack {
     nodes: Nodes,
     reloader: Reloader,
     /// `None`: load balancers are switched off.
-    engine: Option<MeasuredLoadBalancers<Engine<Model, Calls<Nodes>>>>,
+    engine: Option<Engine<Model, Calls<Nodes>>>,
     /// `None`: no router is configured.
     routes: Option<RouterRoutes>,
 }
@@ -136,14 +135,8 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let routes = RouterRoutes::new(current, &settings.routes, &context.fences.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
-        let calls = Calls::new(Arc::clone(&settings), nodes.clone());
-        let engine = Engine::new(Model { settings }, Arc::new(calls), context.plan.clone());
-        MeasuredLoadBalancers::new(
-            engine,
-            &RECONCILE_METRICS,
-            "openstack_reconcile",
-            &context.metrics,
-        )
+        let calls = Calls::new(Arc::clone(&settings), nodes.clone(), &context.metrics);
+        Engine::new(Model { settings }, Arc::new(calls), context.plan.clone())
     });
     Ok(Arc::new(OpenStack {
         nodes,

@@ -4,7 +4,10 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    time::Instant,
+};
 use tracing::{Instrument, info_span};
 
 use super::{
@@ -283,7 +286,10 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
 
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
         let span = info_span!("part", provider = self.model.provider(), part = %part);
-        self.run_part(part, request).instrument(span).await
+        let began = Instant::now();
+        let report = self.run_part(part, request).instrument(span).await;
+        self.cloud.pass_ended(began, &report);
+        report
     }
 
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartReport>> {

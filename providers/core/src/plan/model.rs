@@ -9,12 +9,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use crate::{
     Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, ProviderFinalizers, ReadOptions, ServiceEvent,
-        ServiceId, ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, PartReport, ProviderFinalizers, ReadOptions,
+        ServiceEvent, ServiceId, ServiceView, StepDescription,
     },
 };
 
@@ -254,6 +255,9 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
 
     /// Verifies that the credentials are for the cluster's cloud; see [`CredentialsCheck`](super::CredentialsCheck).
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck>;
+
+    /// Counts a pass that has ended, in metrics of the cloud. `_began`: when it was requested.
+    fn pass_ended(&self, _began: Instant, _report: &PartReport) {}
 }
 
 /// One change of the cloud: one call that writes, or one list of calls of which at most one succeeds.

@@ -8,7 +8,8 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
-    load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
+    client::ClientMetrics,
+    load_balancer::{ClusterView, Effect, PartReport, ReadOptions, ServiceView},
     plan::{
         CredentialsCheck, Fact, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck,
         Wait,
@@ -31,6 +32,7 @@ use super::{
     part::{Key, Model, PartMember},
     plan,
     reads::{Contents, Reads},
+    reconcile_metrics::ReconcileMetrics,
     responses::{LoadBalancer, Provisioning, State},
     send::Sender,
     spec,
@@ -85,11 +87,12 @@ pub(crate) struct Calls<C> {
     cluster: Mutex<ClusterView>,
     /// Requested tags that no Service records yet.
     unrecorded: Mutex<Unrecorded>,
+    metrics: ReconcileMetrics,
 }
 
 impl<C: Clients> Calls<C> {
     /// Creates the calls. `cloud` also reads the nodes.
-    pub(crate) fn new(settings: Arc<LoadBalancing>, cloud: C) -> Self {
+    pub(crate) fn new(settings: Arc<LoadBalancing>, cloud: C, metrics: &ClientMetrics) -> Self {
         Self {
             settings,
             cloud,
@@ -100,6 +103,7 @@ impl<C: Clients> Calls<C> {
             deleted: Mutex::default(),
             cluster: Mutex::default(),
             unrecorded: Mutex::default(),
+            metrics: ReconcileMetrics::publish(metrics),
         }
     }
 
@@ -475,6 +479,10 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
         self.credentials.run(&self.cloud, cluster, read).await
+    }
+
+    fn pass_ended(&self, began: Instant, report: &PartReport) {
+        self.metrics.pass_ended(began, report);
     }
 }
 
