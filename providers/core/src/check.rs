@@ -41,17 +41,6 @@ pub struct Place {
     pub position: Option<Position>,
 }
 
-impl Place {
-    /// The place of a key in a config file; of its section if the key is not set.
-    #[must_use]
-    pub fn of_key<'a>(file: &str, locations: &Locations, path: impl Into<KeyPath<'a>>) -> Self {
-        Self {
-            file: file.to_owned(),
-            position: locations.nearest(path),
-        }
-    }
-}
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
@@ -167,7 +156,7 @@ impl<'a> ConfigSource<'a> {
         }
     }
 
-    /// A finding about a key.
+    /// A finding about a key. Its place is that of the key, or of its section if the key is not set.
     pub fn finding<'k>(
         self,
         severity: Severity,
@@ -176,7 +165,11 @@ impl<'a> ConfigSource<'a> {
     ) -> Finding {
         let path = path.into();
         let file = self.file.map(Path::to_string_lossy).unwrap_or_default();
-        Finding::new(severity, path.to_string(), message).at(Place::of_key(&file, self.locations, path))
+        let place = Place {
+            file: file.into_owned(),
+            position: self.locations.nearest(path),
+        };
+        Finding::new(severity, path.to_string(), message).at(place)
     }
 }
 

@@ -567,7 +567,7 @@ async fn the_later_calls_of_a_raised_load_are_those_of_a_user() {
         };
         let mut first = Box::pin(cache.get("a", at_most(60), Priority::Background, load));
         assert!((&mut first).now_or_never().is_none());
-        limited.gate.observe_remaining("things", 0, 100, None);
+        limited.gate.bucket("things").observe_remaining(0, 100, None);
         let mut second = Box::pin(cache.get("a", at_most(60), priority, || async { panic!("joins") }));
         assert!((&mut second).now_or_never().is_none());
         begin.send(()).unwrap();

@@ -262,9 +262,13 @@ async fn the_deadline_is_not_extended_by_waiting_for_quota() {
 async fn the_deadline_cuts_an_attempt_and_names_the_error_before_it() {
     let attempts = AtomicU32::new(0);
     let began = Instant::now();
-    let options = CallOptions::new(Priority::User).attempt_timeout(Duration::from_secs(60));
-    let error = gate()
-        .call(Op::Get, options.deadline(Duration::from_secs(15)), || {
+    let config = GateConfig {
+        attempt_timeout: Duration::from_secs(60),
+        deadline: Duration::from_secs(15),
+        ..config()
+    };
+    let error = Gate::new(config, &ClientMetrics::default())
+        .call(Op::Get, Priority::User, || {
             let first = attempts.fetch_add(1, Relaxed) == 0;
             async move {
                 if first {
@@ -290,7 +294,10 @@ async fn a_call_may_have_an_attempt_timeout_of_its_own() {
         Ok(())
     };
     assert!(gate.call(Op::Post, Priority::User, slow).await.is_err());
-    let options = CallOptions::new(Priority::User).attempt_timeout(Duration::from_secs(60));
+    let options = CallOptions {
+        priority: Priority::User,
+        timeout: Some(Duration::from_secs(60)),
+    };
     gate.call(Op::Post, options, slow).await.unwrap();
 }
 
@@ -338,14 +345,14 @@ async fn a_cancelled_call_returns_its_slot() {
 #[tokio::test(start_paused = true)]
 async fn while_few_requests_remain_background_work_sends_one_call_a_minute() {
     let gate = gate();
-    gate.observe_remaining("things", 400, 5000, None);
+    gate.bucket("things").observe_remaining(400, 5000, None);
     let background = async || gate.call(Op::Get, Priority::Background, async || Ok(())).await;
     assert_eq!(background().await.unwrap_err().kind(), ErrorKind::RateLimited);
     gate.call(Op::Get, Priority::User, async || Ok(())).await.unwrap();
     sleep(Duration::from_secs(60)).await;
     let passed: Vec<_> = join_all((0..5).map(|_| background())).await;
     assert_eq!(passed.iter().filter(|call| call.is_ok()).count(), 1);
-    gate.observe_remaining("things", 4000, 5000, None);
+    gate.bucket("things").observe_remaining(4000, 5000, None);
     background().await.unwrap();
 }
 
@@ -371,7 +378,8 @@ async fn calls_are_counted() {
     );
 
     // A bucket that waits: the gauges show it as it is when they are read.
-    gate.observe_remaining("things", 0, 0, Some(Instant::now() + Duration::from_secs(5)));
+    gate.bucket("things")
+        .observe_remaining(0, 0, Some(Instant::now() + Duration::from_secs(5)));
     let mut waiting = Box::pin(gate.call(Op::Get, Priority::Background, async || Ok(())));
     assert!((&mut waiting).now_or_never().is_none());
     let mut text = String::new();

@@ -246,7 +246,8 @@ impl RestApi for Acme {
         if let Some(left) = left {
             let reset = Instant::now() + Duration::from_secs(3600);
             self.gate
-                .observe_remaining(operation.bucket(), left, left, Some(reset));
+                .bucket(operation.bucket())
+                .observe_remaining(left, left, Some(reset));
         }
     }
 }

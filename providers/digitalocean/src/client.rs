@@ -332,7 +332,9 @@ impl Api {
         let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
         let left = left.and_then(|left| u64::try_from(left).ok());
         let reset = left.map(|left| later(Instant::now(), Duration::from_secs(left)));
-        self.gate.observe_remaining(BUCKET, remaining, limit, reset);
+        self.gate
+            .bucket(BUCKET)
+            .observe_remaining(remaining, limit, reset);
     }
 }
 

@@ -30,6 +30,9 @@ use super::{
 };
 use crate::{Error, ErrorKind, Outcome, Priority, Result, Retry};
 
+/// How long a call with a timeout of its own may wait for quota.
+const QUOTA_WAIT: Duration = Duration::from_secs(60);
+
 /// How a [`Gate`] treats its calls.
 #[derive(Clone, Debug)]
 pub struct GateConfig {
@@ -66,43 +69,21 @@ impl GateConfig {
     }
 }
 
-/// The options of one call that differ from the gate's config. A bare [`Priority`] converts into them.
+/// The options of one call. A bare [`Priority`] converts into them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallOptions {
-    priority: Priority,
-    attempt_timeout: Option<Duration>,
-    deadline: Option<Duration>,
-}
-
-impl CallOptions {
-    /// The gate's defaults.
-    #[must_use]
-    pub fn new(priority: Priority) -> Self {
-        Self {
-            priority,
-            attempt_timeout: None,
-            deadline: None,
-        }
-    }
-
-    /// How long one attempt may take. Bulk requests need more than the default.
-    #[must_use]
-    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
-        self.attempt_timeout = Some(timeout);
-        self
-    }
-
-    /// How long the call may take in all.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
-        self
-    }
+    /// The priority.
+    pub priority: Priority,
+    /// How long one attempt may take, if not as long as others. In all, the call may take a minute longer.
+    pub timeout: Option<Duration>,
 }
 
 impl From<Priority> for CallOptions {
     fn from(priority: Priority) -> Self {
-        Self::new(priority)
+        Self {
+            priority,
+            timeout: None,
+        }
     }
 }
 
@@ -171,19 +152,6 @@ impl Gate {
         bucket.clone()
     }
 
-    /// Applies the cloud's own counter from a reply: of `limit` requests, `remaining` are left in `bucket` until `reset`
-    /// (`None`: not known). Slows the bucket down so that they last. While fewer than a tenth remain, background calls are
-    /// refused, so that the rest is left to users. Once a minute, one background call checks whether more remain.
-    pub fn observe_remaining(
-        &self,
-        bucket: &'static str,
-        remaining: u32,
-        limit: u32,
-        reset: Option<Instant>,
-    ) {
-        self.bucket(bucket).observe_remaining(remaining, limit, reset);
-    }
-
     /// Runs the call: `attempt` runs once or, where that is safe and may help, several times.
     ///
     /// Which errors are tried again:
@@ -205,7 +173,7 @@ impl Gate {
     /// read the state instead of sending the write again. A [`Effect::Write`] of that kind has [`Retry::Never`].
     ///
     /// [`ErrorKind::NotLeader`] for a write that the [fence](GateConfig::fence) refuses or cuts off.
-    /// [`ErrorKind::RateLimited`] for background work while [few requests remain](Self::observe_remaining).
+    /// [`ErrorKind::RateLimited`] for background work while [few requests remain](Bucket::observe_remaining).
     pub async fn call<O, T, F, Fut>(&self, op: O, options: impl Into<CallOptions>, attempt: F) -> Result<T>
     where
         O: Operation,
@@ -323,14 +291,15 @@ enum Next {
 impl<'a, O: Operation> Call<'a, O> {
     fn new(gate: &'a Gate, op: O, options: CallOptions, began: Instant) -> Self {
         let inner = &*gate.inner;
-        let allowed = options.deadline.unwrap_or(inner.config.deadline);
+        let allowed = options.timeout.map(|timeout| timeout.saturating_add(QUOTA_WAIT));
+        let allowed = allowed.unwrap_or(inner.config.deadline);
         Self {
             inner,
             fence: &gate.fence,
             bucket: gate.bucket(op.bucket()),
             op,
             priority: options.priority,
-            attempt_timeout: options.attempt_timeout.unwrap_or(inner.config.attempt_timeout),
+            attempt_timeout: options.timeout.unwrap_or(inner.config.attempt_timeout),
             allowed,
             deadline: later(began, allowed),
             attempts: 0,

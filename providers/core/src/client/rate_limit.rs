@@ -205,7 +205,9 @@ impl Bucket {
         }
     }
 
-    /// Applies the cloud's own counter: of `limit` requests, `remaining` are left until `reset` (`None`: not known).
+    /// Applies the cloud's own counter from a reply: of `limit` requests, `remaining` are left until `reset` (`None`: not
+    /// known). Slows the bucket down so that they last. While fewer than a tenth remain, background calls are refused, so that
+    /// the rest is left to users. Once a minute, one background call checks whether more remain.
     pub fn observe_remaining(&self, remaining: u32, limit: u32, reset: Option<Instant>) {
         let now = Instant::now();
         {

@@ -37,8 +37,6 @@ use crate::{Error, ErrorKind, Outcome, Priority, Result};
 
 /// The longest body of a refusal that is read, in bytes.
 const REFUSAL_MAX: usize = 1 << 20;
-/// How long a call with an attempt timeout of its own may wait for quota.
-const QUOTA_WAIT: Duration = Duration::from_secs(60);
 
 /// An HTTP API of a cloud. The functions of this module send [`Call`]s to it.
 pub trait RestApi: Sync {
@@ -187,12 +185,10 @@ async fn send<A: RestApi, T: Send>(
     priority: Priority,
     decode: fn(&Target, &[u8]) -> Result<T>,
 ) -> Result<T> {
-    let mut options = CallOptions::new(priority);
-    if let Some(timeout) = call.timeout {
-        options = options
-            .attempt_timeout(timeout)
-            .deadline(timeout.saturating_add(QUOTA_WAIT));
-    }
+    let options = CallOptions {
+        priority,
+        timeout: call.timeout,
+    };
     let attempt = || async {
         // The same for all types of replies.
         let attempt: BoxFuture<'_, _> = Box::pin(attempt(api, call));
