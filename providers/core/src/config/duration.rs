@@ -6,9 +6,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, time::Duration};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, de};
 
 /// The newtype name that [`GoDuration`] passes to a deserializer; generated tables call it `duration`.
 pub(super) const NEWTYPE: &str = "GoDuration";
@@ -37,8 +37,7 @@ const UNITS: [(&str, u64); 8] = [
 
 /// A signed duration of whole nanoseconds, up to about 292 years, as in Go.
 ///
-/// It reads and prints in Go form everywhere: [`FromStr`] (so it fits a command line flag), `Display`, `Debug`, and
-/// serde.
+/// It reads ([`parse`], serde) and prints (`Display`, `Debug`) in Go form.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 
@@ -48,34 +47,10 @@ impl GoDuration {
     /// The longest duration.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// A duration in nanoseconds.
-    #[must_use]
-    pub const fn from_nanos(nanos: i64) -> Self {
-        Self(nanos)
-    }
-
-    /// A duration in milliseconds; [`GoDuration::MAX`] if that is too long.
-    #[must_use]
-    pub const fn from_millis(millis: u32) -> Self {
-        Self((millis as i64).saturating_mul(MILLISECOND as i64))
-    }
-
     /// A duration in seconds; [`GoDuration::MAX`] if that is too long.
     #[must_use]
     pub const fn from_secs(secs: u32) -> Self {
         Self((secs as i64).saturating_mul(SECOND as i64))
-    }
-
-    /// A duration in minutes; [`GoDuration::MAX`] if that is too long.
-    #[must_use]
-    pub const fn from_mins(mins: u32) -> Self {
-        Self((mins as i64).saturating_mul(MINUTE as i64))
-    }
-
-    /// The duration in nanoseconds.
-    #[must_use]
-    pub const fn as_nanos(self) -> i64 {
-        self.0
     }
 
     /// Whether it is below zero.
@@ -102,14 +77,6 @@ impl From<Duration> for GoDuration {
     }
 }
 
-impl FromStr for GoDuration {
-    type Err = DurationError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text)
-    }
-}
-
 impl fmt::Display for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format(*self))
@@ -119,12 +86,6 @@ impl fmt::Display for GoDuration {
 impl fmt::Debug for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for GoDuration {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -196,18 +196,6 @@ pub(super) fn read<T: DeserializeOwned>(entries: &[&Entry]) -> Read<T> {
     Read { value, errors }
 }
 
-/// Deserializes one entry, as a config struct does with a key that occurs once.
-///
-/// # Errors
-/// The value is not of the type.
-pub fn from_entry<T: DeserializeOwned>(entry: &Entry) -> Result<T, ValueError> {
-    let is_list = Cell::new(false);
-    T::deserialize(KeyDeserializer {
-        entries: &[(0, entry)],
-        is_list: &is_list,
-    })
-}
-
 /// The occurrences of a key as serde sees them.
 #[derive(Clone, Copy)]
 struct KeyDeserializer<'a> {
@@ -307,19 +295,6 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
         })
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Self::Error> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        self.deserialize_seq(visitor)
-    }
-
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -332,12 +307,8 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
         visitor.visit_enum(Choice(text))
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        visitor.visit_unit()
-    }
-
     serde::forward_to_deserialize_any! {
-        i128 u128 char str string bytes byte_buf unit unit_struct map struct identifier
+        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct map struct identifier ignored_any
     }
 }
 

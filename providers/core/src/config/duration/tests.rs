@@ -49,7 +49,7 @@ fn reads_what_go_reads() {
         ("0.830103483285477580700h", 2_988_372_539_827),
     ];
     for (text, nanos) in cases {
-        assert_eq!(parse(text).map(GoDuration::as_nanos), Ok(*nanos), "{text}");
+        assert_eq!(parse(text), Ok(GoDuration(*nanos)), "{text}");
     }
 }
 
@@ -135,26 +135,22 @@ fn prints_as_go_does() {
         (i64::MIN, "-2562047h47m16.854775808s"),
     ];
     for (nanos, text) in cases {
-        assert_eq!(format(GoDuration::from_nanos(*nanos)), *text);
+        assert_eq!(format(GoDuration(*nanos)), *text);
     }
 }
 
 #[test]
 fn converts_to_and_from_the_standard_duration() {
     assert_eq!(GoDuration::from_secs(5).to_std(), Duration::from_secs(5));
-    assert_eq!(GoDuration::from_nanos(-1).to_std(), Duration::ZERO);
+    assert_eq!(GoDuration(-1).to_std(), Duration::ZERO);
     assert_eq!(GoDuration::from(Duration::MAX), GoDuration::MAX);
     assert_eq!(format(Duration::from_millis(1_500)), "1.5s");
-    assert_eq!(GoDuration::from_mins(5).to_string(), "5m0s");
-    assert_eq!(GoDuration::from_millis(100).to_string(), "100ms");
 }
 
 #[test]
-fn serde_uses_the_go_form() {
-    let json = serde_json::to_string(&GoDuration::from_secs(90)).unwrap();
-    assert_eq!(json, r#""1m30s""#);
+fn serde_reads_the_go_form() {
     assert_eq!(
-        serde_json::from_str::<GoDuration>(&json).unwrap(),
+        serde_json::from_str::<GoDuration>(r#""1m30s""#).unwrap(),
         GoDuration::from_secs(90)
     );
     assert!(serde_json::from_str::<GoDuration>(r#""90""#).is_err());
@@ -163,7 +159,7 @@ fn serde_uses_the_go_form() {
 proptest! {
     #[test]
     fn every_duration_survives_print_and_read(nanos in any::<i64>()) {
-        let duration = GoDuration::from_nanos(nanos);
+        let duration = GoDuration(nanos);
         prop_assert_eq!(parse(&format(duration)), Ok(duration));
     }
 

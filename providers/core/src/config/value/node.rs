@@ -150,18 +150,6 @@ impl<'a> NodeDeserializer<'a> {
         number::float(Ok(&self.number()?))
     }
 
-    fn seq<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        let items: &[Node] = match &self.node.value {
-            Value::List(items) => items,
-            Value::Null => &[],
-            _ => return Err(self.wrong_kind("a list").hint("write [first, second]")),
-        };
-        visitor.visit_seq(Items {
-            items: items.iter().enumerate(),
-            context: self.context,
-        })
-    }
-
     /// The entries without null values and known errors.
     fn entries(&self) -> Result<impl Iterator<Item = &'a Entry>, ValueError> {
         let entries: &[Entry] = match &self.node.value {
@@ -190,7 +178,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
                 _ => visitor.visit_str(text),
             },
             Value::Text(text) => visitor.visit_str(text),
-            Value::List(_) => self.seq(visitor),
+            Value::List(_) => self.deserialize_seq(visitor),
             Value::Map(_) => self.deserialize_map(visitor),
         }
     }
@@ -213,14 +201,6 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        self.deserialize_str(visitor)
-    }
-
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self.node.value {
             Value::Null => visitor.visit_none(),
@@ -240,20 +220,15 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        self.seq(visitor)
-    }
-
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, ValueError> {
-        self.seq(visitor)
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, ValueError> {
-        self.seq(visitor)
+        let items: &[Node] = match &self.node.value {
+            Value::List(items) => items,
+            Value::Null => &[],
+            _ => return Err(self.wrong_kind("a list").hint("write [first, second]")),
+        };
+        visitor.visit_seq(Items {
+            items: items.iter().enumerate(),
+            context: self.context,
+        })
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
@@ -293,16 +268,8 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         visitor.visit_enum(Choice(self.text()?))
     }
 
-    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        visitor.visit_unit()
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        visitor.visit_unit()
-    }
-
     serde::forward_to_deserialize_any! {
-        i128 u128 bytes byte_buf unit_struct
+        i128 u128 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 
