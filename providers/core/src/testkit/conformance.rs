@@ -1,7 +1,7 @@
 //! One conformance suite for every provider: the behavior that the framework relies on.
 //!
 //! A provider's tests implement [`Subject`] over its simulator, its emulator or the real cloud and call
-//! [`instances`]; [`RouteSubject`] and [`routes()`], if it has routes; [`BalancerSubject`] and [`balancers()`], if it has
+//! [`instances`]; [`RouteSubject`] and [`routes()`], if it has routes; [`BalancerSubject`] and [`balancer_tests!`], if it has
 //! load balancers. Scenarios run one after another; all failures are reported together.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
@@ -56,13 +56,37 @@ macro_rules! ensure {
     };
 }
 
+/// Runs scenarios one after another.
+///
+/// # Panics
+///
+/// A scenario fails; the message lists all failed ones.
+macro_rules! scenarios {
+    ($subject:expr, $($scenario:ident),+ $(,)?) => {{
+        let mut failed = Vec::new();
+        $(if let Err(error) = $scenario($subject).await {
+            failed.push(format!("{}: {error}", stringify!($scenario)));
+        })+
+        report(&failed);
+    }};
+}
+
+fn report(failed: &[String]) {
+    assert!(
+        failed.is_empty(),
+        "{} scenarios failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
 mod balancers;
 mod routes;
 
 pub use crate::balancer_tests;
 pub use balancers::{
     BalancerSubject, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure, balancer_failures,
-    balancer_scenarios, balancers,
+    balancer_scenarios,
 };
 pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 
@@ -72,17 +96,8 @@ pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 ///
 /// A scenario fails; the message lists all failed ones.
 pub async fn instances(subject: &dyn Subject) {
-    let mut failed = Vec::new();
-    let mut passed = 0;
-    macro_rules! run {
-        ($($scenario:ident),+ $(,)?) => {$(
-            match $scenario(subject).await {
-                Ok(()) => passed += 1,
-                Err(error) => failed.push(format!("{}: {error}", stringify!($scenario))),
-            }
-        )+};
-    }
-    run!(
+    scenarios!(
+        subject,
         no_queries_have_no_answers,
         finds_a_machine_by_name_and_then_by_its_id,
         existence_gives_the_same_id,
@@ -98,12 +113,6 @@ pub async fn instances(subject: &dyn Subject) {
         a_stopped_machine_is_off,
         many_machines_cost_less_than_one_request_each,
         an_abandoned_call_does_not_affect_others,
-    );
-    assert!(
-        failed.is_empty(),
-        "{passed} scenarios passed, {} failed:\n{}",
-        failed.len(),
-        failed.join("\n")
     );
 }
 

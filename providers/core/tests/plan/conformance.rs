@@ -165,10 +165,7 @@ impl BalancerSubject for Toys {
     }
 }
 
-#[tokio::test]
-async fn the_suite_accepts_the_toy() {
-    conformance::balancers(&Toys::new(None)).await;
-}
+conformance::balancer_tests!(Toys::new(None));
 
 #[tokio::test]
 #[should_panic(expected = "edits_of_our_objects_are_reverted")]

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::{BoxError, Checked};
+pub use self::{failures::balancer_failures, scenarios::balancer_scenarios};
+use super::{BoxError, Checked, report};
 use crate::{
     Cloud,
     load_balancer::{ServiceNode, ServiceView},
@@ -107,17 +108,6 @@ pub enum Failure {
     NoReply,
 }
 
-impl Failure {
-    /// All failures.
-    pub const ALL: [Self; 5] = [
-        Self::Busy,
-        Self::Throttled,
-        Self::Unavailable,
-        Self::LostReply,
-        Self::NoReply,
-    ];
-}
-
 /// An edit in the cloud by another client while the suite's Service `web` has its load balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
@@ -168,18 +158,8 @@ pub struct Budgets {
     pub delete: Cost,
 }
 
-/// Runs every scenario of load balancers: [`balancer_scenarios`] and [`balancer_failures`] of every kind.
-///
-/// # Panics
-///
-/// A scenario fails; the message lists all failed ones.
-pub async fn balancers(subject: &dyn BalancerSubject) {
-    let mut failed = scenarios::run(subject).await;
-    failed.extend(failures::run(subject, &Failure::ALL).await);
-    report(&failed);
-}
-
-/// The tests of [`balancers`], as functions that run in parallel, each with a new subject.
+/// The tests of load balancers: [`balancer_scenarios`], and [`balancer_failures`] of every kind. They run in parallel, each with
+/// a new subject.
 ///
 /// ```ignore
 /// balancer_tests!(Simulated::new().await);
@@ -205,33 +185,6 @@ macro_rules! balancer_tests {
             balancer_failures(&$subject, Failure::$failure).await;
         }
     };
-}
-
-/// The half of [`balancers`] in which no call fails.
-///
-/// # Panics
-///
-/// A scenario fails; the message lists all failed ones.
-pub async fn balancer_scenarios(subject: &dyn BalancerSubject) {
-    report(&scenarios::run(subject).await);
-}
-
-/// The half of [`balancers`] in which each call fails once, in one way: tests of several subjects can run in parallel.
-///
-/// # Panics
-///
-/// A scenario fails; the message lists all failed ones.
-pub async fn balancer_failures(subject: &dyn BalancerSubject, failure: Failure) {
-    report(&failures::run(subject, &[failure]).await);
-}
-
-fn report(failed: &[String]) {
-    assert!(
-        failed.is_empty(),
-        "{} scenarios failed:\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
 }
 
 /// Creates an empty cloud, a cluster with this number of nodes, and a new process.

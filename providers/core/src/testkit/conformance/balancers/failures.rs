@@ -34,16 +34,19 @@ impl Phase {
     }
 }
 
-pub(super) async fn run(subject: &dyn BalancerSubject, failures: &[Failure]) -> Vec<String> {
+/// Runs the scenarios in which each call fails once, in one way.
+///
+/// # Panics
+///
+/// A scenario fails; the message lists all failed ones.
+pub async fn balancer_failures(subject: &dyn BalancerSubject, failure: Failure) {
     let mut failed = Vec::new();
-    for failure in failures {
-        for phase in Phase::ALL {
-            if let Err(error) = each_call(subject, phase, *failure).await {
-                failed.push(format!("each call fails ({failure:?}, {phase:?}): {error}"));
-            }
+    for phase in Phase::ALL {
+        if let Err(error) = each_call(subject, phase, failure).await {
+            failed.push(format!("each call fails ({failure:?}, {phase:?}): {error}"));
         }
     }
-    failed
+    report(&failed);
 }
 
 /// Prepares the cluster for the phase's passes.

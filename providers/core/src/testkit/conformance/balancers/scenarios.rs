@@ -8,16 +8,14 @@ use crate::{
     testkit::cluster::annotate,
 };
 
-pub(super) async fn run(subject: &dyn BalancerSubject) -> Vec<String> {
-    let mut failed = Vec::new();
-    macro_rules! run {
-        ($($scenario:ident),+ $(,)?) => {$(
-            if let Err(error) = $scenario(subject).await {
-                failed.push(format!("{}: {error}", stringify!($scenario)));
-            }
-        )+};
-    }
-    run!(
+/// Runs the scenarios in which no call fails.
+///
+/// # Panics
+///
+/// A scenario fails; the message lists all failed ones.
+pub async fn balancer_scenarios(subject: &dyn BalancerSubject) {
+    scenarios!(
+        subject,
         a_service_stays_within_the_budget,
         a_plan_writes_nothing_and_is_empty_afterwards,
         a_change_keeps_the_address_and_can_be_undone,
@@ -34,7 +32,6 @@ pub(super) async fn run(subject: &dyn BalancerSubject) -> Vec<String> {
         an_edited_load_balancer_is_deleted_completely,
         clusters_with_the_same_name_do_not_share,
     );
-    failed
 }
 
 /// Checks that the calls since the last check are within the budget.
