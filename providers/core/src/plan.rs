@@ -115,6 +115,7 @@ mod steps;
 
 pub use credentials::CredentialsCheck;
 pub use engine::Engine;
+pub use key::PartKind;
 pub use metrics::PlanMetrics;
 pub use model::{
     Change, CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel,

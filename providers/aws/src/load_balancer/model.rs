@@ -225,10 +225,6 @@ impl PartModel for Model {
         spec::claims(service, &self.settings)
     }
 
-    fn kind(&self, key: &Key) -> &'static str {
-        key.kind()
-    }
-
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
         let (name, tag) = (names::balancer(&service.id), names::service_tag(&service.id));
         let group = names::group(&cluster.name, &service.id);

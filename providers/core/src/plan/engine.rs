@@ -12,6 +12,7 @@ use tracing::{Instrument, info_span};
 
 use super::{
     discovery::DiscoveredParts,
+    key::PartKind,
     memory::Memory,
     metrics::{PlanMetrics, Share},
     model::{PartCloud, PartModel},
@@ -158,8 +159,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     }
 
     fn update_gauges(&self, key: &M::Key, before: Share, now: Share) {
-        self.metrics
-            .share(self.model.provider(), self.model.kind(key), before, now);
+        self.metrics.share(self.model.provider(), key.kind(), before, now);
     }
 
     fn parse(&self, part: &PartKey) -> Result<M::Key> {
@@ -204,7 +204,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     }
 
     fn pass_ended(&self, before: &M::Key, key: &M::Key, report: &PartReport) {
-        let kind = self.model.kind(key);
+        let kind = key.kind();
         self.metrics
             .pass_ended(self.model.provider(), kind, report.state.as_str());
         let share = Share {

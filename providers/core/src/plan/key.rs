@@ -1,10 +1,18 @@
 //! The keys of a provider's parts.
 
-/// Defines the enum of a provider's part keys: a line for each kind with its text. A text that ends with `/` or `:` is
-/// followed by the ID or name that the variant holds; any other is the whole key. Keys are written by `Display` and read
-/// by `FromStr`, where the longest text that fits wins.
+/// The kind of a part.
+pub trait PartKind {
+    /// The kind, as a metric label: `lb`, `sg`.
+    fn kind(&self) -> &'static str;
+}
+
+/// Defines the enum of a provider's part keys: a line for each variant with its text. The text is followed by the ID or
+/// name that the variant holds, if it holds one. Keys are written by `Display` and read by `FromStr`, where the longest text
+/// that fits wins. The [kind](PartKind) is the text up to the first `/`.
 ///
 /// ```
+/// use ccm_core::plan::PartKind;
+///
 /// ccm_core::plan::part_keys! {
 ///     /// The parts.
 ///     pub enum Key {
@@ -36,9 +44,8 @@ macro_rules! part_keys {
             $($(#[$meaning])* $kind $(($id))?,)+
         }
 
-        impl $name {
-            /// The kind of part: the key up to the first `/`.
-            $vis fn kind(&self) -> &'static str {
+        impl $crate::plan::PartKind for $name {
+            fn kind(&self) -> &'static str {
                 let text = match self {
                     $(Self::$kind { .. } => $text,)+
                 };
@@ -76,7 +83,7 @@ macro_rules! part_keys {
     (@write $f:ident $text:literal, $rest:ident $id:ident) => { ::core::write!($f, "{}{}", $text, $rest) };
     (@write $f:ident $text:literal, $rest:ident) => { $f.write_str($text) };
     (@read $best:ident, $kind:ident, $length:expr, $rest:ident $id:ident) => {
-        $best = Some(($length, Self::$kind($rest.to_owned())))
+        $best = $rest.parse().ok().map(|id| ($length, Self::$kind(id))).or($best)
     };
     (@read $best:ident, $kind:ident, $length:expr, $rest:ident) => {
         if $rest.is_empty() {

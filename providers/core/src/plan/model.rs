@@ -11,6 +11,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use super::PartKind;
 use crate::{
     Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
@@ -27,7 +28,7 @@ use crate::{
 /// prints and folds a create before anything exists.
 pub trait PartModel: Send + Sync + Sized + 'static {
     /// The key of a part. `Display` and `FromStr` are inverse to each other.
-    type Key: Clone + Debug + Display + FromStr + Hash + Ord + Send + Sync + 'static;
+    type Key: PartKind + Clone + Debug + Display + FromStr + Hash + Ord + Send + Sync + 'static;
     /// Names, ids and ownership tags from the cloud's listings: enough to map Services to parts.
     type Directory: Send + Sync + 'static;
     /// Inputs of `desired` besides Services and nodes: versions, subnets, networks, secrets.
@@ -63,9 +64,6 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     fn finalizers(&self, _service: &ServiceView) -> ProviderFinalizers {
         ProviderFinalizers::default()
     }
-
-    /// The kind of a part, as a metric label: `lb`, `sg`.
-    fn kind(&self, key: &Self::Key) -> &'static str;
 
     /// The parts of a Service. Lenient: an invalid Service still has parts, so that it can be deleted. A Service without parts
     /// has nothing in the cloud and is finished.

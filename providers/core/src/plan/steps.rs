@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::{
+    key::PartKind,
     model::{Member, Membership, Outcome, PartCloud, PartModel, Step, WriteConflict},
     pass::{Applied, Pass},
     record::{Unanswered, Waiting},
@@ -311,7 +312,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
         if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());
-            let (provider, kind) = (model.provider(), model.kind(&self.key));
+            let (provider, kind) = (model.provider(), self.key.kind());
             self.engine
                 .metrics
                 .step_ended(provider, kind, description.label, "ok", took);
@@ -327,7 +328,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
 
     fn ended_badly(&mut self, description: &StepDescription, sent: Instant, error: &Error) {
         let (model, took) = (&self.engine.model, sent.elapsed());
-        let (provider, kind) = (model.provider(), model.kind(&self.key));
+        let (provider, kind) = (model.provider(), self.key.kind());
         self.engine
             .metrics
             .step_ended(provider, kind, description.label, "error", took);
@@ -363,7 +364,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         let model = &self.engine.model;
         self.engine
             .metrics
-            .repeated(model.provider(), model.kind(&self.key), reason);
+            .repeated(model.provider(), self.key.kind(), reason);
     }
 
     /// Continues under the part's new key, if it has one. False if another pass runs under that key already.

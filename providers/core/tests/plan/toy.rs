@@ -6,8 +6,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
-    str::FromStr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -17,7 +15,7 @@ use ccm_core::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effects, Ingress, Ownership, OwnershipTag, ServiceId,
         ServiceView,
     },
-    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
+    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, part_keys},
 };
 
 pub use crate::toy_step::{Action, ToyChange, ToyStep, step};
@@ -31,35 +29,11 @@ pub const FOREIGN: &str = "foreign";
 /// The id that the balancer had, written by the provider.
 pub const WAS: &str = "toy/was";
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
-    Id(u64),
-    New(String),
-    Firewall,
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Id(id) => write!(f, "balancer/#{id}"),
-            Self::New(name) => write!(f, "balancer/new:{name}"),
-            Self::Firewall => f.write_str("firewall"),
-        }
-    }
-}
-
-impl FromStr for Key {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if text == "firewall" {
-            Ok(Self::Firewall)
-        } else if let Some(id) = text.strip_prefix("balancer/#") {
-            id.parse().map(Self::Id).map_err(|_| ())
-        } else {
-            let name = text.strip_prefix("balancer/new:").ok_or(())?;
-            Ok(Self::New(name.to_owned()))
-        }
+part_keys! {
+    pub enum Key {
+        Id(u64) = "balancer/#";
+        New(String) = "balancer/new:";
+        Firewall = "firewall";
     }
 }
 
@@ -204,13 +178,6 @@ impl PartModel for Toy {
             None => Claim::Ours,
             Some("other") => Claim::Elsewhere,
             Some(_) => Claim::NotOurs,
-        }
-    }
-
-    fn kind(&self, key: &Key) -> &'static str {
-        match key {
-            Key::Firewall => "firewall",
-            _ => "balancer",
         }
     }
 

@@ -212,10 +212,6 @@ impl PartModel for Model {
         }
     }
 
-    fn kind(&self, key: &Key) -> &'static str {
-        key.kind()
-    }
-
     fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Listing<Balancer>) -> Parts<Key> {
         let id = service.annotation(annotations::ID);
         let by_id = id.and_then(|id| directory.by_id(id));

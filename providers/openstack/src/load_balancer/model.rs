@@ -116,10 +116,6 @@ impl PartModel for Model {
         crate::NAME
     }
 
-    fn kind(&self, key: &Key) -> &'static str {
-        key.kind()
-    }
-
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
         let group = names::security_group(&service.id);
         let mut named = vec![directory.balancer_of(service, cluster)];

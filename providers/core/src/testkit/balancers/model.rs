@@ -1,10 +1,6 @@
 //! The model of the fake load balancers.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    str::FromStr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE,
@@ -16,43 +12,25 @@ use crate::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, OwnershipTag,
         ProviderFinalizers, ServiceEvent, ServiceId, ServiceView, StepDescription,
     },
-    plan::{self, CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step},
+    plan::{
+        self, CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
+        part_keys,
+    },
 };
 
 /// The model of [`FakeBalancers`](super::FakeBalancers).
 #[derive(Clone, Copy, Debug)]
 pub struct Model;
 
-/// A part.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
-    /// A balancer.
-    Id(u64),
-    /// A balancer that does not exist yet.
-    New(String),
-    /// The Services of each node.
-    Hosts,
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Id(id) => write!(f, "lb/#{id}"),
-            Self::New(name) => write!(f, "lb/new:{name}"),
-            Self::Hosts => f.write_str("hosts"),
-        }
-    }
-}
-
-impl FromStr for Key {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text.strip_prefix("lb/#") {
-            Some(id) => id.parse().map(Self::Id).map_err(|_| ()),
-            None if text == "hosts" => Ok(Self::Hosts),
-            None => Ok(Self::New(text.strip_prefix("lb/new:").ok_or(())?.to_owned())),
-        }
+part_keys! {
+    /// A part.
+    pub enum Key {
+        /// A balancer.
+        Id(u64) = "lb/#";
+        /// A balancer that does not exist yet.
+        New(String) = "lb/new:";
+        /// The Services of each node.
+        Hosts = "hosts";
     }
 }
 
@@ -232,13 +210,6 @@ impl PartModel for Model {
                 None => &[],
             },
             all: &[FINALIZER_INSIDE, FINALIZER_OUTSIDE],
-        }
-    }
-
-    fn kind(&self, key: &Key) -> &'static str {
-        match key {
-            Key::Hosts => "hosts",
-            _ => "lb",
         }
     }
 
