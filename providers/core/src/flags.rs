@@ -254,12 +254,6 @@ impl FlagValues {
         parse_float(self.text(flag)).unwrap_or_default()
     }
 
-    /// An IP address, if the flag has a value.
-    #[must_use]
-    pub fn address(&self, flag: &FlagDef) -> Option<IpAddr> {
-        parse_address(self.text(flag)).ok()
-    }
-
     /// The items of all values. Those of an [`FlagKind::Array`] are the values themselves.
     #[must_use]
     pub fn list(&self, flag: &FlagDef) -> Vec<String> {
@@ -445,11 +439,6 @@ mod tests {
         assert_eq!(none.duration(&period).as_secs(), 90);
         assert_eq!(given(&["1s"]).duration(&period).as_secs(), 1);
         assert_eq!(given(&["7"]).number(&flag(FlagKind::Number(0), "1")), 7);
-        assert_eq!(
-            given(&["[::1]"]).address(&flag(FlagKind::Address, "")),
-            "::1".parse().ok()
-        );
-        assert_eq!(none.address(&flag(FlagKind::Address, "")), None);
         let list = flag(FlagKind::List, "a,b");
         assert_eq!(none.list(&list), ["a", "b"]);
         assert_eq!(given(&["c,d", "e"]).list(&list), ["c", "d", "e"]);

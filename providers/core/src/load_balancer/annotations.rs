@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
 
 use super::{Field, ServiceEvent, ServiceFinding, ServiceId, Severity};
-use crate::{Error, ErrorKind, Labels, config::suggest};
+use crate::{Error, ErrorKind, Labels, config::suggest, flags::parse_bool};
 
 /// Declares the annotations of a provider: a constant for each, with its name, the values that it takes and, as its doc
 /// comment, its meaning for users. `TABLE` is the [`AnnotationTable`] of all.
@@ -306,7 +306,7 @@ impl<'a> AnnotationReader<'a> {
 
     /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is ignored.
     pub fn lenient_flag(&mut self, key: &'static str, default: bool) -> bool {
-        self.parsed(key, default, default, go_bool)
+        self.parsed(key, default, default, |text| parse_bool(text).ok())
     }
 
     /// A whole number in a range.
@@ -354,7 +354,7 @@ impl<'a> AnnotationReader<'a> {
     /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is refused.
     pub fn strict_flag(&mut self, key: &'static str) -> Option<bool> {
         self.strict(key, |text| {
-            go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false"))
+            parse_bool(text).map_err(|_| format!("{text:?} is neither true nor false"))
         })
     }
 
@@ -466,14 +466,6 @@ impl<'a> AnnotationReader<'a> {
     #[must_use]
     pub fn finish(self) -> (Vec<IgnoredValue>, Vec<InvalidField>) {
         (self.ignored, self.invalid)
-    }
-}
-
-fn go_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }
 

@@ -5,10 +5,7 @@ use super::ServiceId;
 /// The text, cut after `max` bytes, or after somewhat fewer so that no character is cut.
 #[must_use]
 pub fn truncated(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        let end = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-    }
+    text.truncate(text.floor_char_boundary(max));
     text
 }
 
