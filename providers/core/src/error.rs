@@ -36,8 +36,6 @@ pub enum ErrorKind {
     Timeout,
     /// This cloud, or this version of it, does not support the request.
     Unsupported,
-    /// Another component does this work; not a failure.
-    ImplementedElsewhere,
     /// This process is not, or no longer, the leader that may write.
     NotLeader,
     /// The answer was invalid, or a bug.
@@ -61,7 +59,6 @@ impl ErrorKind {
             Self::Unavailable => "Unavailable",
             Self::Timeout => "Timeout",
             Self::Unsupported => "Unsupported",
-            Self::ImplementedElsewhere => "ImplementedElsewhere",
             Self::NotLeader => "NotLeader",
             Self::Unexpected => "Unexpected",
         }

@@ -2,7 +2,7 @@
 
 pub mod finder;
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::SystemTime};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::SystemTime};
 
 use async_trait::async_trait;
 
@@ -71,8 +71,6 @@ pub struct NodeView {
     pub uid: String,
     /// `spec.providerID`, if it is set. When it is, it alone decides which machine is meant.
     pub provider_id: Option<String>,
-    /// The addresses that the kubelet was configured with (annotation `alpha.kubernetes.io/provided-node-ip`).
-    pub provided_ips: Vec<IpAddr>,
     /// `metadata.labels`.
     pub labels: Labels,
     /// `metadata.creationTimestamp`.

@@ -10,7 +10,7 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Needs, informer::Trimmed, interner::Interner, provided_ip};
+use super::{Needs, informer::Trimmed, interner::Interner};
 use crate::{AddressType, NodeAddress, NodeView};
 
 /// The stored fields of a Node.
@@ -239,17 +239,10 @@ impl From<Wire> for NodeObject {
             spec,
             status,
         } = wire;
-        let provided_node_ip = metadata
-            .annotations
-            .and_then(|annotations| annotations.provided_node_ip);
         let view = NodeView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             provider_id: spec.provider_id.filter(|id| !id.is_empty()),
-            provided_ips: provided_node_ip
-                .as_deref()
-                .and_then(|text| provided_ip::parse(text).ok())
-                .unwrap_or_default(),
             labels: metadata.labels.unwrap_or_default().into_iter().collect(),
             created: metadata
                 .creation_timestamp
@@ -301,7 +294,9 @@ impl From<Wire> for NodeObject {
                     })
                 })
                 .collect(),
-            provided_node_ip,
+            provided_node_ip: metadata
+                .annotations
+                .and_then(|annotations| annotations.provided_node_ip),
         }
     }
 }
@@ -339,7 +334,7 @@ mod tests {
             "an empty providerID counts as missing"
         );
         assert_eq!(node.view.labels.get("a"), Some("b"));
-        assert_eq!(node.view.provided_ips.len(), 1);
+        assert_eq!(node.provided_node_ip.as_deref(), Some("10.0.0.1"));
         let created = k8s_openapi::jiff::Timestamp::try_from(node.view.created.unwrap());
         assert_eq!(created.unwrap().to_string(), "2026-01-02T03:04:05Z");
         assert_eq!(

@@ -49,7 +49,7 @@ impl std::error::Error for ProvidedIpError {}
 /// # Errors
 ///
 /// The text of upstream for the same value.
-pub fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
+fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
     let malformed = |reason: String| ProvidedIpError::Malformed {
         value: value.to_owned(),
         reason,

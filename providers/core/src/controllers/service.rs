@@ -117,7 +117,6 @@ struct WireSpec {
     #[serde(rename = "externalIPs")]
     external_ips: Option<Vec<Text>>,
     external_traffic_policy: Option<String>,
-    internal_traffic_policy: Option<String>,
     health_check_node_port: Option<u16>,
     ip_families: Option<Vec<String>>,
     ip_family_policy: Option<String>,
@@ -313,7 +312,6 @@ impl From<Wire> for ServiceObject {
             source_ranges: spec.load_balancer_source_ranges.map(texts),
             external_ips: texts(spec.external_ips.unwrap_or_default()),
             external_policy: policy(spec.external_traffic_policy.as_deref()),
-            internal_policy: policy(spec.internal_traffic_policy.as_deref()),
             health_check_node_port: spec.health_check_node_port.unwrap_or_default(),
             requires_dual_stack: spec.ip_family_policy.as_deref() == Some("RequireDualStack"),
             allocates_node_ports: spec.allocate_load_balancer_node_ports.unwrap_or(true),

@@ -66,8 +66,6 @@ pub struct ServiceView {
     pub external_ips: Vec<Arc<str>>,
     /// `spec.externalTrafficPolicy`; `Cluster` if unset.
     pub external_policy: Policy,
-    /// `spec.internalTrafficPolicy`; `Cluster` if unset.
-    pub internal_policy: Policy,
     /// `spec.healthCheckNodePort`; 0 if unset.
     pub health_check_node_port: u16,
     /// `spec.ipFamilies`, in order.
@@ -157,7 +155,6 @@ impl ServiceView {
             source_ranges,
             external_ips,
             external_policy,
-            internal_policy,
             health_check_node_port,
             ip_families,
             requires_dual_stack,
@@ -177,7 +174,6 @@ impl ServiceView {
             && source_ranges == &other.source_ranges
             && external_ips == &other.external_ips
             && external_policy == &other.external_policy
-            && internal_policy == &other.internal_policy
             && health_check_node_port == &other.health_check_node_port
             && ip_families == &other.ip_families
             && requires_dual_stack == &other.requires_dual_stack
@@ -322,7 +318,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// `externalTrafficPolicy` or `internalTrafficPolicy`.
+/// `externalTrafficPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Any node takes the traffic and passes it on.
