@@ -175,21 +175,25 @@ pub struct Request {
     pub snapshot: Arc<ClusterSnapshot>,
     /// How old answers may be, and their priority.
     pub read: ReadOptions,
-    /// Called before the first write.
-    pub watcher: Option<Arc<dyn Watcher>>,
+    /// Called with the steps of a pass before the first write, and not again when a parked pass continues, unless its members, or
+    /// which of them want a load balancer, have changed since.
+    pub announce: Option<Arc<Announce>>,
     /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
     /// orphan does nothing: an incomplete list of Services must not lead to the deletion of a load balancer.
     pub delete_orphan: bool,
 }
 
+/// A function of the steps that are due.
+pub type Announce = dyn Fn(&[StepDescription]) + Send + Sync;
+
 impl Request {
-    /// A request without a watcher.
+    /// A request that announces nothing and deletes no orphan.
     #[must_use]
     pub fn new(snapshot: Arc<ClusterSnapshot>, read: ReadOptions) -> Self {
         Self {
             snapshot,
             read,
-            watcher: None,
+            announce: None,
             delete_orphan: false,
         }
     }
@@ -202,13 +206,6 @@ impl fmt::Debug for Request {
             .field("read", &self.read)
             .finish_non_exhaustive()
     }
-}
-
-/// Called with the steps of a pass before the first write.
-pub trait Watcher: Send + Sync {
-    /// These steps are due on `part`. Called if a pass has steps, and not again when a parked pass continues, unless its
-    /// members, or which of them want a load balancer, have changed since.
-    fn due(&self, part: &PartKey, steps: &[StepDescription]);
 }
 
 /// The name of a part, such as `lb/6d7c…` or `node-ports`: the object itself. Only the provider interprets

@@ -7,7 +7,7 @@ use ccm_core::{
     client::later,
     controllers::ServiceObject,
     error::report,
-    load_balancer::{PartKey, PartReport, PartState, Request, StepDescription, Watcher},
+    load_balancer::{PartKey, PartReport, PartState, Request, StepDescription},
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::{
@@ -27,25 +27,6 @@ use crate::{controllers::node_object::is_not_found, metrics::increment};
 /// After so many repeats of a write, another client is known to undo it.
 const UNDONE: u32 = 2;
 
-/// Publishes events before a pass writes.
-struct Announcer {
-    controller: Arc<ServiceController>,
-    /// The name of the part at the beginning of the pass.
-    part: PartKey,
-    cause: Cause,
-}
-
-impl Watcher for Announcer {
-    fn due(&self, _: &PartKey, steps: &[StepDescription]) {
-        let mut state = self.controller.state.lock();
-        let events = state.part_writes(&self.part, steps, self.cause);
-        drop(state);
-        for event in events {
-            self.controller.events.publish(&event);
-        }
-    }
-}
-
 // === Parts ===
 
 impl ServiceController {
@@ -64,21 +45,24 @@ impl ServiceController {
         let (Some(task), Some(balancers)) = (task, self.cloud.load_balancers()) else {
             return self.parts.done(part);
         };
+        let (controller, name, cause) = (Arc::clone(self), part.clone(), task.job.cause);
+        let announce = move |steps: &[StepDescription]| {
+            let events = controller.state.lock().part_writes(&name, steps, cause);
+            for event in events {
+                controller.events.publish(&event);
+            }
+        };
         let request = Request {
             snapshot: Arc::clone(&task.snapshot),
             read: task.job.ask(),
             delete_orphan: task.delete_orphan,
-            watcher: Some(Arc::new(Announcer {
-                controller: Arc::clone(self),
-                part: part.clone(),
-                cause: task.job.cause,
-            })),
+            announce: Some(Arc::new(announce)),
         };
         let began = Instant::now();
         let report = balancers.run(part, &request).await;
         let now = Instant::now();
         let (outputs, next) = self.state.lock().part_ended(&task, &report, now);
-        self.show_pass(part, task.job.cause, &report, began);
+        self.show_pass(part, cause, &report, began);
         match (&report.renamed, next) {
             (_, Next::Done) => self.parts.done(part),
             (None, Next::Until(due)) => self.parts.done_until(part, due),

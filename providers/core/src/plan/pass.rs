@@ -444,9 +444,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         if announced.len() == before && before > 0 {
             return;
         }
-        if let Some(watcher) = &self.request.watcher {
+        if let Some(announce) = &self.request.announce {
             let steps: Vec<_> = steps.iter().map(|step| step.description.clone()).collect();
-            watcher.due(&PartKey::new(self.key.to_string()), &steps);
+            announce(&steps);
         }
     }
 

@@ -10,7 +10,7 @@ use ccm_core::{
     Error, ErrorKind, Outcome, Retry,
     load_balancer::{
         Effects, LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, ServiceType,
-        ServiceView, StepDescription, Watcher,
+        ServiceView,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
     testkit::laws::{CloudBehavior, MemoryCloud},
@@ -650,21 +650,13 @@ async fn a_blocked_difference_does_not_block_other_steps() {
     assert!(matches!(report.members[0].state, MemberState::Served));
 }
 
-#[derive(Default)]
-struct Announcements(Mutex<Vec<String>>);
-
-impl Watcher for Announcements {
-    fn due(&self, part: &PartKey, steps: &[StepDescription]) {
-        self.0.lock().push(format!("{part}: {}", steps.len()));
-    }
-}
-
 #[tokio::test]
-async fn the_watcher_is_called_once_and_only_if_steps_are_due() {
+async fn steps_are_announced_once() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    let listener = Arc::new(Announcements::default());
+    let announced = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&announced);
     let request = Request {
-        watcher: Some(Arc::clone(&listener) as Arc<dyn Watcher>),
+        announce: Some(Arc::new(move |steps| log.lock().push(steps.len()))),
         ..stage.request()
     };
     stage.answer("create balancer", Answer::Busy(Duration::ZERO));
@@ -672,7 +664,7 @@ async fn the_watcher_is_called_once_and_only_if_steps_are_due() {
     for _ in 0..3 {
         stage.engine.run(&part, &request).await;
     }
-    assert_eq!(*listener.0.lock(), ["balancer/new:balancer_n_s0: 1"]);
+    assert_eq!(*announced.lock(), [1]);
 }
 
 #[tokio::test]
