@@ -255,26 +255,6 @@ async fn a_panic_is_an_error_of_its_batch_alone() {
     }
 }
 
-#[test]
-fn a_batcher_survives_its_runtime() {
-    let batcher = Batcher::new(config(), &ClientMetrics::default(), |items: Vec<u32>| async {
-        items.into_iter().map(answer).collect()
-    });
-    for _ in 0..2 {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
-        // Still pending when the runtime ends.
-        runtime.block_on(async { assert!(batcher.submit(1).now_or_never().is_none()) });
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
-    assert_eq!(runtime.block_on(batcher.submit(2)).unwrap(), 20);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_item_of_many_threads_gets_its_own_answer() {
     let config = BatchConfig {

@@ -131,11 +131,7 @@ where
         }
         if !state.collecting {
             state.collecting = true;
-            let collecting = Collecting {
-                inner: Arc::clone(inner),
-                ended: false,
-            };
-            tokio::spawn(collecting.run());
+            tokio::spawn(Arc::clone(inner).collect());
         }
     }
 }
@@ -162,59 +158,36 @@ impl<I, O> Inner<I, O> {
     }
 }
 
-/// The task that closes batches, as long as anything is pending.
-struct Collecting<I, O> {
-    inner: Arc<Inner<I, O>>,
-    ended: bool,
-}
-
-impl<I, O> Drop for Collecting<I, O> {
-    /// The runtime ended: waiting callers get an error, and the next runtime starts a new batch.
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        let lost = {
-            let mut state = self.inner.state.lock();
-            state.collecting = false;
-            std::mem::take(&mut state.pending)
-        };
-        drop(lost);
-    }
-}
-
-impl<I, O> Collecting<I, O>
+impl<I, O> Inner<I, O>
 where
     I: Send + 'static,
     O: Send + 'static,
 {
-    async fn run(mut self) {
-        let inner = Arc::clone(&self.inner);
+    /// Closes batches as long as anything is pending.
+    async fn collect(self: Arc<Self>) {
         while let Some(close_at) = self.close_at() {
             if Instant::now() < close_at {
                 tokio::select! {
                     () = sleep_until(close_at) => {}
-                    () = inner.full.notified() => {}
+                    () = self.full.notified() => {}
                 }
                 // Items may have arrived or left meanwhile.
                 continue;
             }
             // The batch stays open while it waits for a place. The semaphore is never closed.
-            let Ok(place) = Arc::clone(&inner.places).acquire_owned().await else {
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return;
             };
             let batch = self.take();
             if !batch.is_empty() {
-                tokio::spawn(execute(Arc::clone(&inner), batch, place));
+                tokio::spawn(execute(Arc::clone(&self), batch, place));
             }
         }
-        self.ended = true;
     }
 
     /// When the open batch is to be closed. `None` if nothing is pending: then the task ends.
     fn close_at(&self) -> Option<Instant> {
-        let config = &self.inner.config;
-        let mut state = self.inner.state.lock();
+        let mut state = self.state.lock();
         let times = state
             .pending
             .front()
@@ -224,17 +197,17 @@ where
             state.collecting = false;
             return None;
         };
-        if state.pending.len() >= config.max_items {
+        if state.pending.len() >= self.config.max_items {
             return Some(first);
         }
-        Some(later(first, config.window).min(later(last, config.idle)))
+        Some(later(first, self.config.window).min(later(last, self.config.idle)))
     }
 
     /// The items of the batch, without those whose callers stopped waiting.
     fn take(&self) -> Vec<Pending<I, O>> {
-        let mut state = self.inner.state.lock();
-        let mut batch = Vec::with_capacity(state.pending.len().min(self.inner.config.max_items));
-        while batch.len() < self.inner.config.max_items {
+        let mut state = self.state.lock();
+        let mut batch = Vec::with_capacity(state.pending.len().min(self.config.max_items));
+        while batch.len() < self.config.max_items {
             match state.pending.pop_front() {
                 Some(pending) if pending.reply.is_closed() => {}
                 Some(pending) => batch.push(pending),
