@@ -33,7 +33,7 @@ macro_rules! list {
     (
         $client:expr, $op:ident($set:ident, $next:ident), $items:ident.flat_map($convert:expr), $($fields:tt)*
     ) => {
-        ccm_core::client::collect(None, |token: Option<String>| async move {
+        ccm_core::client::collect(|token: Option<String>| async move {
             let reply = send!($client, $op, $($fields)*.$set(token.clone()))?;
             let items = reply.$items.unwrap_or_default().into_iter();
             Ok(ccm_core::client::Page {

@@ -268,7 +268,7 @@ async fn pages_follow_links_and_the_rate_limit_is_known() {
     ])
     .await;
     let acme = Acme::of(&server, 0);
-    let machines = collect(Some(1), |page| acme.page(page.unwrap_or(1)))
+    let machines = collect(|page: Option<u64>| acme.page(page.unwrap_or(1)))
         .await
         .unwrap();
     assert_eq!(machines, ["a", "b", "c"]);

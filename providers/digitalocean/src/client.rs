@@ -271,7 +271,7 @@ impl Api {
         let mut all = Vec::new();
         for _ in 0..LIST_ATTEMPTS {
             all.clear();
-            let (mut pages, mut totals) = (Pages::new(None), BTreeSet::new());
+            let (mut pages, mut totals) = (Pages::start(), BTreeSet::new());
             while !pages.is_complete() {
                 let page = async |number: Option<u64>| {
                     let number = number.unwrap_or(1);

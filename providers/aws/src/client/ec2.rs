@@ -182,7 +182,7 @@ impl Client {
 
     /// All instances that fit the filters. An error if a page of them cannot be read.
     pub(crate) async fn instances(&self, filter: &[Filter<'_>]) -> Result<Vec<Instance>> {
-        ccm_core::client::collect(None, |token| self.instance_page(filter, token)).await
+        ccm_core::client::collect(|token| self.instance_page(filter, token)).await
     }
 
     /// The instances with these ids that a filter finds.

@@ -38,29 +38,20 @@ pub struct Pages<M> {
     next: Option<Option<M>>,
     seen: HashSet<M>,
     fetched: usize,
-    max_pages: usize,
 }
 
+/// More pages than this in one listing are an error of the server. 1000 pages of 1000 items are a million.
+const MAX_PAGES: usize = 1000;
+
 impl<M: Marker> Pages<M> {
-    /// More pages than this in one listing are an error of the server. 1000 pages of 1000 items are a million.
-    pub const DEFAULT_MAX_PAGES: usize = 1000;
-
-    /// Starts at the page of `start`, or at the first page.
+    /// Starts at the first page.
     #[must_use]
-    pub fn new(start: Option<M>) -> Self {
+    pub fn start() -> Self {
         Self {
-            seen: start.iter().cloned().collect(),
-            next: Some(start),
+            next: Some(None),
+            seen: HashSet::new(),
             fetched: 0,
-            max_pages: Self::DEFAULT_MAX_PAGES,
         }
-    }
-
-    /// Sets another limit of pages.
-    #[must_use]
-    pub fn max_pages(mut self, max_pages: usize) -> Self {
-        self.max_pages = max_pages;
-        self
     }
 
     /// The number of pages fetched so far.
@@ -88,10 +79,10 @@ impl<M: Marker> Pages<M> {
         let Some(marker) = self.next.clone() else {
             return Ok(None);
         };
-        if self.fetched >= self.max_pages {
+        if self.fetched >= MAX_PAGES {
             return Err(
                 Error::new(ErrorKind::Unexpected, "the listing has too many pages")
-                    .with_context("pages", self.max_pages.to_string()),
+                    .with_context("pages", MAX_PAGES.to_string()),
             );
         }
         let page = fetch(marker).await?;
@@ -111,19 +102,19 @@ impl<M: Marker> Pages<M> {
     }
 }
 
-/// Returns all items of a listing, from the page of `start` (`None`: the first) to the last.
+/// Returns all items of a listing.
 ///
 /// All or nothing: an incomplete listing is never returned as if it were complete.
 ///
 /// # Errors
 /// As [`Pages::next`].
-pub async fn collect<T, M, F, Fut>(start: Option<M>, mut fetch: F) -> Result<Vec<T>>
+pub async fn collect<T, M, F, Fut>(mut fetch: F) -> Result<Vec<T>>
 where
     M: Marker,
     F: FnMut(Option<M>) -> Fut,
     Fut: Future<Output = Result<Page<T, M>>>,
 {
-    let mut pages = Pages::new(start);
+    let mut pages = Pages::start();
     let mut all = Vec::new();
     while let Some(items) = pages.next(&mut fetch).await? {
         if all.is_empty() {
@@ -151,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn collects_until_there_is_no_next_page() {
         for end in [None, Some("")] {
-            let all = collect(None, async |marker: Option<String>| {
+            let all = collect(async |marker: Option<String>| {
                 Ok(match marker.as_deref() {
                     None => page(&[1, 2], Some("a")),
                     Some("a") => page(&[], Some("b")),
@@ -167,7 +158,7 @@ mod tests {
     #[tokio::test]
     async fn a_repeated_marker_is_an_error_and_not_an_endless_loop() {
         let mut calls = 0;
-        let error = collect(Some("a".to_owned()), |marker: Option<String>| {
+        let error = collect(|marker: Option<String>| {
             calls += 1;
             async move {
                 Ok(page(
@@ -180,19 +171,19 @@ mod tests {
         .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unexpected);
         assert!(error.to_string().contains("was repeated"), "{error}");
-        assert_eq!(calls, 2);
+        assert_eq!(calls, 3);
     }
 
     #[tokio::test]
     async fn too_many_pages_are_an_error() {
-        let mut pages = Pages::new(Some(0u64)).max_pages(3);
+        let mut pages = Pages::start();
         let mut fetch = async |marker: Option<u64>| {
             Ok(Page {
                 items: vec![()],
-                next: marker.map(|n| n + 1),
+                next: Some(marker.map_or(1, |page| page + 1)),
             })
         };
-        for _ in 0..3 {
+        for _ in 0..MAX_PAGES {
             assert!(pages.next(&mut fetch).await.unwrap().is_some());
         }
         assert!(pages.next(&mut fetch).await.is_err());
@@ -201,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_page_fails_the_listing_and_may_be_requested_again() {
-        let mut pages = Pages::new(None);
+        let mut pages = Pages::start();
         let failed = pages
             .next(async |_: Option<String>| {
                 Err::<Page<u32, String>, _>(Error::new(ErrorKind::Unavailable, "down"))

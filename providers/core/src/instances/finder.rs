@@ -520,7 +520,7 @@ impl<S: InstanceSource> Inner<S> {
         'walk: loop {
             let began = Instant::now();
             let (mut ids, mut records) = (ids.clone(), Vec::new());
-            let mut pages = Pages::new(None);
+            let mut pages = Pages::start();
             // A name is known to be unique only after all pages.
             while !pages.is_complete() && pages.fetched() < reads::<S>(ids.len(), names) {
                 let fetched = pages.fetched();

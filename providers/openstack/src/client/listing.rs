@@ -153,7 +153,7 @@ impl Api {
         let mut restarted = false;
         'walk: loop {
             let mut things = Vec::new();
-            let mut pages = Pages::new(None);
+            let mut pages = Pages::start();
             loop {
                 let fetched = pages.fetched();
                 let size = self.page_sizes.get(T::MANY);
