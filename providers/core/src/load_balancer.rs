@@ -33,6 +33,7 @@ mod finding;
 mod names;
 mod node;
 mod ownership;
+mod reconcile_metrics;
 mod report;
 mod selector;
 mod service;
@@ -43,6 +44,7 @@ pub use finding::{Field, ServiceFinding, Severity};
 pub use names::{default_name, truncated};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
+pub use reconcile_metrics::{ReconcileMetrics, ReconcileMetricsConfig, Reconciliation};
 pub use report::{
     Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberReport, MemberState, OrphanPart,
     PartReport, PartState, ServiceEvent, ServiceParts, StepDescription, StepReport,

@@ -10,7 +10,7 @@
 //! | [`warnings`] | warnings about a Service |
 //! | [`model`] | the `PartModel` that combines these |
 //! | [`apply`], [`discover`], [`send`] | the calls |
-//! | [`reconcile_metrics`] | the Go cloud controller's metrics |
+//! | [`reconcile`] | the Go cloud controller's metrics |
 //! | [`reads`] | shared listings of the project's load balancers and the objects of theirs |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
 //! | [`responses`], [`member`], [`member_id`] | responses, and members as they are stored and sent |
@@ -41,7 +41,7 @@ pub(crate) mod part;
 pub(crate) mod plan;
 pub(crate) mod protocols;
 pub(crate) mod reads;
-mod reconcile_metrics;
+mod reconcile;
 pub(crate) mod responses;
 pub(crate) mod secrets;
 mod send;

@@ -9,7 +9,7 @@ use std::{
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     client::ClientMetrics,
-    load_balancer::{ClusterView, Effect, PartReport, ReadOptions, ServiceView},
+    load_balancer::{ClusterView, Effect, PartReport, ReadOptions, ReconcileMetrics, ServiceView},
     plan::{
         CredentialsCheck, Fact, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck,
         Wait,
@@ -32,7 +32,7 @@ use super::{
     part::{Key, Model, PartMember},
     plan,
     reads::{Contents, Reads},
-    reconcile_metrics::ReconcileMetrics,
+    reconcile::RECONCILE_METRICS,
     responses::{LoadBalancer, Provisioning, State},
     send::Sender,
     spec,
@@ -103,7 +103,7 @@ impl<C: Clients> Calls<C> {
             deleted: Mutex::default(),
             cluster: Mutex::default(),
             unrecorded: Mutex::default(),
-            metrics: ReconcileMetrics::publish(metrics),
+            metrics: ReconcileMetrics::publish("openstack_reconcile", &RECONCILE_METRICS, metrics),
         }
     }
 
