@@ -3,8 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Cloud, Freshness, InstanceQuery, InstanceState, Instances, NodeView, Priority, Result, Routes,
-    async_trait,
+    Cloud, Result, async_trait,
     routes::RouteNode,
     testkit::{
         conformance::{self, BoxError, RouteSubject, Subject},
@@ -17,70 +16,17 @@ use serde_json::json;
 
 use crate::stage::Stage;
 
-/// Private DNS names and ids of instances by the names that the suite uses.
-type Names = Arc<Mutex<HashMap<String, (String, String)>>>;
-
-/// The provider, queried by the names of the suite: EC2 chooses the private DNS names of instances.
-#[derive(Debug)]
-struct Renamed {
-    cloud: Arc<dyn Cloud>,
-    names: Names,
-}
-
-impl Cloud for Renamed {
-    fn name(&self) -> &'static str {
-        self.cloud.name()
-    }
-
-    fn owns(&self, provider_id: &str) -> bool {
-        self.cloud.owns(provider_id)
-    }
-
-    fn instances(&self) -> Option<&dyn Instances> {
-        Some(self)
-    }
-
-    fn routes(&self) -> Option<&dyn Routes> {
-        self.cloud.routes()
-    }
-}
-
-#[async_trait]
-impl Instances for Renamed {
-    async fn describe(
-        &self,
-        queries: &[InstanceQuery],
-        freshness: Freshness,
-        priority: Priority,
-    ) -> Vec<Result<InstanceState>> {
-        let renamed = |query: &InstanceQuery| {
-            let names = self.names.lock();
-            let dns = names.get(&query.node.name).map(|(dns, _)| dns.clone());
-            let node = NodeView {
-                name: dns.unwrap_or_else(|| query.node.name.clone()),
-                ..NodeView::clone(&query.node)
-            };
-            InstanceQuery {
-                node: Arc::new(node),
-                need: query.need,
-            }
-        };
-        let queries: Vec<_> = queries.iter().map(renamed).collect();
-        let instances = self.cloud.instances().unwrap();
-        instances.describe(&queries, freshness, priority).await
-    }
-}
-
 struct OnMoto {
     stage: Stage,
-    names: Names,
+    /// Private DNS names, which EC2 chooses, and ids of instances by the names that the suite uses.
+    names: Mutex<HashMap<String, (String, String)>>,
 }
 
 impl OnMoto {
     async fn new() -> Self {
         Self {
             stage: Stage::new(0, "").await,
-            names: Names::default(),
+            names: Mutex::default(),
         }
     }
 
@@ -96,10 +42,12 @@ impl OnMoto {
 #[async_trait]
 impl Subject for OnMoto {
     fn cloud(&self) -> Arc<dyn Cloud> {
-        Arc::new(Renamed {
-            cloud: Arc::clone(&self.stage.cloud),
-            names: Arc::clone(&self.names),
-        })
+        Arc::clone(&self.stage.cloud)
+    }
+
+    fn node_name(&self, name: &str) -> String {
+        let names = self.names.lock();
+        names.get(name).map_or(name, |(dns, _)| dns).to_owned()
     }
 
     async fn create(&self, name: &str) -> Result<(), BoxError> {

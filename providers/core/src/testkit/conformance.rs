@@ -35,6 +35,11 @@ pub trait Subject: Send + Sync {
     /// A malformed provider ID with this cloud's scheme.
     fn malformed_provider_id(&self) -> String;
 
+    /// The name of the node of a machine that the suite calls `name`. Some clouds choose it.
+    fn node_name(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
     /// The number of requests to the cloud so far, if they are counted.
     fn requests(&self) -> Option<usize> {
         None
@@ -123,7 +128,12 @@ async fn describe(
 ) -> Result<Vec<crate::Result<InstanceState>>, BoxError> {
     let cloud = subject.cloud();
     let instances: &dyn Instances = cloud.instances().ok_or("the cloud has no instances")?;
-    let answers = instances.describe(queries, freshness, Priority::User).await;
+    let mut queries = queries.to_vec();
+    for query in &mut queries {
+        let node = Arc::make_mut(&mut query.node);
+        node.name = subject.node_name(&node.name);
+    }
+    let answers = instances.describe(&queries, freshness, Priority::User).await;
     ensure!(
         answers.len() == queries.len(),
         "{} answers to {} queries",
