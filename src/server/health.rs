@@ -15,6 +15,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use ccm_core::controllers::metrics_text;
 use http::StatusCode;
 use parking_lot::RwLock;
 use prometheus_client::{
@@ -23,7 +24,6 @@ use prometheus_client::{
 };
 use tracing::debug;
 
-use super::metrics;
 use crate::metrics::{Labels, register};
 
 /// The consequence of a failing check.
@@ -237,7 +237,7 @@ impl Slis {
         let results = self.0.read();
         register(registry, "kubernetes_healthcheck", results.last.clone());
         register(registry, "kubernetes_healthchecks", results.total.clone());
-        metrics::render(registry)
+        metrics_text::render(registry)
     }
 }
 

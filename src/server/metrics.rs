@@ -1,14 +1,11 @@
 //! `/metrics`: one registry for the whole program, and the metrics of the process itself.
 
-use std::{
-    fmt::{self, Write},
-    fs,
-};
+use std::{fmt, fs};
 
-use ccm_core::controllers::ControllerMetrics;
+use ccm_core::controllers::{ControllerMetrics, metrics_text};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{
         counter::ConstCounter,
         family::Family,
@@ -22,55 +19,6 @@ use crate::{
     COMMIT,
     metrics::{Labels, meaning, register},
 };
-
-/// The metrics of a registry in the text format of Prometheus, which is older than OpenMetrics.
-pub(super) fn render(registry: &Registry) -> Result<String, fmt::Error> {
-    let mut openmetrics = String::new();
-    encode(&mut openmetrics, registry)?;
-    plain_text(&openmetrics)
-}
-
-fn plain_text(openmetrics: &str) -> Result<String, fmt::Error> {
-    let mut text = String::with_capacity(openmetrics.len());
-    let mut help = None;
-    for line in openmetrics.lines() {
-        let mut words = line.splitn(4, ' ');
-        match [(); 4].map(|()| words.next()) {
-            [Some("#"), Some("HELP"), _, meaning] => help = meaning,
-            [Some("#"), Some("TYPE"), Some(family), Some(kind)] => {
-                // A family has the name of its samples here.
-                let (suffix, kind) = match kind {
-                    "counter" => ("_total", kind),
-                    "info" => ("_info", "gauge"),
-                    "unknown" => ("", "untyped"),
-                    _ => ("", kind),
-                };
-                if let Some(help) = help.take() {
-                    writeln!(text, "# HELP {family}{suffix} {help}")?;
-                }
-                writeln!(text, "# TYPE {family}{suffix} {kind}")?;
-            }
-            // Units and the end have no line of their own.
-            [Some("#"), ..] => {}
-            _ => match bucket(line) {
-                // A whole bound as Go writes it (`le="1"`, not `le="1.0"`), for queries that name it.
-                Some((name, bound, rest)) => {
-                    let bound = bound.strip_suffix(".0").unwrap_or(bound);
-                    writeln!(text, "{name}_bucket{{le=\"{bound}\"{rest}")?;
-                }
-                None => writeln!(text, "{line}")?,
-            },
-        }
-    }
-    Ok(text)
-}
-
-/// The name, the bound and the rest of the line of a bucket.
-fn bucket(line: &str) -> Option<(&str, &str, &str)> {
-    let (name, rest) = line.split_once("_bucket{le=\"")?;
-    let (bound, rest) = rest.split_once('"')?;
-    Some((name, bound, rest))
-}
 
 /// The metrics of the whole program. Clones share them.
 ///
@@ -155,7 +103,7 @@ impl Metrics {
 
     /// All metrics as text.
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
-        self.shared.read(render)
+        self.shared.read(metrics_text::render)
     }
 }
 
@@ -243,38 +191,6 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("# TYPE ccm_build_info gauge\n"), "{text}");
-    }
-
-    #[test]
-    fn the_older_format_names_families_like_their_samples() {
-        let metrics = "# HELP a_build What it is.\n# TYPE a_build info\na_build_info{v=\"1 2\"} 1\n\
-                       # HELP b_bytes Size.\n# TYPE b_bytes gauge\n# UNIT b_bytes bytes\nb_bytes 2.5\n\
-                       # HELP c Calls.\n# TYPE c counter\nc_total 3\n# TYPE d unknown\nd 4\n# EOF\n";
-        let text = "# HELP a_build_info What it is.\n# TYPE a_build_info gauge\na_build_info{v=\"1 2\"} 1\n\
-                    # HELP b_bytes Size.\n# TYPE b_bytes gauge\nb_bytes 2.5\n\
-                    # HELP c_total Calls.\n# TYPE c_total counter\nc_total 3\n# TYPE d untyped\nd 4\n";
-        assert_eq!(plain_text(metrics).unwrap(), text);
-    }
-
-    #[test]
-    fn whole_bounds_of_buckets_are_those_of_go() {
-        for (line, go) in [
-            (
-                "a_bucket{le=\"15.0\",host=\"b\"} 1\n",
-                "a_bucket{le=\"15\",host=\"b\"} 1\n",
-            ),
-            (
-                "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n",
-                "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n",
-            ),
-            (
-                "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n",
-                "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n",
-            ),
-            ("build{version=\"1.0\"} 1\n", "build{version=\"1.0\"} 1\n"),
-        ] {
-            assert_eq!(plain_text(line).unwrap(), go);
-        }
     }
 
     #[cfg(target_os = "linux")]

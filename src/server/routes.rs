@@ -1,5 +1,6 @@
 //! The paths of the HTTPS server.
 
+use ccm_core::controllers::metrics_text;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use rustls::pki_types::CertificateDer;
@@ -186,7 +187,7 @@ pub(super) fn prefers(headers: &HeaderMap, preferred: &str, otherwise: &str) -> 
 
 fn metrics_page(rendered: Result<String, std::fmt::Error>) -> Response<String> {
     match rendered {
-        Ok(body) => page("text/plain; version=0.0.4; charset=utf-8", body),
+        Ok(body) => page(metrics_text::CONTENT_TYPE, body),
         Err(error) => {
             let message = format!("cannot print the metrics: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, message)

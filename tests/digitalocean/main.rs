@@ -243,7 +243,7 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         "ccm_cloud_",
         "firewall_api_operations_total{",
         "firewall_reconciles_total{",
-        "ccm_build",
+        "# TYPE ccm_build_info gauge",
     ] {
         assert!(metrics.contains(name), "{name} is not in {metrics}");
     }

@@ -81,6 +81,7 @@ macro_rules! impl_resource {
 pub mod events;
 pub mod informer;
 mod interner;
+pub mod metrics_text;
 pub mod node;
 pub mod provided_ip;
 pub mod queue;

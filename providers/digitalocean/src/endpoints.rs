@@ -8,9 +8,10 @@ use axum::{
 use ccm_core::{
     Priority, Result,
     check::in_time,
-    controllers::{ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs},
+    controllers::{
+        ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, metrics_text,
+    },
 };
-use prometheus_client::encoding::text::encode;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
 
@@ -67,11 +68,12 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
 }
 
 async fn serve_metrics(State(metrics): State<ControllerMetrics>) -> impl IntoResponse {
-    let mut text = String::new();
-    let result = metrics.read(|registry| encode(&mut text, registry));
-    let status = result.map_or(StatusCode::INTERNAL_SERVER_ERROR, |()| StatusCode::OK);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    (status, [(CONTENT_TYPE, kind)], text)
+    let result = metrics.read(metrics_text::render);
+    let status = result
+        .as_ref()
+        .map_or(StatusCode::INTERNAL_SERVER_ERROR, |_| StatusCode::OK);
+    let text = result.unwrap_or_else(|error| error.to_string());
+    (status, [(CONTENT_TYPE, metrics_text::CONTENT_TYPE)], text)
 }
 
 /// Whether the API answers and accepts the token.
