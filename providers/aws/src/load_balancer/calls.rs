@@ -453,11 +453,12 @@ impl Calls {
         Ok(observed)
     }
 
-    /// Applies a change to the cached state.
-    fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
+    /// Applies a change to the cached state. Returns the security groups that a classic load balancer lost.
+    fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) -> BTreeSet<String> {
         let mut after = observed.clone();
         after.fold(change, Some(reply));
         self.listings.apply(&observed.objects, &after.objects);
+        let detached = &classic_groups(&observed.objects) - &classic_groups(&after.objects);
         let mut state = self.state.lock();
         if change.kind == Kind::NodeGroup {
             state.refused.clone_from(&after.objects.refused);
@@ -467,16 +468,25 @@ impl Calls {
         } else if let Some((_, known)) = state.parts.get_mut(key) {
             *known = after;
         }
+        detached
     }
 
-    /// Revokes the rules whose source is a group that cannot be deleted because of them. In security groups without the
-    /// cluster's tag, only those of classic load balancers.
-    async fn revoke_references(&self, id: &str, priority: Priority) -> Result<()> {
+    /// Revokes the rules whose source is this group. If it is an own one, which cannot be deleted because of them, these are all
+    /// rules in groups with the cluster's tag, and in others those of classic load balancers; otherwise only those of classic
+    /// load balancers in groups with the cluster's tag.
+    async fn revoke_references(&self, id: &str, is_own: bool, priority: Priority) -> Result<()> {
         let client = self.listings.nodes.api.at(priority);
         let filter = [("ip-permission.group-id", vec![id.to_owned()])];
         for group in client.security_groups(&filter).await? {
-            let is_ours = self.listings.nodes.site.cluster.has(&tag_map(&group));
-            let is_revoked = |rule: &Rule| rule.source == id && (is_ours || rule.protocol == "-1");
+            let is_tagged = self.listings.nodes.site.cluster.has(&tag_map(&group));
+            // By a rule from the group itself, nodes reach each other.
+            let is_revoked = |rule: &Rule| {
+                rule.source == id
+                    && match rule.protocol.as_str() {
+                        "-1" => is_own || (is_tagged && group.id != id),
+                        _ => is_own && is_tagged,
+                    }
+            };
             let is_reference = |entry: &Entry| entry.rule().is_some_and(is_revoked);
             let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
             let refs: Vec<_> = refs.iter().filter_map(Entry::rule).collect();
@@ -532,6 +542,14 @@ impl Calls {
 fn read_annotations(service: &ServiceView) -> impl Iterator<Item = (&str, &str)> {
     let annotations = service.annotations.iter();
     annotations.filter(|(key, _)| key.starts_with("service.beta.kubernetes.io/"))
+}
+
+/// The ids of the security groups of classic load balancers.
+fn classic_groups(objects: &Objects) -> BTreeSet<String> {
+    let groups = objects
+        .of(Kind::Classic)
+        .flat_map(|balancer| balancer.texts("security_groups"));
+    groups.map(|name| group_id(objects, name)).collect()
 }
 
 fn is_recent(refused: &Refused<Kind>) -> bool {
@@ -795,12 +813,19 @@ impl PartCloud<Model> for Calls {
                 }
                 if change.kind == Kind::Group {
                     let id = observed.objects.id(Kind::Group, &change.key)?;
-                    self.revoke_references(id, priority).await?;
+                    self.revoke_references(id, true, priority).await?;
                 }
                 return Err(error.with_retry(Retry::Fixed(IN_USE)));
             }
         }
-        self.applied(key, change, &reply, observed);
+        for id in self.applied(key, change, &reply, observed) {
+            let freshness = Freshness::AtMost(NETWORK_AGE);
+            let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
+            let mut others = listings.all(Kind::Classic);
+            if !others.any(|other| other.texts("security_groups").contains(&&*id)) {
+                self.revoke_references(&id, false, priority).await?;
+            }
+        }
         Ok(Outcome::Done(reply))
     }
 

@@ -235,11 +235,18 @@ impl PartModel for Model {
             || directory.groups.contains_key(&names::classic_group(&name));
         let has_rules = directory.rule_owners.contains_key(&name);
         let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
-        let tagged = exists.then_some(Key::Balancer(name.clone())).into_iter();
-        Parts {
-            tagged: tagged.chain(rules.clone().filter(|_| has_rules)).collect(),
-            named: [Key::Balancer(name)].into_iter().chain(rules).collect(),
+        let existing = directory.balancers.get(&name);
+        let is_network = existing.is_some_and(|balancer| balancer.kind == Kind::Balancer);
+        let balancer = Key::Balancer(name);
+        let tagged = exists.then_some(balancer.clone()).into_iter();
+        let tagged = tagged.chain(rules.clone().filter(|_| has_rules)).collect();
+        let mut named: Vec<_> = [balancer].into_iter().chain(rules).collect();
+        if is_network && !service.wants_load_balancer() {
+            // It leaves the last one first: clients reach the nodes while AWS refuses to delete the load balancer. The group of a
+            // classic one, in contrast, cannot be deleted while rules name it.
+            named.reverse();
         }
+        Parts { tagged, named }
     }
 
     fn orphans(&self, snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {

@@ -77,6 +77,13 @@ impl DesiredRules {
             let service = &member.service;
             let name = names::balancer(&service.id);
             let named = named_sources(model, member, inputs);
+            let existing = inputs.directory.balancers.get(&name);
+            // The load balancer itself may already be deleted.
+            let is_classic = match existing {
+                Some(balancer) => balancer.kind == Kind::Classic,
+                None => Flavor::known(service, &model.settings) == Flavor::Classic,
+            };
+            let named = named.into_iter().filter(|_| is_classic);
             if !member.leaves() {
                 staying_sources.extend(named.clone());
             }
@@ -102,7 +109,7 @@ impl DesiredRules {
                     groups()
                 }
                 Membership::Frozen(_) => {
-                    if let Some(balancer) = inputs.directory.balancers.get(&name) {
+                    if let Some(balancer) = existing {
                         staying_sources.extend(texts::<Vec<_>>(balancer, "security_groups"));
                         let groups = groups().filter(|_| member.follows_nodes());
                         let frozen = groups.map(|groups| (balancer.clone(), groups));
@@ -113,9 +120,6 @@ impl DesiredRules {
                 Membership::Leaving => {
                     let own = inputs.directory.groups.get(&names::classic_group(&name));
                     let own = own.map(|group| group.id.clone());
-                    // The load balancer itself may already be deleted.
-                    let is_classic = Flavor::known(service, &model.settings) == Flavor::Classic;
-                    let named = named.into_iter().filter(|_| is_classic);
                     desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
                     continue;

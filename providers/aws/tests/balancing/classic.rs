@@ -1,6 +1,6 @@
 //! The life cycle of classic load balancers.
 
-use ccm_core::testkit::cluster::service;
+use ccm_core::{load_balancer::ServiceType, testkit::cluster::service};
 use serde_json::json;
 
 use crate::stage::{NLB, NOTHING, Stage};
@@ -130,19 +130,45 @@ async fn nodes_are_reached_from_the_first_named_group_with_the_clusters_tag() {
     let body = json!({"GroupName": "tagged", "Description": "x", "VpcId": vpc, "TagSpecifications": tags});
     let created = stage.call("ec2", "create_security_group", body).await;
     let tagged = created["GroupId"].as_str().unwrap();
-    stage.add("web", &[80], &format!("security-groups={extra},{tagged}"));
+    // A network load balancer needs no such rule.
+    let named = format!("security-groups={extra},{tagged}");
+    stage.add("other", &[81], &format!("type=nlb; {named}"));
+    stage.settle_well().await;
+    let of_other = stage.rules("nodes").await;
+    stage.add("web", &[80], &named);
     stage.settle_well().await;
     let rules = stage.rules("nodes").await;
-    assert!(rules.len() == 1 && rules[0].contains(tagged), "{rules:?}");
+    assert!(rules.len() == of_other.len() + 1, "{rules:?}");
+    assert!(rules.iter().any(|rule| rule.contains(tagged)), "{rules:?}");
     // A rule of an earlier release leaves with the Service, too.
     let from = json!([{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": extra}]}]);
     let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": from});
     stage.call("ec2", "authorize_security_group_ingress", body).await;
     stage.assert_settled().await;
-    assert_eq!(stage.rules("nodes").await.len(), 2);
+    assert_eq!(stage.rules("nodes").await.len(), of_other.len() + 2);
+    // A rule from a group is revoked when the load balancer loses the group.
+    stage.annotate("web", "security-groups", Some(&extra));
+    stage.settle_well().await;
+    let rules = stage.rules("nodes").await;
+    assert!(rules.len() == of_other.len() + 1, "{rules:?}");
+    assert!(rules.iter().all(|rule| !rule.contains(tagged)), "{rules:?}");
     stage.service("web").deleting = true;
     stage.settle_well().await;
-    assert_eq!(stage.rules("nodes").await, NOTHING);
+    assert_eq!(stage.rules("nodes").await, of_other);
+}
+
+#[tokio::test]
+async fn a_service_that_turns_to_another_controller_and_type_at_once_leaves_nothing() {
+    for more in ["", NLB] {
+        let mut stage = Stage::served(more, 1, &[80], "").await;
+        stage.restart_with("DefaultLoadBalancerType=none\n").await;
+        let service = stage.service("web");
+        service.service_type = ServiceType::ClusterIp;
+        service.ingress.clear();
+        stage.settle_well().await;
+        assert_eq!(stage.service("web").finalizers, []);
+        stage.assert_empty().await;
+    }
 }
 
 #[tokio::test]

@@ -413,9 +413,11 @@ async fn deletion_protection_is_reported() {
         .aws
         .proxy
         .add(Rule::when(is_deletion, Action::answer(400, body)));
+    let rules = stage.rules("nodes").await;
     stage.service("web").deleting = true;
     stage.settle().await;
     stage.assert_problem("turn off its deletion protection");
+    assert_eq!(stage.rules("nodes").await, rules, "clients still reach the nodes");
     assert!(!stage.service("web").finalizers.is_empty());
     stage.aws.proxy.remove(rule);
     stage.delete().await;
