@@ -10,7 +10,8 @@
 //! | [`node_groups`] | the security groups of nodes and their desired rules |
 //! | [`model`] | the `PartModel` of AWS, and what is read for it |
 //! | [`subnets`] | the subnets of a new load balancer |
-//! | [`calls`] | the listings of the account, shared by all parts; reads and changes of parts |
+//! | [`listings`] | the listings of the account, which all parts share |
+//! | [`calls`] | reads and changes of parts |
 
 pub(crate) mod annotations;
 pub(crate) mod calls;
@@ -19,6 +20,7 @@ pub(crate) mod desired;
 pub(crate) mod kinds;
 #[cfg(test)]
 mod laws;
+mod listings;
 mod model;
 pub(crate) mod names;
 mod node_groups;

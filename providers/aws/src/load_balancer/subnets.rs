@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::Network;
+use super::listings::Network;
 use crate::{
     client::ec2::{RouteTable, Subnet},
     site::{Site, has_any_cluster},
