@@ -472,8 +472,14 @@ impl PartCloud<Model> for Calls {
         }
         for id in self.applied(key, change, &reply, observed) {
             let freshness = Freshness::AtMost(NETWORK_AGE);
-            let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
-            let mut others = listings.all(Kind::Classic);
+            let directory = self
+                .listings
+                .directory(ReadOptions { freshness, priority })
+                .await?;
+            let mut others = directory
+                .balancers
+                .values()
+                .filter(|one| one.kind == Kind::Classic);
             if !others.any(|other| other.texts("security_groups").contains(&&*id)) {
                 self.revoke_references(&id, false, priority).await?;
             }
