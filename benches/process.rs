@@ -9,10 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ccm_sim::{
-    Latency, Scope,
-    openstack::{Config, OpenStack},
-};
+use ccm_sim::openstack::{Config, OpenStack};
 use ccm_testbed::{
     binary::Ccm,
     cloud::Cloud,
@@ -157,7 +154,7 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     };
     let cloud = OpenStack::start(config).await?;
     cloud.configure(|settings| settings.resource_quotas.clear());
-    cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: LATENCY }));
+    cloud.set_latency(LATENCY);
     let cloud = Cloud::Simulated(cloud);
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program).await?;

@@ -8,10 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_sim::{
-    Latency, Scope,
-    openstack::{Config, OpenStack, ServerSpec},
-};
+use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use ccm_testbed::{
     binary::Ccm,
     document::write_section,
@@ -192,8 +189,7 @@ impl Cluster {
         for number in 0..count {
             cluster.join(number).await?;
         }
-        let latency = Latency::Fixed { time: LATENCY };
-        cluster.cloud.set_latency(Scope::all(), Some(latency));
+        cluster.cloud.set_latency(LATENCY);
         Ok(cluster)
     }
 

@@ -1,4 +1,4 @@
-//! The operations that every simulated cloud has: clock, quotas, latencies, faults and the call log, in Rust and over
+//! The operations that every simulated cloud has: clock, quotas, latency, faults and the call log, in Rust and over
 //! HTTP.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,6 @@ use crate::clock::millis;
 use crate::error::{Error, Result};
 use crate::faults::{Action, ArmedFault, Fault, FaultState};
 use crate::http::{Reply, Request};
-use crate::latency::{Latency, Scope};
 use crate::quota::Quota;
 use crate::server::{Cloud, Traffic};
 
@@ -55,9 +54,9 @@ impl Behavior {
             .set(service, quota, self.traffic.clock.elapsed());
     }
 
-    /// Sets or removes the latency of a service, an operation, or everything.
-    pub fn set_latency(&self, scope: Scope, latency: Option<Latency>) {
-        self.traffic.latencies.set(scope, latency);
+    /// Sets how long every answer takes. For the requests of one service or operation, see [`Action::Delay`].
+    pub fn set_latency(&self, latency: Duration) {
+        *self.traffic.latency.lock() = latency;
     }
 
     /// Adds a fault and returns its number. A stale read answers from the current state.
@@ -181,9 +180,8 @@ struct ClockRequest {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LatencyRequest {
-    #[serde(default)]
-    scope: Scope,
-    latency: Option<Latency>,
+    #[serde(with = "millis", rename = "ms")]
+    latency: Duration,
 }
 
 impl Behavior {
@@ -217,8 +215,7 @@ impl Behavior {
                 done(())
             }
             ("POST", ["latency"]) => {
-                let LatencyRequest { scope, latency } = body(request)?;
-                self.set_latency(scope, latency);
+                self.set_latency(body::<LatencyRequest>(request)?.latency);
                 done(())
             }
             ("GET", ["faults"]) => ok(&json!({"faults": self.faults()})),

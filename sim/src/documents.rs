@@ -67,7 +67,7 @@ pub(crate) enum Revisions {
 
 /// The behavior of a cloud in addition to its description.
 pub(crate) trait Rules: Send + Sync + 'static {
-    /// The service's name in the call log, quotas and latencies.
+    /// The service's name in the call log and quotas.
     fn service(&self) -> &'static str;
     fn paging(&self) -> Paging;
     fn revisions(&self) -> Revisions;
@@ -604,7 +604,7 @@ pub(crate) async fn start(
         .as_ref()
         .map_err(|error| Error::Invalid(error.clone()))?;
     let (listener, address) = bind(listen).await?;
-    let traffic = Arc::new(Traffic::new(Arc::new(Clock::new()), seed, 8190));
+    let traffic = Arc::new(Traffic::new(Arc::new(Clock::new()), 8190));
     let cloud = Arc::new(Documents {
         rules,
         description,

@@ -31,7 +31,7 @@
 //! |---|---|
 //! | `POST /_sim/clock` | moves the clock forward by `advance_ms` |
 //! | `PUT`, `DELETE /_sim/quotas/{service}` | [`Quota`] |
-//! | `POST /_sim/latency` | `{"scope": `[`Scope`]`, "latency": `[`Latency`]` or null}` |
+//! | `POST /_sim/latency` | makes every answer wait `ms` |
 //! | `GET`, `POST`, `DELETE /_sim/faults` | [`Fault`]; `DELETE /_sim/faults/{id}` removes one |
 //! | `GET`, `DELETE /_sim/calls` | the call log ([`Call`]); `?op=` and `?since=<seq>` narrow it |
 //! | `GET /_sim/calls/counts` | number of calls by operation |
@@ -61,7 +61,7 @@
 //!
 //! # Operations
 //!
-//! Faults, latencies and the call log identify requests by these names. Clouds of documents have the operations of
+//! Faults and the call log identify requests by these names. Clouds of documents have the operations of
 //! their published description. OpenStack has `version_list`, `version_get`; `token_create`, `token_get`,
 //! `token_delete`; `server_list` (with details), `server_get`, `flavor_get`; `network_list`, `network_get`,
 //! `subnet_list`, `subnet_get`, `extension_list`, `quota_get`; `port_...`, `floating_ip_...`, `security_group_...`,
@@ -81,7 +81,6 @@ pub mod documents;
 mod error;
 mod faults;
 mod http;
-mod latency;
 pub mod openstack;
 mod quota;
 pub mod rules;
@@ -92,5 +91,4 @@ pub use calls::Call;
 pub use control::Behavior;
 pub use error::{Error, Result};
 pub use faults::{Action, Fault, FaultState, Moment};
-pub use latency::{Latency, Scope};
 pub use quota::{Quota, RetryAfter};

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use ccm_sim::digitalocean::{self, DigitalOcean};
 use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
-use ccm_sim::{Latency, Scope};
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,10 +92,7 @@ async fn openstack(args: OpenStackArgs) -> Result<(), Box<dyn std::error::Error>
     if args.servers > 0 {
         cloud.create_servers(args.servers, &ServerSpec::named(args.server_name))?;
     }
-    if args.latency_ms > 0 {
-        let time = Duration::from_millis(args.latency_ms);
-        cloud.set_latency(Scope::all(), Some(Latency::Fixed { time }));
-    }
+    cloud.set_latency(Duration::from_millis(args.latency_ms));
     let line = json!({
         "auth_url": cloud.auth_url(),
         "control_url": cloud.control_url(),

@@ -76,7 +76,7 @@ pub struct Config {
     pub public_subnet: IpNet,
     /// Settings that can be changed later.
     pub settings: Settings,
-    /// Seed of IDs, latencies and all other random values.
+    /// Seed of IDs and all other random values.
     pub seed: u64,
 }
 
@@ -120,7 +120,7 @@ impl OpenStack {
     pub async fn start(config: Config) -> Result<Self> {
         let (listener, address) = bind(config.listen).await?;
         let clock = Arc::new(Clock::new());
-        let traffic = Arc::new(Traffic::new(Arc::clone(&clock), config.seed, MAX_REQUEST_LINE));
+        let traffic = Arc::new(Traffic::new(Arc::clone(&clock), MAX_REQUEST_LINE));
         let ids = Ids::new(config.seed);
         let user = UserSpec {
             name: config.user,

@@ -6,14 +6,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -23,7 +22,6 @@ use crate::control::{self, Behavior};
 use crate::error::{Error, Result};
 use crate::faults::{Action, Faults, Moment, Snapshot};
 use crate::http::{Reply, Request, collect};
-use crate::latency::Latencies;
 use crate::quota::{Quotas, Refusal};
 use crate::wire::{Connection, Line, WireBody};
 
@@ -40,7 +38,7 @@ pub(crate) struct Target {
 
 /// A simulated cloud behind the server.
 pub(crate) trait Cloud: Send + Sync + 'static {
-    /// The names of the services in quotas, latencies and the call log.
+    /// The names of the services in quotas and the call log.
     fn services(&self) -> Vec<&'static str>;
     /// The service and operation of a request.
     fn target(&self, request: &Request) -> Target;
@@ -68,21 +66,20 @@ pub(crate) struct Traffic {
     pub(crate) calls: CallLog,
     pub(crate) faults: Faults,
     pub(crate) quotas: Quotas,
-    pub(crate) latencies: Latencies,
+    /// How long every answer takes.
+    pub(crate) latency: Mutex<Duration>,
     pub(crate) max_request_line: usize,
-    rng: Mutex<StdRng>,
 }
 
 impl Traffic {
-    pub(crate) fn new(clock: Arc<Clock>, seed: u64, max_request_line: usize) -> Self {
+    pub(crate) fn new(clock: Arc<Clock>, max_request_line: usize) -> Self {
         Self {
             clock,
             calls: CallLog::default(),
             faults: Faults::default(),
             quotas: Quotas::default(),
-            latencies: Latencies::default(),
+            latency: Mutex::default(),
             max_request_line,
-            rng: Mutex::new(StdRng::seed_from_u64(seed)),
         }
     }
 }
@@ -186,7 +183,7 @@ async fn serve(
             .update(entry.seq, |call| call.fault = Some(action.name()));
     }
     let rule = rule.unwrap_or_default();
-    let answer_time = traffic.latencies.sample(target.service, target.op, &traffic.rng) + verdict.delay;
+    let answer_time = *traffic.latency.lock() + verdict.delay;
     if request.line_length() > traffic.max_request_line {
         return Ok(entry.close(too_long(), None));
     }
@@ -309,7 +306,7 @@ struct Entry<'a> {
     traffic: &'a Traffic,
     line: &'a Arc<Line>,
     seq: u64,
-    started: std::time::Duration,
+    started: Duration,
 }
 
 impl<'a> Entry<'a> {
@@ -327,7 +324,7 @@ impl<'a> Entry<'a> {
             op: target.op,
             status: None,
             started,
-            duration: std::time::Duration::ZERO,
+            duration: Duration::ZERO,
             user_agent: header("user-agent"),
             microversion: header("openstack-api-version").or_else(|| header("x-openstack-nova-api-version")),
             bytes: 0,

@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::openstack_real::{Mark, OpenStack as Real};
 use crate::test_cloud::{self, Machine, ServiceShape, TestCloud};
 use anyhow::{Context, Result};
-use ccm_sim::{
-    Latency, Scope,
-    openstack::{Config, OpenStack as Simulated, ServerSpec},
-};
+use ccm_sim::openstack::{Config, OpenStack as Simulated, ServerSpec};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
@@ -26,7 +23,7 @@ impl Cloud {
     /// A simulated OpenStack with this latency for every call.
     pub async fn simulated(latency: Duration) -> Result<Self> {
         let cloud = Simulated::start(Config::default()).await?;
-        cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: latency }));
+        cloud.set_latency(latency);
         Ok(Self::Simulated(cloud))
     }
 
@@ -43,7 +40,7 @@ impl Cloud {
         ways.update_time = Duration::from_millis(500);
         ways.delete_time = Duration::from_secs(1);
         let cloud = Simulated::start(config).await?;
-        cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: latency }));
+        cloud.set_latency(latency);
         Ok(Self::Simulated(cloud))
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use ccm_sim::{Action, Fault, Latency, Scope, openstack::ServerSpec};
+use ccm_sim::{Action, Fault, openstack::ServerSpec};
 use ccm_testbed::nodes::{self, NodeSpec};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -93,17 +93,12 @@ async fn a_plan_writes_nothing_and_matches_the_later_changes() {
     }
 
     // A kill during the plan.
-    scene.cloud.set_latency(
-        Scope::all(),
-        Some(Latency::Fixed {
-            time: Duration::from_secs(600),
-        }),
-    );
+    scene.cloud.set_latency(Duration::from_secs(600));
     let mut killed = stage.command(&["plan"]).spawn().unwrap();
     let before = scene.cloud.calls().len();
     scene.cloud.wait_for_calls(|calls| calls.len() > before).await;
     killed.kill().await.unwrap();
-    scene.cloud.set_latency(Scope::all(), None);
+    scene.cloud.set_latency(Duration::ZERO);
     stage.assert_untouched().await;
 
     scene.cloud.clear_calls();

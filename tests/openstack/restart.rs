@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use ccm_sim::{Latency, Scope};
 use ccm_testbed::observe::is_initialized;
 use kube::api::ListParams;
 
@@ -13,12 +12,7 @@ const NODES: usize = 300;
 /// Starts a burst of nodes, and returns when some are initialized and some are not.
 async fn during_a_burst(flags: &[&str]) -> (Scene, ccm_testbed::binary::Ccm) {
     let scene = Scene::set().await;
-    scene.cloud.set_latency(
-        Scope::all(),
-        Some(Latency::Fixed {
-            time: Duration::from_millis(50),
-        }),
-    );
+    scene.cloud.set_latency(Duration::from_millis(50));
     let nodes = names("mid", NODES);
     scene.servers(&nodes);
     // One node is written at a time, so that the burst lasts.

@@ -51,12 +51,7 @@ async fn behavior_is_set_over_http() {
             json!({"per_second": 0.0, "burst": 1}),
             204,
         ),
-        (
-            Method::POST,
-            "/latency",
-            json!({"scope": {"op": "server_get"}, "latency": {"kind": "fixed", "ms": 1}}),
-            204,
-        ),
+        (Method::POST, "/latency", json!({"ms": 1}), 204),
         (
             Method::POST,
             "/faults",

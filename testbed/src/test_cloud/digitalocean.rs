@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use ccm_sim::Behavior;
 use ccm_sim::digitalocean::{Config, DigitalOcean};
-use ccm_sim::{Behavior, Latency, Scope};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
@@ -191,9 +191,8 @@ impl TestCloud for DigitalOceanCloud {
         !operation.ends_with("_list") && !operation.ends_with("_get")
     }
 
-    fn set_latency(&self, time: Duration) {
-        self.cloud
-            .set_latency(Scope::all(), Some(Latency::Fixed { time }));
+    fn set_latency(&self, latency: Duration) {
+        self.cloud.set_latency(latency);
     }
 
     async fn load_balancers(&self) -> Result<LoadBalancers> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use ccm_sim::Behavior;
 use ccm_sim::openstack::{Config, Control, OpenStack, RouterSpec, ServerSpec};
-use ccm_sim::{Behavior, Latency, Scope};
 use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -301,9 +301,8 @@ impl TestCloud for OpenStackCloud {
         !operation.starts_with("token_") && verbs.iter().any(|verb| operation.ends_with(verb))
     }
 
-    fn set_latency(&self, time: Duration) {
-        self.cloud
-            .set_latency(Scope::all(), Some(Latency::Fixed { time }));
+    fn set_latency(&self, latency: Duration) {
+        self.cloud.set_latency(latency);
     }
 
     async fn load_balancers(&self) -> Result<LoadBalancers> {

@@ -3,10 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use ccm_core::{ErrorKind, Reload};
-use ccm_sim::{
-    Latency, Scope,
-    openstack::{Config, OpenStack, ServerSpec},
-};
+use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use futures_util::future::join_all;
 
 use crate::{
@@ -184,12 +181,7 @@ async fn quotas_are_changed_live_and_without_new_credentials() {
     assert_eq!(reload.applied, ["[Quota] compute-in-flight"]);
     assert_eq!(reload.restart_needed, Vec::<String>::new());
     assert_eq!((r.cloud.generation(), r.count("token_create")), (1, 0));
-    r.sim.set_latency(
-        Scope::all(),
-        Some(Latency::Fixed {
-            time: Duration::from_millis(20),
-        }),
-    );
+    r.sim.set_latency(Duration::from_millis(20));
     let asked = ids.iter().map(|id| r.ask(existence(by_id("node-1", id))));
     for answer in join_all(asked).await {
         present(answer);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccm_core::{ErrorKind, Freshness, InstanceState, Reload};
 use ccm_sim::{
-    Action, Fault, Latency, Scope,
+    Action, Fault,
     openstack::{AppCredentialSpec, Config, OpenStack, ServerSpec, UserSpec},
 };
 use futures_util::future::join_all;
@@ -53,12 +53,7 @@ async fn another_password_is_applied_during_reads() {
         .cloud_conf()
         .replace("\"ccm\"", "\"second\"")
         .replace("correct-horse", "second-password");
-    r.sim.set_latency(
-        Scope::all(),
-        Some(Latency::Fixed {
-            time: Duration::from_millis(20),
-        }),
-    );
+    r.sim.set_latency(Duration::from_millis(20));
     let questions = join_all(ids.iter().map(|id| async {
         for _ in 0..3 {
             present(r.ask(existence(by_id("node-1", id))).await);
