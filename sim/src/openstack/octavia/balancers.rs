@@ -67,16 +67,12 @@ fn build(
             "description",
             "admin_state_up",
             "tags",
-            "vip_qos_policy_id",
-            "vip_sg_ids",
             "flavor_id",
             "availability_zone",
         ],
     );
     complete(&mut attrs);
-    if attrs.get("vip_sg_ids").is_none_or(Value::is_null) {
-        attrs.insert("vip_sg_ids", json!([]));
-    }
+    attrs.insert("vip_sg_ids", json!([]));
     let port_id = &plugged.port_id;
     let mut addresses = plugged.addresses.iter();
     let first = addresses.next().map(|fixed| fixed.address);
@@ -121,11 +117,8 @@ fn below(
                 "Pools must be named when creating a fully populated loadbalancer.",
             ));
         };
-        // Every pool has these two, given or not.
-        let said = pool
-            .keys()
-            .filter(|key| !matches!(key.as_str(), "admin_state_up" | "tls_enabled"))
-            .count();
+        // Every pool has this state, given or not.
+        let said = pool.keys().filter(|key| *key != "admin_state_up").count();
         if said > 1 {
             requested.push(pool);
         } else {
@@ -241,17 +234,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let fields = edit.fields("load_balancer", "loadbalancer", kind)?;
     let balancer = edit.find(Kind::LoadBalancer, id)?;
     check_state(&balancer, &[Provisioning::Active])?;
-    let mut attrs = take(
-        &fields,
-        [
-            "name",
-            "description",
-            "admin_state_up",
-            "tags",
-            "vip_qos_policy_id",
-            "vip_sg_ids",
-        ],
-    );
+    let mut attrs = take(&fields, ["name", "description", "admin_state_up", "tags"]);
     complete_change(&mut attrs);
     edit.lock(id, &[]);
     edit.put(id, attrs);

@@ -211,21 +211,13 @@ impl Edit<'_> {
         }
     }
 
-    /// Checks that the key manager has the references of the certificates.
-    pub(super) fn check_certificates(&self, references: &[&str]) -> Result<(), Fault> {
-        let exists = |reference: &&&str| {
-            let id = reference.rsplit('/').next().unwrap_or_default();
-            self.settings.key_manager && self.region.secrets.contains_key(id)
-        };
-        let bad: Vec<&str> = references
-            .iter()
-            .filter(|reference| !exists(reference))
-            .copied()
-            .collect();
-        if bad.is_empty() {
+    /// Checks that the key manager has a certificate.
+    pub(super) fn check_certificate(&self, reference: &str) -> Result<(), Fault> {
+        let id = reference.rsplit('/').next().unwrap_or_default();
+        if self.settings.key_manager && self.region.secrets.contains_key(id) {
             return Ok(());
         }
-        let bad = schema::python(&json!(bad));
+        let bad = schema::python(&json!([reference]));
         Err(Fault::client(format!("Could not retrieve certificate: {bad}")))
     }
 }

@@ -115,13 +115,9 @@ fn headers(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
     Some(headers).filter(|headers| !headers.is_empty())
 }
 
-/// The references to certificates.
-fn certificates(fields: &Map<String, Value>) -> Vec<&str> {
-    let more = list(fields, "sni_container_refs")
-        .iter()
-        .filter_map(Value::as_str);
-    let own = text(fields, "default_tls_container_ref").filter(|reference| !reference.is_empty());
-    more.chain(own).collect()
+/// The reference to a certificate.
+fn certificate(fields: &Map<String, Value>) -> Option<&str> {
+    text(fields, "default_tls_container_ref").filter(|reference| !reference.is_empty())
 }
 
 fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), Fault> {
@@ -148,26 +144,26 @@ pub(super) fn prepare(
     if let Some(headers) = headers(fields) {
         check_headers(headers, protocol, true)?;
     }
-    let certificates = certificates(fields);
+    let certificate = certificate(fields);
     let datagrams = matches!(protocol, "UDP" | "SCTP");
-    if datagrams && (!certificates.is_empty() || headers(fields).is_some()) {
+    if datagrams && (certificate.is_some() || headers(fields).is_some()) {
         return Err(Fault::validation(format!(
             "{protocol} protocol listener does not support TLS."
         )));
     }
     let ends_tls = protocol == "TERMINATED_HTTPS";
-    if !ends_tls && !certificates.is_empty() {
+    if !ends_tls && certificate.is_some() {
         return Err(Fault::validation(format!(
             "Certificate container references are not allowed on {protocol} protocol listeners."
         )));
     }
-    if ends_tls && certificates.is_empty() {
+    if ends_tls && certificate.is_none() {
         return Err(Fault::validation(format!(
             "An SNI or default certificate container reference must be provided for {protocol} protocol listeners."
         )));
     }
-    if !certificates.is_empty() {
-        edit.check_certificates(&certificates)?;
+    if let Some(certificate) = certificate {
+        edit.check_certificate(certificate)?;
     }
     let port = fields
         .get("protocol_port")
@@ -187,15 +183,9 @@ pub(super) fn prepare(
     complete(&mut attrs);
     default_nulls(&mut attrs, true);
     if ends_tls {
-        for (name, value) in [
-            ("tls_ciphers", json!(CIPHERS)),
-            ("tls_versions", json!(["TLSv1.2", "TLSv1.3"])),
-            ("alpn_protocols", json!(["h2", "http/1.1", "http/1.0"])),
-        ] {
-            if attrs.get(name).is_none_or(Value::is_null) {
-                attrs.insert(name, value);
-            }
-        }
+        attrs.insert("tls_ciphers", json!(CIPHERS));
+        attrs.insert("tls_versions", json!(["TLSv1.2", "TLSv1.3"]));
+        attrs.insert("alpn_protocols", json!(["h2", "http/1.1", "http/1.0"]));
     }
     Ok(edit.new_object(Kind::Listener, owner, &owner.id, attrs))
 }
@@ -304,13 +294,13 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let balancer = edit.find(Kind::LoadBalancer, &listener.balancer)?;
     let owner = Owner::of(&balancer);
     let protocol = listener.text("protocol");
-    let certificates = certificates(&fields);
-    if matches!(protocol, "UDP" | "SCTP") && (!certificates.is_empty() || headers(&fields).is_some()) {
+    let certificate = certificate(&fields);
+    if matches!(protocol, "UDP" | "SCTP") && (certificate.is_some() || headers(&fields).is_some()) {
         return Err(Fault::validation(format!(
             "{protocol} protocol listener does not support TLS or header insertion."
         )));
     }
-    if protocol != "TERMINATED_HTTPS" && !certificates.is_empty() {
+    if protocol != "TERMINATED_HTTPS" && certificate.is_some() {
         return Err(Fault::validation(format!(
             "Certificate container references are not allowed on {protocol} protocol listeners."
         )));
@@ -318,8 +308,8 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     if let Some(headers) = headers(&fields) {
         check_headers(headers, protocol, false)?;
     }
-    if !certificates.is_empty() {
-        edit.check_certificates(&certificates)?;
+    if let Some(certificate) = certificate {
+        edit.check_certificate(certificate)?;
     }
     check_cidrs(&fields, &owner)?;
     if let Some(pool) = text(&fields, "default_pool_id") {

@@ -53,11 +53,6 @@ pub(super) fn prepare(
     fields: &Map<String, Value>,
     known: &mut HashSet<Place>,
 ) -> Result<Object, Fault> {
-    if fields.get("request_sriov") == Some(&json!(true)) {
-        return Err(Fault::client(
-            "The load balancer flavor does not allow SR-IOV member ports.",
-        ));
-    }
     let (address, port) = place_in(fields);
     if !known.insert((address.clone(), port)) {
         return Err(Fault::conflict(format!(

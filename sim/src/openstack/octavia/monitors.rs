@@ -42,32 +42,12 @@ pub(super) fn prepare(
             attrs.insert(name, json!(default));
         }
     }
-    check_domain(fields, None)?;
     complete(&mut attrs);
     attrs.remove("description");
     if attrs.get("max_retries_down").is_none_or(Value::is_null) {
         attrs.insert("max_retries_down", json!(3));
     }
     Ok(edit.new_object(Kind::Monitor, owner, pool, attrs))
-}
-
-fn check_domain(fields: &Map<String, Value>, known: Option<&Object>) -> Result<(), Fault> {
-    let version = fields
-        .get("http_version")
-        .and_then(Value::as_f64)
-        .or_else(|| known?.get("http_version").as_f64());
-    let asked = text(fields, "domain_name").is_some();
-    let domain = asked || known.is_some_and(|known| !known.text("domain_name").is_empty());
-    match version {
-        None if asked => Err(Fault::validation(
-            "'http_version' must be specified when 'domain_name' is provided.",
-        )),
-        Some(version) if domain && version < 1.1 => Err(Fault::option(
-            format!("http_version {version:?}"),
-            "health monitors HTTP 1.1 domain name health check",
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// Checks that a monitor of this type can check a pool of a protocol.
@@ -159,7 +139,6 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
             return Err(Fault::option("None", needed));
         }
     }
-    check_domain(&fields, Some(&monitor))?;
     let delay = fields.get("delay").unwrap_or(&Value::Null);
     if matches!(pool.text("protocol"), "UDP" | "SCTP") {
         check_kind(edit, kind, delay, pool.text("protocol"))?;

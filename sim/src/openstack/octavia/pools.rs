@@ -91,7 +91,7 @@ fn check_provider(
 fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Object {
     let mut attrs = take(fields, attributes(Kind::Pool));
     complete(&mut attrs);
-    attrs.entry("tls_enabled").or_insert(json!(false));
+    attrs.insert("tls_enabled", json!(false));
     edit.new_object(Kind::Pool, owner, &owner.id, attrs)
 }
 

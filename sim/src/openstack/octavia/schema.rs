@@ -16,14 +16,12 @@ pub(super) enum Type {
     Bool,
     Integer(Option<i64>, Option<i64>),
     Uuid,
-    Uuids,
     Address,
     Cidrs,
     OneOf(Vec<&'static str>),
     Headers,
     UrlPath,
     Codes,
-    HttpVersion,
     One(Vec<Attr>),
     Many(Vec<Attr>),
 }
@@ -203,10 +201,6 @@ fn fit(attr: &Attr, value: &Value, minor: u32) -> Fit<Value> {
             }
         }
         Type::Uuid => uuid(value).ok_or_else(|| invalid("Value should be UUID format")),
-        Type::Uuids => list(value)?
-            .iter()
-            .map(|entry| uuid(entry).ok_or_else(|| invalid("Value should be UUID format")))
-            .collect(),
         Type::Address => address(value).ok_or_else(|| invalid("Value should be IPv4 or IPv6 format")),
         Type::Cidrs => list(value)?
             .iter()
@@ -253,12 +247,6 @@ fn fit(attr: &Attr, value: &Value, minor: u32) -> Fit<Value> {
                 Err(invalid(&format!("Value should match the pattern {pattern}")))
             }
         }
-        Type::HttpVersion => match value.as_f64() {
-            Some(version) if (version - 1.0).abs() < 1e-9 || (version - 1.1).abs() < 1e-9 => {
-                Ok(json!(version))
-            }
-            _ => Err(invalid("Value should be one of: 1.0, 1.1")),
-        },
         Type::One(attrs) => object(attrs, value, minor).map(Value::Object).map_err(below),
         Type::Many(attrs) => list(value)?
             .iter()

@@ -1,4 +1,5 @@
-//! The types of Octavia's objects: their attributes, by request and version.
+//! The types of Octavia's objects: their attributes, by request and version. Requests with attributes that only other
+//! clients send are refused.
 
 use serde_json::json;
 
@@ -47,8 +48,6 @@ fn owned() -> [Attr; 2] {
 
 pub(super) fn load_balancer(case: Use, minor: u32) -> Type {
     let mut attrs = named(true);
-    attrs.push(attr("vip_qos_policy_id", Type::Uuid));
-    attrs.push(attr("vip_sg_ids", Type::Uuids).since(29));
     if case == Use::Create {
         let vip = vec![
             attr("subnet_id", Type::Uuid).mandatory(),
@@ -83,7 +82,6 @@ fn choices(always: &[&'static str], later: &[(&'static str, u32)], minor: u32) -
 
 fn listener_attrs(case: Use, minor: u32) -> Vec<Attr> {
     let timeout = || Type::Integer(Some(0), Some(24 * 24 * 60 * 60 * 1000));
-    let client = Type::OneOf(vec!["NONE", "OPTIONAL", "MANDATORY"]);
     let protocols = choices(
         &["TCP", "HTTPS", "HTTP", "TERMINATED_HTTPS", "UDP"],
         &[("SCTP", 23), ("PROMETHEUS", 25)],
@@ -94,30 +92,17 @@ fn listener_attrs(case: Use, minor: u32) -> Vec<Attr> {
         attrs.push(attr("protocol", Type::OneOf(protocols)).mandatory());
         attrs.push(attr("protocol_port", ports()).mandatory());
         attrs.push(attr("default_pool", Type::One(pool_attrs(Use::Part, minor))));
-        attrs.push(attr("l7policies", Type::Many(Vec::new())).or(json!([])));
     }
     attrs.extend([
         attr("connection_limit", Type::Integer(Some(-1), None)).or(json!(-1)),
         attr("default_tls_container_ref", Type::Text(255)),
-        attr("sni_container_refs", Type::Texts),
         attr("default_pool_id", Type::Uuid),
         attr("insert_headers", Type::Headers),
         attr("timeout_client_data", timeout()).since(1),
         attr("timeout_member_connect", timeout()).since(1),
         attr("timeout_member_data", timeout()).since(1),
         attr("timeout_tcp_inspect", timeout()).since(1),
-        attr("client_ca_tls_container_ref", Type::Text(255)).since(8),
-        attr("client_authentication", client).or(json!("NONE")).since(8),
-        attr("client_crl_container_ref", Type::Text(255)).since(8),
         attr("allowed_cidrs", Type::Cidrs).since(12),
-        attr("tls_ciphers", Type::Text(2048)).since(15),
-        attr("tls_versions", Type::Texts).since(17),
-        attr("alpn_protocols", Type::Texts).since(20),
-        attr("hsts_max_age", Type::Integer(Some(0), None)).since(27),
-        attr("hsts_include_subdomains", Type::Bool)
-            .or(json!(false))
-            .since(27),
-        attr("hsts_preload", Type::Bool).or(json!(false)).since(27),
     ]);
     if case == Use::Create {
         attrs.push(attr("loadbalancer_id", Type::Uuid).mandatory());
@@ -174,15 +159,6 @@ fn pool_attrs(case: Use, minor: u32) -> Vec<Attr> {
         attrs.push(attr("healthmonitor", Type::One(monitor_attrs(Use::Part, minor))));
         attrs.push(attr("members", Type::Many(member_attrs(Use::Part))));
     }
-    attrs.extend([
-        attr("tls_container_ref", Type::Text(255)).since(8),
-        attr("ca_tls_container_ref", Type::Text(255)).since(8),
-        attr("crl_container_ref", Type::Text(255)).since(8),
-        attr("tls_enabled", Type::Bool).or(json!(false)).since(8),
-        attr("tls_ciphers", Type::Text(2048)).since(15),
-        attr("tls_versions", Type::Texts).since(18),
-        attr("alpn_protocols", Type::Texts).since(24),
-    ]);
     if case == Use::Create {
         attrs.extend(owned());
     }
@@ -200,7 +176,6 @@ fn member_attrs(case: Use) -> Vec<Attr> {
             attr("address", Type::Address).mandatory(),
             attr("protocol_port", ports()).mandatory(),
             attr("subnet_id", Type::Uuid),
-            attr("request_sriov", Type::Bool).or(json!(false)).since(30),
         ]);
     }
     let (monitor_port, monitor_address) = (
@@ -258,8 +233,6 @@ fn monitor_attrs(case: Use, minor: u32) -> Vec<Attr> {
         attr("http_method", Type::OneOf(methods)),
         attr("url_path", Type::UrlPath),
         attr("expected_codes", Type::Codes),
-        attr("http_version", Type::HttpVersion).since(10),
-        attr("domain_name", Type::Text(255)).since(10),
     ]);
     if case == Use::Create {
         attrs.push(attr("pool_id", Type::Uuid).mandatory());

@@ -117,7 +117,6 @@ pub(super) fn refusals() -> Vec<Step> {
         json!({"type": "HTTP", "url_path": "x"}),
         json!({"type": "HTTP", "expected_codes": "20"}),
         json!({"type": "HTTP", "http_method": "X"}),
-        json!({"type": "HTTP", "domain_name": "x.example"}),
     ] {
         steps.push(post(
             "/healthmonitors",
