@@ -140,8 +140,10 @@ fn forwards(cloud: &Control) -> Vec<Forward> {
         let leading = floating
             .iter()
             .filter(|floating| floating.port_id.as_deref() == Some(port_id));
-        let addresses: Vec<IpAddr> = addresses(&state.loadbalancer)
-            .chain(leading.map(|floating| floating.address))
+        let own: Option<IpAddr> = text(&state.loadbalancer, "vip_address").parse().ok();
+        let addresses: Vec<IpAddr> = leading
+            .map(|floating| floating.address)
+            .chain(own)
             .filter(|address| address.is_ipv4() && address.is_loopback())
             .collect();
         for listener in state.listeners.iter().filter(|listener| serves(listener, false)) {
@@ -168,16 +170,6 @@ fn serves(object: &ObjectState, must_be_online: bool) -> bool {
         && attribute(object, "admin_state_up") != &Value::Bool(false)
         && object.operating_status != "ERROR"
         && !(must_be_online && object.operating_status == "OFFLINE")
-}
-
-/// The virtual addresses of a load balancer.
-fn addresses(balancer: &ObjectState) -> impl Iterator<Item = IpAddr> + '_ {
-    let more = attribute(balancer, "additional_vips").as_array();
-    let more = more.into_iter().flatten().filter_map(|vip| vip.get("ip_address"));
-    std::iter::once(attribute(balancer, "vip_address"))
-        .chain(more)
-        .filter_map(Value::as_str)
-        .filter_map(|text| text.parse().ok())
 }
 
 fn pool_of<'a>(state: &'a BalancerState, listener: &ObjectState) -> Option<&'a ObjectState> {

@@ -26,16 +26,15 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     }
     edit.api().authorize(&project_id)?;
     let vip = vip::requested(edit, &fields)?;
-    let additional = vip::additional(edit, &fields, &vip)?;
     let provider = provider(edit, &fields)?;
     edit.check_quota(Kind::LoadBalancer, &project_id, 1)?;
     let owner = Owner {
         id: edit.cloud.ids.uuid(),
         project_id,
         provider,
-        vips: Vec::new(),
+        vip: String::new(),
     };
-    let plugged = vip::plug(edit, &owner, &vip, &additional)?;
+    let plugged = vip::plug(edit, &owner, &vip)?;
     let objects = match build(edit, &fields, &owner, &vip, &plugged) {
         Ok(objects) => objects,
         Err(fault) => {
@@ -73,18 +72,12 @@ fn build(
     );
     complete(&mut attrs);
     attrs.insert("vip_sg_ids", json!([]));
-    let port_id = &plugged.port_id;
-    let mut addresses = plugged.addresses.iter();
-    let first = addresses.next().map(|fixed| fixed.address);
-    let more: Vec<Value> = addresses
-        .map(|fixed| json!({"subnet_id": fixed.subnet_id, "ip_address": fixed.address, "port_id": port_id}))
-        .collect();
-    attrs.insert("vip_address", json!(first));
-    attrs.insert("vip_port_id", json!(port_id));
+    attrs.insert("vip_address", json!(plugged.address));
+    attrs.insert("vip_port_id", json!(plugged.port_id));
     attrs.insert("vip_subnet_id", json!(vip.subnet_id));
     attrs.insert("vip_network_id", json!(vip.network_id));
     attrs.insert("vip_vnic_type", json!("normal"));
-    attrs.insert("additional_vips", json!(more));
+    attrs.insert("additional_vips", json!([]));
     attrs.insert("provider", json!(owner.provider));
     attrs.insert("octavia_owned", json!(vip.port_id.is_none()));
     attrs.insert("octavia_group", json!(plugged.group));

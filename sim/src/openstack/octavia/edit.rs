@@ -29,23 +29,17 @@ pub(super) struct Owner {
     pub(super) id: String,
     pub(super) project_id: String,
     pub(super) provider: String,
-    /// Its addresses.
-    pub(super) vips: Vec<String>,
+    /// Its address.
+    pub(super) vip: String,
 }
 
 impl Owner {
     pub(super) fn of(balancer: &Object) -> Self {
-        let more = balancer.get("additional_vips").as_array();
-        let more = more.into_iter().flatten();
-        let more = more.filter_map(|vip| vip.get("ip_address").and_then(Value::as_str));
         Self {
             id: balancer.id.clone(),
             project_id: balancer.project_id.clone(),
             provider: balancer.text("provider").to_owned(),
-            vips: std::iter::once(balancer.text("vip_address"))
-                .chain(more)
-                .map(str::to_owned)
-                .collect(),
+            vip: balancer.text("vip_address").to_owned(),
         }
     }
 }

@@ -123,8 +123,8 @@ fn certificate(fields: &Map<String, Value>) -> Option<&str> {
 fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), Fault> {
     let is_v6 = |text: &str| text.contains(':');
     for cidr in list(fields, "allowed_cidrs").iter().filter_map(Value::as_str) {
-        if !owner.vips.iter().any(|vip| is_v6(vip) == is_v6(cidr)) {
-            let vips = schema::python(&json!(owner.vips));
+        if is_v6(&owner.vip) != is_v6(cidr) {
+            let vips = schema::python(&json!([owner.vip]));
             return Err(Fault::validation(format!(
                 "CIDR {cidr} IP version incompatible with all VIPs {vips} IP version."
             )));

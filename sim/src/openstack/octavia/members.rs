@@ -79,12 +79,7 @@ pub(super) fn prepare(
 fn check_families(edit: &Edit<'_>, pool: &Object, owner: &Owner, addresses: &[&str]) -> Result<(), Fault> {
     let protocol = pool.text("protocol");
     let led_to = !edit.region.balancing.listeners_of(pool).is_empty();
-    let fits = |address: &&str| {
-        owner
-            .vips
-            .iter()
-            .any(|vip| listeners::is_v6(vip) == listeners::is_v6(address))
-    };
+    let fits = |address: &&str| listeners::is_v6(&owner.vip) == listeners::is_v6(address);
     if matches!(protocol, "UDP" | "SCTP") && led_to && !addresses.iter().all(fits) {
         let message = format!(
             "This provider doesn't support mixing IPv4 and IPv6 addresses for its VIP and members in {protocol} load \

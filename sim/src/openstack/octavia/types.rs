@@ -49,17 +49,11 @@ fn owned() -> [Attr; 2] {
 pub(super) fn load_balancer(case: Use, minor: u32) -> Type {
     let mut attrs = named(true);
     if case == Use::Create {
-        let vip = vec![
-            attr("subnet_id", Type::Uuid).mandatory(),
-            attr("ip_address", Type::Address),
-            attr("port_id", Type::Uuid),
-        ];
         attrs.extend([
             attr("vip_address", Type::Address),
             attr("vip_port_id", Type::Uuid),
             attr("vip_subnet_id", Type::Uuid),
             attr("vip_network_id", Type::Uuid),
-            attr("additional_vips", Type::Many(vip)).or(json!([])).since(26),
             attr("listeners", Type::Many(listener_attrs(Use::Part, minor))).or(json!([])),
             attr("pools", Type::Many(pool_attrs(Use::Part, minor))).or(json!([])),
             attr("provider", Type::Text(64)),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::Fault;
-use super::edit::{Edit, Owner, list, text};
-use crate::openstack::region::{FixedIp, NewPort, Port, Subnet};
+use super::edit::{Edit, Owner, text};
+use crate::openstack::region::{NewPort, Port, Subnet};
 
 /// The owner of Octavia's own objects; a project that no client knows.
 const SERVICE_PROJECT: &str = "0c7a51a0c7a51a0c7a51a0c7a51a0c7a";
@@ -21,50 +21,30 @@ pub(super) struct Vip {
     pub(super) port_id: Option<String>,
 }
 
-/// The port with the virtual addresses, and the security group that Octavia created for it.
+/// The port with the virtual address, and the security group that Octavia created for it.
 pub(super) struct Plugged {
     pub(super) port_id: String,
     pub(super) group: String,
-    pub(super) addresses: Vec<FixedIp>,
+    pub(super) address: Option<IpAddr>,
 }
 
-/// Returns a port with the virtual addresses: the client's, or a new one.
-pub(super) fn plug(
-    edit: &mut Edit<'_>,
-    owner: &Owner,
-    vip: &Vip,
-    additional: &[(String, Option<IpAddr>)],
-) -> Result<Plugged, Fault> {
+/// Returns a port with the virtual address: the client's, or a new one.
+pub(super) fn plug(edit: &mut Edit<'_>, owner: &Owner, vip: &Vip) -> Result<Plugged, Fault> {
     let id = &owner.id;
     let own = vip.port_id.clone();
     let port_id = own.unwrap_or_else(|| edit.cloud.ids.uuid());
-    let mut addresses: Vec<FixedIp> = Vec::new();
-    if vip.port_id.is_some() {
-        let fixed = vip.address.map(|address| FixedIp {
-            subnet_id: vip.subnet_id.clone(),
-            address,
-        });
-        addresses.extend(fixed);
+    let claimed = if vip.port_id.is_some() {
+        None
     } else {
-        let first = (vip.subnet_id.clone(), vip.address);
-        for (subnet, address) in std::iter::once(&first).chain(additional) {
-            match edit.region.network.claim_in(subnet, *address, &port_id) {
-                Ok(fixed) => addresses.push(fixed),
-                Err(_) => {
-                    for fixed in &addresses {
-                        edit.region.network.unclaim(fixed);
-                    }
-                    return Err(cannot_plug(edit, vip, subnet, *address));
-                }
-            }
-        }
-    }
+        let network = &mut edit.region.network;
+        let claimed = network.claim_in(&vip.subnet_id, vip.address, &port_id);
+        Some(claimed.map_err(|_| cannot_plug(edit, vip))?)
+    };
+    let address = claimed.as_ref().map(|fixed| fixed.address).or(vip.address);
     let now = edit.cloud.clock.now();
     let network = &mut edit.region.network;
     let group = network.create_group(SERVICE_PROJECT, &format!("lb-{id}"), "", now, &edit.cloud.ids);
-    if vip.port_id.is_some() {
-        network.change_port(&port_id, |port| port.security_groups = vec![group.clone()]);
-    } else {
+    if let Some(fixed) = claimed {
         let port = NewPort {
             id: port_id.clone(),
             name: format!("octavia-lb-{id}"),
@@ -72,7 +52,7 @@ pub(super) fn plug(
             device_id: format!("lb-{id}"),
             device_owner: "Octavia".to_owned(),
             description: String::new(),
-            fixed_ips: addresses.clone(),
+            fixed_ips: vec![fixed],
             status: "DOWN".to_owned(),
             admin_state_up: false,
             security_groups: vec![group.clone()],
@@ -82,11 +62,13 @@ pub(super) fn plug(
         let mut birth = edit.cloud.birth(edit.caller);
         birth.project_id.clone_from(&owner.project_id);
         network.insert_port(port, &birth, &edit.cloud.ids);
+    } else {
+        network.change_port(&port_id, |port| port.security_groups = vec![group.clone()]);
     }
     Ok(Plugged {
         port_id,
         group,
-        addresses,
+        address,
     })
 }
 
@@ -103,8 +85,9 @@ pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
 }
 
 /// The fault if no address can be allocated.
-fn cannot_plug(edit: &Edit<'_>, vip: &Vip, subnet: &str, address: Option<IpAddr>) -> Fault {
-    let Some(address) = address else {
+fn cannot_plug(edit: &Edit<'_>, vip: &Vip) -> Fault {
+    let subnet = &vip.subnet_id;
+    let Some(address) = vip.address else {
         let network = &vip.network_id;
         let message = format!("No more IP addresses available on network {network}.");
         return Fault::server(format!("Provider 'amphora' reports error: {message}"));
@@ -247,33 +230,4 @@ fn vip_of_network(
         address,
         port_id: None,
     })
-}
-
-pub(super) fn additional(
-    edit: &Edit<'_>,
-    fields: &Map<String, Value>,
-    vip: &Vip,
-) -> Result<Vec<(String, Option<IpAddr>)>, Fault> {
-    let mut addresses: Vec<(String, Option<IpAddr>)> = Vec::new();
-    for requested in list(fields, "additional_vips")
-        .iter()
-        .filter_map(Value::as_object)
-    {
-        let id = text(requested, "subnet_id").unwrap_or_default();
-        if id == vip.subnet_id || addresses.iter().any(|(known, _)| known == id) {
-            return Err(Fault::validation(
-                "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.",
-            ));
-        }
-        let found = edit.region.network.subnets.get(id);
-        let found = found.ok_or_else(|| Fault::validation(format!("Subnet {id} not found")))?;
-        if found.network_id != vip.network_id {
-            return Err(Fault::validation(
-                "All VIP subnets must belong to the same network.",
-            ));
-        }
-        let address = text(requested, "ip_address").and_then(|text| text.parse().ok());
-        addresses.push((id.to_owned(), address));
-    }
-    Ok(addresses)
 }
