@@ -68,7 +68,7 @@
 //! `security_group_rule_...` and `router_...` with those of `list`, `get`, `create`, `update` and `delete` that clients
 //! send; `router_add_extraroutes`, `router_remove_extraroutes`, `tag_add`, `tag_remove`; `loadbalancer_...`,
 //! `loadbalancer_listener_...`, `loadbalancer_pool_...`, `loadbalancer_member_...` and `loadbalancer_healthmonitor_...`
-//! likewise, `loadbalancer_members_update` (all of a pool), `loadbalancer_status`, `loadbalancer_failover`,
+//! likewise, `loadbalancer_members_update` (all of a pool), `loadbalancer_failover`,
 //! `loadbalancer_provider_list`, `loadbalancer_flavor_get`, `loadbalancer_availabilityzone_get`,
 //! `loadbalancer_quota_get`; `secret_get`, `secret_container_get`. Other requests are `unknown`: they are answered with
 //! 501 and a text that names method and path, never with a silent success.

@@ -127,7 +127,6 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
     };
     let find = |collection: &str| COLLECTIONS.iter().find(|(name, _)| *name == collection);
     match rest {
-        ["loadbalancers", _, "status"] if *method == Method::GET => "loadbalancer_status",
         ["loadbalancers", _, "failover"] if *method == Method::PUT => "loadbalancer_failover",
         ["pools", _, "members"] if *method == Method::PUT => "loadbalancer_members_update",
         ["pools", _, "members"] => ops::of_collection(method, false, MEMBERS),
@@ -207,14 +206,6 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     match target.op {
         "loadbalancer_list" => listing::list(api, Kind::LoadBalancer, None),
         "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id),
-        "loadbalancer_status" => {
-            let balancer = api.find(Kind::LoadBalancer, id)?;
-            let tree = view::status(api.state(), balancer);
-            Ok(Reply::json(
-                StatusCode::OK,
-                &json!({"statuses": {"loadbalancer": tree}}),
-            ))
-        }
         "loadbalancer_listener_list" => listing::list(api, Kind::Listener, None),
         "loadbalancer_listener_get" => listing::show(api, Kind::Listener, id),
         "loadbalancer_pool_list" => listing::list(api, Kind::Pool, None),

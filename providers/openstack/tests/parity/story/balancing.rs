@@ -55,7 +55,6 @@ fn before() -> Vec<Step> {
         get("/loadbalancers"),
         get(&format!("/loadbalancers/{ABSENT}")),
         get("/loadbalancers/x"),
-        get(&format!("/loadbalancers/{ABSENT}/status")),
         get("/quotas/<project>"),
         delete(&format!("/loadbalancers/{ABSENT}")),
         delete(&format!("/listeners/{ABSENT}")),
@@ -190,7 +189,6 @@ fn birth() -> Vec<Step> {
 fn reads() -> Vec<Step> {
     let mut steps = vec![
         get("/loadbalancers/<lb>"),
-        get("/loadbalancers/<lb>/status"),
         get("/loadbalancers/<lb>?fields=provisioning_status&fields=id"),
         get("/loadbalancers?fields=id,name"),
         get("/loadbalancers?fields="),
@@ -284,7 +282,6 @@ fn parts() -> Vec<Step> {
             .note("h0", "/healthmonitor/id")
             .rest(),
         get("/healthmonitors/<h0>"),
-        get("/loadbalancers/<lb>/status"),
         post("/listeners", &json!({"listener": {"name": "l2", "protocol": "HTTP", "protocol_port": 8080, "loadbalancer_id": "<lb>", "insert_headers": {"X-Forwarded-For": "true"}, "tags": ["balanced"]}}))
             .note("l2", "/listener/id")
             .rest(),
@@ -312,7 +309,6 @@ fn changes() -> Vec<Step> {
         delete("/listeners/<l1>").rest(),
         get("/pools/<p1>"),
         get("/loadbalancers/<lb>"),
-        get("/loadbalancers/<lb>/status"),
     ]
 }
 
