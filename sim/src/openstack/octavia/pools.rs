@@ -8,61 +8,15 @@ use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
 use super::view::attributes;
 use super::{Fault, listeners, members, monitors};
-use crate::openstack::region::{Kind, Object};
+use crate::openstack::region::{Attrs, Kind, Object};
 
-fn is_datagram(protocol: &str) -> bool {
-    matches!(protocol, "UDP" | "SCTP")
-}
-
-fn persistence(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
-    fields.get("session_persistence").and_then(Value::as_object)
-}
-
-/// Checks the session persistence of a pool of a protocol.
-fn check_persistence(fields: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
-    let Some(requested) = persistence(fields) else {
-        return Ok(());
-    };
-    let kind = text(requested, "type").unwrap_or_default();
-    let is_given = |name: &str| {
-        requested
-            .get(name)
-            .is_some_and(|value| !value.is_null() && value != &json!(0) && value != &json!(""))
-    };
-    if is_datagram(protocol) {
-        if kind == "SOURCE_IP" && is_given("cookie_name") {
-            return Err(Fault::validation(
-                "session_persistence SOURCE_IP type for UDP and SCTP protocols only accepts: type, \
-                 persistence_timeout, persistence_granularity.",
-            ));
+/// Adds the attributes of a session persistence that only answers have.
+fn complete_persistence(attrs: &mut Attrs) {
+    if let Some(Value::Object(persistence)) = attrs.get_mut("session_persistence") {
+        for name in ["cookie_name", "persistence_timeout", "persistence_granularity"] {
+            persistence.insert(name.to_owned(), Value::Null);
         }
-        if is_given("cookie_name") {
-            return Err(Fault::validation(
-                "Cookie names are not supported for UDP/SCTP pools.",
-            ));
-        }
-        if matches!(kind, "HTTP_COOKIE" | "APP_COOKIE") {
-            return Err(Fault::validation(format!(
-                "Session persistence of type {kind} is not supported for UDP/SCTP protocol pools."
-            )));
-        }
-    } else if is_given("persistence_timeout") || is_given("persistence_granularity") {
-        let pools = if creating { "UDP and SCTP" } else { "UDP" };
-        return Err(Fault::validation(format!(
-            "persistence_timeout and persistence_granularity is only for {pools} protocol pools."
-        )));
     }
-    if is_given("cookie_name") && kind != "APP_COOKIE" {
-        return Err(Fault::validation(
-            "Field \"cookie_name\" can only be specified with session persistence of type \"APP_COOKIE\".",
-        ));
-    }
-    if kind == "APP_COOKIE" && !is_given("cookie_name") {
-        return Err(Fault::validation(
-            "Field \"cookie_name\" must be specified when using the \"APP_COOKIE\" session persistence type.",
-        ));
-    }
-    Ok(())
 }
 
 /// Checks the features of a provider.
@@ -91,6 +45,7 @@ fn check_provider(
 fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Object {
     let mut attrs = take(fields, attributes(Kind::Pool));
     complete(&mut attrs);
+    complete_persistence(&mut attrs);
     attrs.insert("tls_enabled", json!(false));
     edit.new_object(Kind::Pool, owner, &owner.id, attrs)
 }
@@ -155,7 +110,6 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     if let Some(listener) = &listener {
         listeners::check_protocols(listener.text("protocol"), protocol)?;
     }
-    check_persistence(&fields, protocol, true)?;
     edit.check_quota(Kind::Pool, &owner.project_id, 1)?;
     let listener = match (listener, listener_id) {
         (None, Some(id)) => edit.region.balancing.get(Kind::Listener, id).cloned(),
@@ -182,32 +136,19 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 
 /// `PUT /v2.0/lbaas/pools/{id}`.
 pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
-    let mut fields = edit.fields("pool_", "pool", types::pool(Use::Update, edit.minor()))?;
+    let fields = edit.fields("pool_", "pool", types::pool(Use::Update, edit.minor()))?;
     let pool = edit.find(Kind::Pool, id)?;
-    let known = pool.get("session_persistence").get("type").cloned();
-    if let Some(requested) = fields
-        .get_mut("session_persistence")
-        .and_then(Value::as_object_mut)
-        && requested.get("type").is_none_or(Value::is_null)
-        && let Some(known) = known
-    {
-        requested.insert("type".to_owned(), known);
-    }
-    let protocol = pool.text("protocol").to_owned();
-    check_persistence(&fields, &protocol, false)?;
     edit.check_mutable(&pool.balancer)?;
     let balancer = edit.find(Kind::LoadBalancer, &pool.balancer)?;
     check_provider(
         &Owner::of(&balancer),
-        &protocol,
+        pool.text("protocol"),
         text(&fields, "lb_algorithm"),
         false,
     )?;
     let mut attrs = take(&fields, attributes(Kind::Pool));
     complete_change(&mut attrs);
-    if attrs.get("session_persistence") == Some(&json!({})) {
-        attrs.insert("session_persistence", Value::Null);
-    }
+    complete_persistence(&mut attrs);
     edit.lock_pool(&pool);
     edit.put(id, attrs);
     Ok(())

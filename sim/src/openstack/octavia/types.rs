@@ -120,25 +120,13 @@ fn pool_attrs(case: Use, minor: u32) -> Vec<Attr> {
         &[("SOURCE_IP_PORT", 13)],
         minor,
     );
-    let mut kind = attr(
-        "type",
-        Type::OneOf(vec!["SOURCE_IP", "HTTP_COOKIE", "APP_COOKIE"]),
-    );
     let mut algorithm = attr("lb_algorithm", Type::OneOf(algorithms));
     let mut protocol = attr("protocol", Type::OneOf(protocols));
-    if case != Use::Update {
-        kind = kind.mandatory();
-    }
     if case == Use::Create {
         algorithm = algorithm.mandatory();
         protocol = protocol.mandatory();
     }
-    let persistence = vec![
-        kind,
-        attr("cookie_name", Type::Text(255)).or(json!(null)),
-        attr("persistence_timeout", Type::Integer(None, None)).or(json!(null)),
-        attr("persistence_granularity", Type::Address).or(json!(null)),
-    ];
+    let persistence = vec![attr("type", Type::OneOf(vec!["SOURCE_IP"])).mandatory()];
     let mut attrs = named(true);
     if case == Use::Create {
         attrs.push(attr("listener_id", Type::Uuid));

@@ -55,12 +55,7 @@ pub(super) fn refusals() -> Vec<Step> {
         json!({"lb_algorithm": "X"}),
         json!({"lb_algorithm": "-"}),
         json!({"lb_algorithm": "SOURCE_IP_PORT"}),
-        json!({"session_persistence": {"type": "X"}}),
         json!({"session_persistence": {}}),
-        json!({"session_persistence": {"type": "APP_COOKIE"}}),
-        json!({"session_persistence": {"type": "SOURCE_IP", "cookie_name": "x"}}),
-        json!({"session_persistence": {"type": "SOURCE_IP", "persistence_timeout": 5}}),
-        json!({"protocol": "UDP", "session_persistence": {"type": "HTTP_COOKIE"}}),
     ] {
         steps.push(post("/pools", &json!({"pool": with(&pool, &changes)})));
     }
