@@ -5,7 +5,6 @@ mod view;
 use std::collections::BTreeMap;
 
 use http::{Method, StatusCode};
-use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
 use crate::http::{Reply, Request};
@@ -96,25 +95,12 @@ impl Api<'_> {
 
     /// The URL of an object below the versioned endpoint.
     fn link(&self, path: &str) -> String {
-        format!("{}/v2.1{}/{path}", self.endpoint, self.project_part())
+        format!("{}/v2.1/{path}", self.endpoint)
     }
 
     /// The URL of an object without a version.
     fn bookmark(&self, path: &str) -> String {
-        format!("{}{}/{path}", self.endpoint, self.project_part())
-    }
-
-    /// The project's part of a link: Nova adds it when the request's path has the project.
-    fn project_part(&self) -> String {
-        let project = &self.caller.project_id;
-        let named = [&self.request.path, &self.request.query]
-            .iter()
-            .any(|text| text.contains(project.as_str()));
-        if named && !project.is_empty() {
-            format!("/{project}")
-        } else {
-            String::new()
-        }
+        format!("{}/{path}", self.endpoint)
     }
 
     fn is_down(&self, server: &Server) -> bool {
@@ -151,20 +137,19 @@ impl Api<'_> {
             None => None,
             Some(marker) => Some(self.marker(marker)?),
         };
-        let name = query("name").map(name_filter).transpose()?;
-        let servers = &self.region.servers;
-        let named = match &name {
-            Some(NameFilter::Exactly(name)) => Some(servers.named(name, after.as_ref())),
-            _ => None,
+        let filter = query("name").and_then(NameFilter::parse);
+        let (whole, prefix) = match &filter {
+            None => (None, ""),
+            Some(NameFilter::Whole(name)) => (Some(name.as_str()), ""),
+            Some(NameFilter::Prefix(prefix)) => (None, prefix.as_str()),
         };
-        let all = named
-            .is_none()
-            .then(|| servers.newest_first(&self.caller.project_id, after.as_ref()));
-        let candidates = named.into_iter().flatten().chain(all.into_iter().flatten());
-        let page: Vec<ServerView<'_>> = candidates
+        let project = &self.caller.project_id;
+        let servers = &self.region.servers;
+        let page: Vec<ServerView<'_>> = servers
+            .newest_first(project, whole, after.as_ref())
             .filter(|server| server.deleted.is_none() && !self.is_down(server))
-            .filter(|server| server.project_id == self.caller.project_id)
-            .filter(|server| name.as_ref().is_none_or(|name| name.matches(&server.name)))
+            .filter(|server| server.project_id == *project)
+            .filter(|server| server.name.to_lowercase().starts_with(prefix))
             .take(limit)
             .map(|server| ServerView { api: self, server })
             .collect();
@@ -233,35 +218,24 @@ impl Api<'_> {
     }
 }
 
-/// A filter on names as the database evaluates it: a search that ignores case.
+/// A filter on names, which ignores case: a pattern of the database with a literal text.
 enum NameFilter {
-    Exactly(String),
-    Pattern(Regex),
+    Whole(String),
+    Prefix(String),
 }
 
 impl NameFilter {
-    fn matches(&self, name: &str) -> bool {
-        match self {
-            Self::Exactly(requested) => name.to_lowercase() == *requested,
-            Self::Pattern(pattern) => pattern.is_match(name),
+    /// A filter; `None` for patterns that the simulator does not have.
+    fn parse(pattern: &str) -> Option<Self> {
+        let pattern = pattern.strip_prefix('^')?;
+        match pattern.strip_suffix('$') {
+            Some(name) => Some(Self::Whole(literal(name)?)),
+            None => Some(Self::Prefix(literal(pattern)?)),
         }
     }
 }
 
-/// Nova escapes every `|`, so alternatives are impossible.
-fn name_filter(pattern: &str) -> Result<NameFilter, Fault> {
-    let escaped = pattern.replace('|', "\\|");
-    let anchored = escaped.strip_prefix('^').and_then(|rest| rest.strip_suffix('$'));
-    if let Some(name) = anchored.and_then(literal) {
-        return Ok(NameFilter::Exactly(name.to_lowercase()));
-    }
-    let compiled = RegexBuilder::new(&escaped).case_insensitive(true).build();
-    compiled
-        .map(NameFilter::Pattern)
-        .map_err(|_| Fault::unexpected("oslo_db.exception.DBError"))
-}
-
-/// The text of a pattern without operators.
+/// The text of a pattern without operators, in lower case.
 fn literal(pattern: &str) -> Option<String> {
     let mut literal = String::new();
     let mut chars = pattern.chars();
@@ -272,7 +246,7 @@ fn literal(pattern: &str) -> Option<String> {
             _ => literal.push(char),
         }
     }
-    Some(literal)
+    Some(literal.to_lowercase())
 }
 
 /// The operation of a request to Nova.
@@ -281,7 +255,9 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
         ["v2.1", "servers", "detail"] => &["limit", "marker", "name"],
         _ => &[],
     };
-    if request.method != Method::GET || !request.has_only(known) {
+    let is_known = |name: &str| name.is_empty() || NameFilter::parse(name).is_some();
+    if request.method != Method::GET || !request.has_only(known) || !request.last("name").is_none_or(is_known)
+    {
         return ops::UNKNOWN;
     }
     match rest {

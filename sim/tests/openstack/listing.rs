@@ -54,18 +54,16 @@ async fn a_page_never_exceeds_the_limit_of_the_service() {
 #[tokio::test]
 async fn names_are_searched_by_pattern_as_the_database_does() {
     let session = Session::start().await;
-    for name in ["web", "web-1", "web-2", "Web-1", "a|b", "node.x", "nodeyx"] {
+    for name in ["web", "web-1", "web-2", "Web-1", "node.x", "nodeyx"] {
         session.cloud.create_server(&ServerSpec::named(name)).unwrap();
     }
     for (pattern, want) in [
-        ("web", vec!["Web-1", "web", "web-1", "web-2"]),
+        ("^web", vec!["Web-1", "web", "web-1", "web-2"]),
+        ("^WEB-", vec!["Web-1", "web-1", "web-2"]),
         ("^web$", vec!["web"]),
         ("^web-1$", vec!["Web-1", "web-1"]),
-        ("^(web-1|web-2)$", vec![]),
-        ("a|b", vec!["a|b"]),
         (r"^node\.x$", vec!["node.x"]),
-        ("^node.x$", vec!["node.x", "nodeyx"]),
-        ("^web-[0-9]$", vec!["Web-1", "web-1", "web-2"]),
+        ("^eb", vec![]),
     ] {
         let encoded: String = reqwest::Url::parse_with_params("http://x/", [("name", pattern)])
             .unwrap()

@@ -141,29 +141,17 @@ impl ServerIndex {
         }
     }
 
-    /// Servers of a project in listing order, after a marker.
+    /// Servers of a project, or with exactly this name in any case, in listing order, after a marker.
     pub(crate) fn newest_first<'a>(
         &'a self,
         project: &str,
+        name: Option<&str>,
         after: Option<&AgeKey>,
     ) -> impl Iterator<Item = &'a Arc<Server>> + use<'a> {
-        self.ordered(self.by_project.get(project), after)
-    }
-
-    /// Servers with exactly this name, in any case, in listing order, after a marker.
-    pub(crate) fn named<'a>(
-        &'a self,
-        name: &str,
-        after: Option<&AgeKey>,
-    ) -> impl Iterator<Item = &'a Arc<Server>> + use<'a> {
-        self.ordered(self.by_name.get(&name.to_lowercase()), after)
-    }
-
-    fn ordered<'a>(
-        &'a self,
-        index: Option<&'a BTreeSet<AgeKey>>,
-        after: Option<&AgeKey>,
-    ) -> impl Iterator<Item = &'a Arc<Server>> + use<'a> {
+        let index = match name {
+            Some(name) => self.by_name.get(&name.to_lowercase()),
+            None => self.by_project.get(project),
+        };
         let start = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
         let keys = index.into_iter();
         keys.flat_map(move |index| index.range((start.clone(), Bound::Unbounded)))
