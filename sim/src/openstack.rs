@@ -1,5 +1,5 @@
-//! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, Neutron v2.0, Octavia v2 and the part of Barbican
-//! v1 that load balancers need.
+//! A simulated OpenStack: Keystone v3, Nova 2.1 with its microversion 2.47, Neutron v2.0, Octavia v2 and the part of
+//! Barbican v1 that load balancers need.
 //!
 //! All services share one listener. The catalog has the paths `/identity`, `/<region>/compute/v2.1`,
 //! `/<region>/network`, `/<region>/load-balancer` and `/<region>/key-manager`. The interfaces `internal` and `admin`

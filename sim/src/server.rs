@@ -326,7 +326,7 @@ impl<'a> Entry<'a> {
             started,
             duration: Duration::ZERO,
             user_agent: header("user-agent"),
-            microversion: header("openstack-api-version").or_else(|| header("x-openstack-nova-api-version")),
+            microversion: header("openstack-api-version"),
             bytes: 0,
             fault: None,
         });

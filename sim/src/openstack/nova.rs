@@ -1,4 +1,4 @@
-//! Nova 2.1 up to its microversion 2.47: version document, servers, flavors.
+//! Nova 2.1 with and without its microversion 2.47: version document, servers, flavors.
 
 mod view;
 
@@ -82,17 +82,13 @@ struct Api<'a> {
     region: &'a Region,
     request: &'a Request,
     caller: &'a Caller,
-    /// The minor number of the microversion.
-    version: u32,
+    /// Whether the microversion is 2.47, not 2.1.
+    newer: bool,
     /// URL of the requested endpoint, without the version.
     endpoint: String,
 }
 
 impl Api<'_> {
-    fn at_least(&self, minor: u32) -> bool {
-        self.version >= minor
-    }
-
     /// The URL of an object below the versioned endpoint.
     fn link(&self, path: &str) -> String {
         format!("{}/v2.1/{path}", self.endpoint)
@@ -285,8 +281,8 @@ pub(crate) fn handle(
         Err(reply) => return Some(*reply),
     };
     let version = match microversion(cloud, request) {
-        Ok(version) if version > NEWEST => return None,
-        Ok(version) => version,
+        Ok(version @ (1 | NEWER)) => version,
+        Ok(_) => return None,
         Err((fault, shown)) => return Some(refusal(&fault, shown.as_deref())),
     };
     let api = Api {
@@ -294,7 +290,7 @@ pub(crate) fn handle(
         region,
         request,
         caller: &caller,
-        version,
+        newer: version == NEWER,
         endpoint,
     };
     let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
@@ -307,8 +303,8 @@ pub(crate) fn handle(
     Some(versioned(reply, &format!("2.{version}")))
 }
 
-/// Minor number of the newest simulated microversion; a cloud may have newer ones.
-const NEWEST: u32 = 47;
+/// Minor number of the simulated microversion besides 2.1; a cloud may have more.
+const NEWER: u32 = 47;
 
 /// Adds the microversion to an answer.
 fn versioned(reply: Reply, version: &str) -> Reply {
@@ -345,7 +341,7 @@ fn unscoped(caller: &Caller, op: &str) -> Result<(), Fault> {
 /// it has the form of a version.
 fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault, Option<String>)> {
     let max = cloud.settings.read().max_microversion;
-    let standard = request.header("openstack-api-version").and_then(|header| {
+    let requested = request.header("openstack-api-version").and_then(|header| {
         let of_compute = |part: &str| {
             part.trim()
                 .strip_prefix("compute ")
@@ -353,12 +349,7 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
         };
         header.split(',').find_map(of_compute)
     });
-    let legacy = || {
-        request
-            .header("x-openstack-nova-api-version")
-            .map(|version| version.trim().to_owned())
-    };
-    let Some(requested) = standard.or_else(legacy) else {
+    let Some(requested) = requested else {
         return Ok(1);
     };
     if requested == "latest" {

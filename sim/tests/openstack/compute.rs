@@ -57,15 +57,9 @@ async fn a_server_has_the_fields_of_its_microversion() {
         (&json!("m1.small"), &json!(1))
     );
     assert!(flavor.get("id").is_none());
-    for (field, since) in [("locked", 9), ("description", 19), ("tags", 26)] {
-        let before = session
-            .nova(&format!("2.{}", since - 1), &format!("/servers/{id}"))
-            .await;
-        let after = session
-            .nova(&format!("2.{since}"), &format!("/servers/{id}"))
-            .await;
-        assert!(before.json["server"].get(field).is_none(), "{field}");
-        assert!(after.json["server"].get(field).is_some(), "{field}");
+    for field in ["locked", "description", "tags"] {
+        assert!(old.json["server"].get(field).is_none(), "{field}");
+        assert!(new.json["server"].get(field).is_some(), "{field}");
     }
 }
 
@@ -79,6 +73,7 @@ async fn microversions_are_negotiated() {
     );
     for (version, status, said) in [
         ("2.47", 200, "compute 2.47"),
+        ("2.46", 501, ""),
         ("2.48", 501, ""),
         ("latest", 501, ""),
         ("2.61", 406, "compute 2.61"),
@@ -98,10 +93,6 @@ async fn microversions_are_negotiated() {
         answer.at("/computeFault/message"),
         "Version 2.61 is not supported by the API. Minimum is 2.1 and maximum is 2.60."
     );
-    let legacy = session.request(Method::GET, "/RegionOne/compute/v2.1/servers/detail");
-    let legacy = legacy.header("x-openstack-nova-api-version", "2.9");
-    let answer = Answer::of(legacy.send().await.unwrap()).await;
-    assert_eq!(answer.header("x-openstack-nova-api-version"), "2.9");
     session.cloud.configure(|settings| settings.max_microversion = 1);
     assert_eq!(
         session.nova("2.47", "/servers/detail").await.status,

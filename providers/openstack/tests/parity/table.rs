@@ -130,12 +130,6 @@ fn nova() -> Vec<Case> {
         bare("/v2.1/servers/detail").token("<credential-token>"),
         bare("/v2.1/servers/detail")
             .token("<token>")
-            .with("x-openstack-nova-api-version", "2.47"),
-        bare("/v2.1/servers/detail")
-            .token("<token>")
-            .with("x-openstack-nova-api-version", "2.999"),
-        bare("/v2.1/servers/detail")
-            .token("<token>")
             .with("openstack-api-version", "identity 3.0"),
         bare("/v2.1/servers/detail")
             .token("<token>")

@@ -1,4 +1,4 @@
-//! The documents of a server, with the fields of each microversion.
+//! The documents of a server, with the fields of its microversion.
 
 use std::net::IpAddr;
 
@@ -78,13 +78,9 @@ impl ServerView<'_> {
             let groups = vec![json!({"name": "default"}); server.ports.len()];
             add("security_groups", Value::Array(groups));
         }
-        if api.at_least(9) {
+        if api.newer {
             add("locked", json!(false));
-        }
-        if api.at_least(19) {
             add("description", Value::Null);
-        }
-        if api.at_least(26) {
             add("tags", json!([]));
         }
         shown
@@ -92,7 +88,7 @@ impl ServerView<'_> {
 
     fn flavor(&self) -> Value {
         let flavor = &self.server.flavor;
-        if self.api.at_least(47) {
+        if self.api.newer {
             return json!({
                 "vcpus": flavor.vcpus,
                 "ram": flavor.ram,
