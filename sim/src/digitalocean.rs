@@ -19,7 +19,7 @@ use crate::documents::{
 };
 use crate::error::Result;
 use crate::http::Request;
-use crate::quota::{Level, Quota, RetryAfter};
+use crate::quota::{Level, Quota};
 use crate::server::Server;
 
 /// DigitalOcean's published description, without prose.
@@ -121,7 +121,6 @@ impl DigitalOcean {
         let quota = Quota {
             per_second: f64::from(HOURLY) / 3600.0,
             burst: HOURLY,
-            retry_after: RetryAfter::Honest,
         };
         control.set_quota(SERVICE, Some(quota));
         let control = Checked(control);
@@ -384,8 +383,8 @@ fn assign_tag(call: &mut Call<'_>) -> Outcome {
 
 /// A page of the documents that the query selects.
 fn list(call: &Call<'_>, collection: &str) -> Value {
-    let (name, tag) = (call.query("name"), call.query("tag_name"));
-    let wants_gpus = call.query("type") == Some("gpus");
+    let (name, tag) = (call.request.last("name"), call.request.last("tag_name"));
+    let wants_gpus = call.request.last("type") == Some("gpus");
     call.page(collection, |found| {
         let tags = found.fields.get("tags").and_then(Value::as_array);
         let is_tagged = |tag: &str| tags.into_iter().flatten().any(|known| known == tag);

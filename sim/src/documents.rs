@@ -30,7 +30,7 @@ use crate::control::{self, Behavior, body, done, ok};
 use crate::error::{Error, Result};
 use crate::faults::Snapshot;
 use crate::http::{Reply, Request, segments};
-use crate::quota::{Level, Refusal};
+use crate::quota::Level;
 use crate::server::{Cloud, Server, Target, Traffic, bind};
 
 /// The pagination of a cloud.
@@ -135,7 +135,7 @@ impl Fresh<'_> {
 /// A checked request to a cloud, with the state that it reads and changes.
 pub(crate) struct Call<'a> {
     cloud: &'a Documents,
-    request: &'a Request,
+    pub(crate) request: &'a Request,
     /// The path's parameters.
     pub(crate) path: &'a [String],
     /// The body; null if there is none.
@@ -145,16 +145,6 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// A parameter of the query.
-    pub(crate) fn query(&self, name: &str) -> Option<&str> {
-        self.request
-            .params
-            .iter()
-            .rev()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
-    }
-
     /// The document that the path names.
     ///
     /// # Errors
@@ -228,7 +218,11 @@ impl Call<'_> {
             .all(collection)
             .filter(|document| filter(document))
             .collect();
-        let number = |name: &str| self.query(name).and_then(|text| text.parse::<usize>().ok());
+        let number = |name: &str| {
+            self.request
+                .last(name)
+                .and_then(|text| text.parse::<usize>().ok())
+        };
         let shown = |start: usize, size: usize| -> Value {
             let page = found.iter().skip(start).take(size);
             page.map(|document| self.show(document)).collect()
@@ -425,12 +419,9 @@ impl Cloud for Documents {
         self.reply(Err(Fault::new(status, message)), None)
     }
 
-    fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply {
+    fn throttle(&self, target: &Target, retry_after: u64) -> Reply {
         let reply = self.refuse(target, StatusCode::TOO_MANY_REQUESTS);
-        match refusal.retry_after {
-            Some(seconds) => reply.with("retry-after", &seconds.to_string()),
-            None => reply,
-        }
+        reply.with("retry-after", &retry_after.to_string())
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -91,4 +91,4 @@ pub use calls::Call;
 pub use control::Behavior;
 pub use error::{Error, Result};
 pub use faults::{Action, Fault, FaultState, Moment};
-pub use quota::{Quota, RetryAfter};
+pub use quota::Quota;

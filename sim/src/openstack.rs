@@ -43,7 +43,6 @@ use crate::control::{Answer, Behavior};
 use crate::error::Result;
 use crate::faults::Snapshot;
 use crate::http::{Reply, Request, segments};
-use crate::quota::Refusal;
 use crate::server::{Cloud, Server, Target, Traffic, bind};
 use identity::{Caller, Identity};
 use ids::Ids;
@@ -334,22 +333,19 @@ impl Cloud for OpenStackCloud {
         self.sign(target, error(target.service, status, message))
     }
 
-    fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply {
+    fn throttle(&self, target: &Target, retry_after: u64) -> Reply {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let message = "This request was rate-limited.";
-        let reply = match (target.service, refusal.retry_after) {
-            ("compute", Some(seconds)) => {
-                let fault = json!({"code": 429, "message": message, "retryAfter": seconds.to_string()});
+        let retry_after = retry_after.to_string();
+        let reply = match target.service {
+            "compute" => {
+                let fault = json!({"code": 429, "message": message, "retryAfter": retry_after});
                 Reply::json(status, &json!({ "overLimit": fault }))
             }
-            ("network", _) => neutron::error(status, "HTTPTooManyRequests", message),
-            (service, _) => error(service, status, message),
+            "network" => neutron::error(status, "HTTPTooManyRequests", message),
+            service => error(service, status, message),
         };
-        let reply = match refusal.retry_after {
-            Some(seconds) => reply.with("Retry-After", &seconds.to_string()),
-            None => reply,
-        };
-        self.sign(target, reply)
+        self.sign(target, reply.with("Retry-After", &retry_after))
     }
 
     fn snapshot(&self) -> Snapshot {

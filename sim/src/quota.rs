@@ -14,22 +14,6 @@ pub struct Quota {
     pub per_second: f64,
     /// The most requests at once; at least one.
     pub burst: u32,
-    /// The `Retry-After` of a refusal.
-    #[serde(default)]
-    pub retry_after: RetryAfter,
-}
-
-/// The `Retry-After` header of a refusal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RetryAfter {
-    /// The whole seconds until the next token, at least one.
-    #[default]
-    Honest,
-    /// Always this many seconds.
-    Seconds(u64),
-    /// The header is missing.
-    Absent,
 }
 
 #[derive(Debug)]
@@ -65,12 +49,6 @@ impl Bucket {
             .unwrap_or(Duration::from_secs(3600))
             .min(Duration::from_secs(3600)))
     }
-}
-
-/// A refused request: the value of `Retry-After`, if it has one.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) retry_after: Option<u64>,
 }
 
 /// The state of a quota.
@@ -115,18 +93,15 @@ impl Quotas {
         })
     }
 
-    pub(crate) fn take(&self, service: &str, now: Duration) -> Result<(), Refusal> {
+    /// Takes a request, or returns the `Retry-After` of its refusal: the whole seconds until the next one.
+    pub(crate) fn take(&self, service: &str, now: Duration) -> Result<(), u64> {
         let mut buckets = self.0.lock();
         let Some(bucket) = buckets.get_mut(service) else {
             return Ok(());
         };
-        bucket.take(now).map_err(|wait| Refusal {
-            retry_after: match bucket.quota.retry_after {
-                RetryAfter::Honest => Some((wait.as_secs_f64().ceil() as u64).max(1)),
-                RetryAfter::Seconds(seconds) => Some(seconds),
-                RetryAfter::Absent => None,
-            },
-        })
+        bucket
+            .take(now)
+            .map_err(|wait| (wait.as_secs_f64().ceil() as u64).max(1))
     }
 }
 
@@ -134,40 +109,22 @@ impl Quotas {
 mod tests {
     use super::*;
 
-    fn quota(per_second: f64, burst: u32, retry_after: RetryAfter) -> Quota {
-        Quota {
-            per_second,
-            burst,
-            retry_after,
-        }
-    }
-
     #[test]
     fn refuses_after_the_burst_and_refills_with_time() {
         let quotas = Quotas::default();
-        quotas.set("compute", Some(quota(0.5, 2, RetryAfter::Honest)), Duration::ZERO);
+        let quota = Quota {
+            per_second: 0.5,
+            burst: 2,
+        };
+        quotas.set("compute", Some(quota), Duration::ZERO);
         assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
         assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
-        assert_eq!(
-            quotas.take("compute", Duration::ZERO),
-            Err(Refusal { retry_after: Some(2) })
-        );
+        assert_eq!(quotas.take("compute", Duration::ZERO), Err(2));
         assert_eq!(quotas.take("compute", Duration::from_secs(2)), Ok(()));
         assert_eq!(
             quotas.take("network", Duration::ZERO),
             Ok(()),
             "another service has its own quota"
         );
-    }
-
-    #[test]
-    fn retry_after_is_as_configured() {
-        for (retry_after, want) in [(RetryAfter::Seconds(7), Some(7)), (RetryAfter::Absent, None)] {
-            let quotas = Quotas::default();
-            quotas.set("compute", Some(quota(0.0, 1, retry_after)), Duration::ZERO);
-            assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
-            let refusal = quotas.take("compute", Duration::from_secs(60));
-            assert_eq!(refusal, Err(Refusal { retry_after: want }), "{retry_after:?}");
-        }
     }
 }

@@ -22,7 +22,7 @@ use crate::control::{self, Behavior};
 use crate::error::{Error, Result};
 use crate::faults::{Action, Faults, Moment, Snapshot};
 use crate::http::{Reply, Request, collect};
-use crate::quota::{Quotas, Refusal};
+use crate::quota::Quotas;
 use crate::wire::{Connection, Line, WireBody};
 
 /// The target of a request.
@@ -46,8 +46,8 @@ pub(crate) trait Cloud: Send + Sync + 'static {
     fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply;
     /// An error document in the service's format.
     fn refuse(&self, target: &Target, status: StatusCode) -> Reply;
-    /// The answer to a request beyond the quota.
-    fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply;
+    /// The answer to a request beyond the quota, with the seconds to wait.
+    fn throttle(&self, target: &Target, retry_after: u64) -> Reply;
     /// Freezes the current state.
     fn snapshot(&self) -> Snapshot;
     /// Answers a request of the control API, below `/_sim`, that only this cloud has.
@@ -187,8 +187,8 @@ async fn serve(
     if request.line_length() > traffic.max_request_line {
         return Ok(entry.close(too_long(), None));
     }
-    if let Err(refusal) = traffic.quotas.take(target.service, traffic.clock.elapsed()) {
-        return Ok(entry.close(cloud.throttle(&target, &refusal), None));
+    if let Err(retry_after) = traffic.quotas.take(target.service, traffic.clock.elapsed()) {
+        return Ok(entry.close(cloud.throttle(&target, retry_after), None));
     }
     if !answer_time.is_zero() {
         tokio::time::sleep(answer_time).await;

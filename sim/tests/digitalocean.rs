@@ -6,7 +6,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use ccm_sim::digitalocean::{Config, DigitalOcean, SERVICE};
-use ccm_sim::{Action, Fault, Quota, RetryAfter};
+use ccm_sim::{Action, Fault, Quota};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::{Map, Value, json};
@@ -290,7 +290,6 @@ async fn rate_limits_are_announced_and_kept() {
     let quota = Quota {
         per_second: 0.1,
         burst: 1,
-        retry_after: RetryAfter::Honest,
     };
     session.cloud.set_quota(SERVICE, Some(quota));
     assert_eq!(session.get("/v2/droplets").await.status, 200);

@@ -5,7 +5,7 @@
 use std::{path::PathBuf, process::Command, time::Duration};
 
 use ccm_sim::{
-    Quota, RetryAfter,
+    Quota,
     digitalocean::{Config, DigitalOcean, SERVICE},
 };
 use ccm_testbed::{
@@ -311,7 +311,6 @@ async fn the_hourly_limit_delays_work_and_loses_none() {
     let quota = Quota {
         per_second: 2.0,
         burst: 6,
-        retry_after: RetryAfter::Honest,
     };
     scene.cloud.set_quota(SERVICE, Some(quota));
     let ccm = scene.start().await;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ccm_core::{ErrorKind, Freshness, InstanceState, Power, Priority};
 use ccm_sim::{
-    Action, Fault, Quota, RetryAfter,
+    Action, Fault, Quota,
     openstack::{Config, NetworkSpec, PortSpec, ServerPatch, ServerSpec},
 };
 use cloud::{Connected, addresses, build, by_id, by_name, by_provider_id, existence, present};
@@ -305,7 +305,6 @@ async fn a_storm_of_refusals_loses_no_node() {
     let quota = Quota {
         per_second: 3.0,
         burst: 1,
-        retry_after: RetryAfter::default(),
     };
     c.sim.set_quota("network", Some(quota));
     let queries: Vec<_> = ids.iter().map(|id| by_id("node-1", id)).collect();

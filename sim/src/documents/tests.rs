@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Method;
 
 use super::*;
-use crate::quota::{Quota, RetryAfter};
+use crate::quota::Quota;
 
 /// A small description. The answer of `things_bad` violates it.
 static DESCRIPTION: LazyLock<std::result::Result<Description, String>> = LazyLock::new(|| {
@@ -301,7 +301,6 @@ async fn quotas_limit_documents_and_requests() {
     let quota = Quota {
         per_second: 1.0,
         burst: 3,
-        retry_after: RetryAfter::Honest,
     };
     session.control.set_quota("things", Some(quota));
     let left = || {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccm_sim::openstack::ServerSpec;
-use ccm_sim::{Action, Fault, Moment, Quota, RetryAfter};
+use ccm_sim::{Action, Fault, Moment, Quota};
 use reqwest::Method;
 use serde_json::json;
 
@@ -29,7 +29,6 @@ async fn a_quota_answers_429_with_retry_after() {
     let quota = Quota {
         per_second: 0.1,
         burst: 2,
-        retry_after: RetryAfter::Honest,
     };
     session.cloud.set_quota("compute", Some(quota));
     assert_eq!(session.get(LIST).await.status, 200);

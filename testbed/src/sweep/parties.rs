@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccm_sim::{Action as CloudAction, Behavior, Fault, Moment, Quota, RetryAfter};
+use ccm_sim::{Action as CloudAction, Behavior, Fault, Moment, Quota};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
@@ -168,7 +168,6 @@ impl Party for Behavior {
         let quota = Quota {
             per_second: 3.0,
             burst: 3,
-            retry_after: RetryAfter::Honest,
         };
         for service in self.services() {
             self.set_quota(service, Some(quota.clone()));
