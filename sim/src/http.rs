@@ -59,7 +59,7 @@ impl Request {
         self.params.iter().all(|(name, _)| known.contains(&name.as_str()))
     }
 
-    /// The text that a fault's pattern is matched against.
+    /// Path and query, as a fault searches them.
     pub(crate) fn target(&self) -> String {
         if self.query.is_empty() {
             self.path.clone()
