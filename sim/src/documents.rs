@@ -21,6 +21,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use uuid::Builder;
 
 pub(crate) use description::{Description, Gap};
 pub(crate) use store::{Document, Effect, Store};
@@ -114,16 +115,9 @@ pub(crate) struct Fresh<'a> {
 impl Fresh<'_> {
     /// A random UUID.
     pub(crate) fn uuid(&self) -> String {
-        let hex = format!("{:032x}", self.rng.lock().random::<u128>());
-        let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
-        format!(
-            "{}-{}-4{}-8{}-{}",
-            part(0..8),
-            part(8..12),
-            part(13..16),
-            part(17..20),
-            part(20..32)
-        )
+        let bits = self.rng.lock().random::<u128>();
+        let uuid = Builder::from_random_bytes(bits.to_be_bytes()).into_uuid();
+        uuid.to_string()
     }
 
     /// A unique number.

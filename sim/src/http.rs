@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use hyper::body::{Body as _, Bytes, Incoming};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 /// A request with its whole body.
@@ -135,30 +136,8 @@ impl Reply {
 pub(crate) fn segments(path: &str) -> Vec<String> {
     path.trim_start_matches('/')
         .split('/')
-        .map(percent_decode)
+        .map(|segment| percent_decode_str(segment).decode_utf8_lossy().into_owned())
         .collect()
-}
-
-fn percent_decode(text: &str) -> String {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        let mut ahead = bytes.clone();
-        let digits = (ahead.next().and_then(hex_digit), ahead.next().and_then(hex_digit));
-        if let (b'%', (Some(high), Some(low))) = (byte, digits) {
-            decoded.push(high * 16 + low);
-            bytes = ahead;
-        } else {
-            decoded.push(byte);
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
-}
-
-fn hex_digit(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|digit| u8::try_from(digit).ok())
 }
 
 #[cfg(test)]

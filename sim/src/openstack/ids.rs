@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use uuid::Builder;
 
 /// A source of identifiers.
 #[derive(Debug)]
@@ -21,10 +22,8 @@ impl Ids {
     /// A random (version 4) UUID.
     pub(crate) fn uuid(&self) -> String {
         let bits = self.0.lock().random::<u128>();
-        let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-        let hex = format!("{bits:032x}");
-        let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default().to_owned();
-        [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+        let uuid = Builder::from_random_bytes(bits.to_be_bytes()).into_uuid();
+        uuid.to_string()
     }
 
     /// 32 hexadecimal digits, like Keystone's IDs.

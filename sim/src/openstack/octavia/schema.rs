@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::Fault;
 pub(super) use crate::openstack::python::python;
@@ -305,24 +306,9 @@ fn integer(value: &Value) -> Fit<i64> {
 }
 
 fn uuid(value: &Value) -> Option<Value> {
-    let digits: String = value
-        .as_str()?
-        .chars()
-        .filter(|c| *c != '-')
-        .collect::<String>()
-        .to_lowercase();
-    if digits.len() != 32 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or_default();
-    Some(json!(format!(
-        "{}-{}-{}-{}-{}",
-        part(0..8),
-        part(8..12),
-        part(12..16),
-        part(16..20),
-        part(20..32)
-    )))
+    let digits = value.as_str()?.replace('-', "");
+    let uuid = Uuid::try_parse(&digits).ok()?;
+    Some(json!(uuid.to_string()))
 }
 
 fn address(value: &Value) -> Option<Value> {
