@@ -275,15 +275,6 @@ async fn a_port_changes_its_addresses_and_its_revision() {
 }
 
 #[tokio::test]
-async fn lists_its_extensions() {
-    let session = Session::start().await;
-    let aliases = session.neutron("/extensions").await.each("extensions", "alias");
-    assert!(
-        aliases.contains(&"trunk-details".to_owned()) && aliases.contains(&"filter-validation".to_owned())
-    );
-}
-
-#[tokio::test]
 async fn refuses_a_request_line_beyond_the_front_ends_limit() {
     let session = Session::start().await;
     let ids = |count: usize| {

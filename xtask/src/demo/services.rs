@@ -165,7 +165,7 @@ impl<'a> ServiceDemo<'a> {
                 Ok(demo.forwards().is_empty().then_some(()))
             })
             .await?;
-            let left = cloud.floating_addresses();
+            let left = cloud.floating_ips();
             if !left.is_empty() {
                 bail!("the Services are deleted, but these floating IPs still exist: {left:?}");
             }

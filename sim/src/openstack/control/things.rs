@@ -154,14 +154,6 @@ impl Control {
             .unwrap_or_else(|| Err(Error::unknown("floating IP", address.to_string())))
     }
 
-    /// All floating IPs of all regions and projects, each with its port.
-    pub fn floating_addresses(&self) -> Vec<(IpAddr, Option<String>)> {
-        let regions = self.cloud.regions.read();
-        let all = regions.iter().flat_map(|region| region.network.floating.values());
-        all.map(|floating| (floating.address, floating.port_id.clone()))
-            .collect()
-    }
-
     /// Adds a port to the trunk of a parent port, which is created when needed, and returns its ID.
     ///
     /// # Errors
