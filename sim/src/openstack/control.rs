@@ -134,7 +134,6 @@ impl Control {
                 vcpus,
                 ram,
                 disk,
-                ..FlavorSpec::default()
             })?;
         }
         for (name, external, subnet) in [

@@ -30,7 +30,6 @@ pub(crate) struct Flavor {
     pub(crate) vcpus: u32,
     pub(crate) ram: u32,
     pub(crate) disk: u32,
-    pub(crate) extra_specs: BTreeMap<String, String>,
 }
 
 /// One region.

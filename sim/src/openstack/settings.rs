@@ -15,12 +15,8 @@ pub struct Settings {
     pub max_microversion: u32,
     /// The most servers or flavors on a page.
     pub max_limit: usize,
-    /// The most objects of Neutron on a page; without it, Neutron pages only on request.
-    pub network_max_limit: Option<usize>,
     /// Extensions of Neutron that are switched off, by alias.
     pub missing_extensions: Vec<String>,
-    /// Whether a member of a project may choose the address of a floating IP. By default only administrators may.
-    pub choose_floating_address: bool,
     /// The quota of each kind of object in a project; unlimited if missing. Neutron's names are `floatingip`,
     /// `security_group`, `security_group_rule`, `port`, and `router_route` for one router. Octavia's are
     /// `load_balancer`, `listener`, `pool`, `member`, `health_monitor`.
@@ -36,9 +32,7 @@ impl Default for Settings {
         Self {
             max_microversion: 104,
             max_limit: 1000,
-            network_max_limit: None,
             missing_extensions: Vec::new(),
-            choose_floating_address: false,
             resource_quotas: BTreeMap::from([("router_route".to_owned(), 30)]),
             load_balancing: LoadBalancing::default(),
             key_manager: true,

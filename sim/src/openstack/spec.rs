@@ -121,10 +121,6 @@ impl PortSpec {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PortPatch {
-    /// New name.
-    pub name: Option<String>,
-    /// New status.
-    pub status: Option<String>,
     /// Replaces all fixed addresses.
     pub addresses: Option<Vec<IpAddr>>,
     /// Replaces all tags.
@@ -215,8 +211,6 @@ pub struct FlavorSpec {
     pub ram: u32,
     /// Root disk in GiB.
     pub disk: u32,
-    /// Extra specifications.
-    pub extra_specs: BTreeMap<String, String>,
 }
 
 /// A user with a password.

@@ -1,6 +1,6 @@
 //! Objects around load balancers: certificates, floating IPs, ports; and clouds without some features.
 
-use ccm_sim::openstack::{NetworkSpec, SecretSpec};
+use ccm_sim::openstack::{NetworkSpec, SecretSpec, UserSpec};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -88,9 +88,18 @@ async fn a_floating_address_needs_a_way_to_its_port_and_leaves_it_with_it() {
             .status,
         403
     );
-    session
-        .cloud
-        .configure(|settings| settings.choose_floating_address = true);
+    let root = UserSpec {
+        name: "root".to_owned(),
+        password: "p".to_owned(),
+        projects: None,
+        admin: true,
+    };
+    session.cloud.create_user(&root).unwrap();
+    let login = session.login(&password_login("root", "p", Some("k8s"))).await;
+    let session = Session {
+        token: login.header("x-subject-token").to_owned(),
+        ..session
+    };
     let made = session
         .network(Method::POST, "/floatingips", requested.clone())
         .await;

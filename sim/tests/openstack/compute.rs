@@ -282,13 +282,11 @@ async fn a_building_server_has_no_addresses_yet() {
 #[tokio::test]
 async fn flavors_are_shown_and_outlived_by_their_servers() {
     let session = Session::start().await;
-    let extra_specs = [("hw:cpu_policy".to_owned(), "dedicated".to_owned())].into();
     let spec = FlavorSpec {
         name: "big".into(),
         vcpus: 8,
         ram: 65536,
         disk: 80,
-        extra_specs,
         ..FlavorSpec::default()
     };
     let flavor = session.cloud.create_flavor(&spec).unwrap();

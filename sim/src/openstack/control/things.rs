@@ -220,7 +220,6 @@ impl Control {
                 vcpus: spec.vcpus.max(1),
                 ram: spec.ram,
                 disk: spec.disk,
-                extra_specs: spec.extra_specs.clone(),
             };
             let id = flavor.id.clone();
             region.flavors.insert(id.clone(), Arc::new(flavor));

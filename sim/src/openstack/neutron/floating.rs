@@ -30,8 +30,7 @@ const ATTRIBUTES: &[Attribute] = &[
 pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let fields = body::resource(edit.request, "floatingip", ATTRIBUTES, true)?;
     let requested = body::text(&fields, "floating_ip_address").and_then(|text| text.parse::<IpAddr>().ok());
-    let may_choose = edit.caller.admin || edit.cloud.settings.read().choose_floating_address;
-    if requested.is_some() && !may_choose {
+    if requested.is_some() && !edit.caller.admin {
         return Err(Fault::new(
             StatusCode::FORBIDDEN,
             "PolicyNotAuthorized",

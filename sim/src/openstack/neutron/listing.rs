@@ -13,7 +13,7 @@ use crate::openstack::listing::{Document, Query, cut, id_of};
 /// `GET /v2.0/<plural>`.
 pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
     let query = query::<T>(api)?;
-    let limit = limit(api, query.limit)?;
+    let limit = limit(query.limit)?;
     let candidates = T::candidates(api).into_iter();
     let mut found: Vec<Document> = candidates
         .filter(|item| is_visible(api, item.as_ref()))
@@ -101,7 +101,7 @@ fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
 }
 
 /// The page size, if the listing is paged.
-fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<Option<usize>, Fault> {
+fn limit(requested: Option<&str>) -> Result<Option<usize>, Fault> {
     let requested = match requested {
         None => 0,
         Some(text) => text.trim().parse::<usize>().map_err(|_| {
@@ -110,9 +110,7 @@ fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<Option<usize>, Fault>
             Fault::new(StatusCode::BAD_REQUEST, "BadRequest", message)
         })?,
     };
-    let max = api.cloud.settings.read().network_max_limit;
-    let limit = if requested == 0 { max } else { Some(requested) };
-    Ok(limit.map(|limit| limit.min(max.unwrap_or(usize::MAX))))
+    Ok(Some(requested).filter(|limit| *limit > 0))
 }
 
 /// Links to the other pages. Neutron adds one to the next page whenever a page is full, and always one to the previous

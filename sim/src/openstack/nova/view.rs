@@ -96,7 +96,7 @@ impl ServerView<'_> {
                 "ephemeral": 0,
                 "swap": 0,
                 "original_name": flavor.name,
-                "extra_specs": flavor.extra_specs,
+                "extra_specs": {},
             });
         }
         let href = self.api.bookmark(&format!("flavors/{}", flavor.id));

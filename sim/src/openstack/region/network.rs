@@ -293,8 +293,6 @@ impl NetworkState {
         };
         let patch = patch.clone();
         self.change_port(id, |port| {
-            super::set(&mut port.name, patch.name);
-            super::set(&mut port.status, patch.status);
             super::set(&mut port.tags, patch.tags);
             super::set(&mut port.fixed_ips, fixed_ips);
             port.updated = crate::clock::seconds(at);
