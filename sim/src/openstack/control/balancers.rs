@@ -119,6 +119,7 @@ impl Control {
                 region.balancing.forget_pending(&object.id);
             }
             region.balancing.set_status(&object.id, status, now);
+            Ok(())
         })
     }
 
@@ -128,12 +129,7 @@ impl Control {
     /// # Errors
     /// If the object does not exist, or does not have the attribute.
     pub fn patch_object(&self, id: &str, attributes: &Map<String, Value>) -> Result<()> {
-        self.cloud.settle();
-        let mut regions = self.cloud.regions.write();
-        for region in Arc::make_mut(&mut regions) {
-            let Some(object) = region.balancing.any(id).cloned() else {
-                continue;
-            };
+        self.change_object(id, |region, object| {
             let mut attrs = object.attrs.clone();
             for (name, value) in attributes {
                 let place = attrs.iter_mut().find(|(known, _)| *known == name);
@@ -141,9 +137,8 @@ impl Control {
                 place.clone_from(value);
             }
             region.balancing.change(id, |object| object.attrs = attrs);
-            return Ok(());
-        }
-        Err(Error::unknown("object", id))
+            Ok(())
+        })
     }
 
     /// Deletes a load balancer or an object below it, with everything below that, at once and even during a change.
@@ -156,6 +151,7 @@ impl Control {
             if object.kind == Kind::LoadBalancer {
                 region.release_vip(object);
             }
+            Ok(())
         })
     }
 
@@ -216,15 +212,9 @@ impl Control {
         Ok(format!("{}/{region}/key-manager/v1/{kind}/{id}", self.cloud.base))
     }
 
-    fn change_object(&self, id: &str, change: impl FnOnce(&mut Region, &Object)) -> Result<()> {
+    fn change_object(&self, id: &str, change: impl FnOnce(&mut Region, &Object) -> Result<()>) -> Result<()> {
         self.cloud.settle();
-        let mut regions = self.cloud.regions.write();
-        for region in Arc::make_mut(&mut regions) {
-            if let Some(object) = region.balancing.any(id).cloned() {
-                change(region, &object);
-                return Ok(());
-            }
-        }
-        Err(Error::unknown("object", id))
+        let find = |region: &Region| region.balancing.any(id).cloned();
+        self.change_region_with("object", id, find, |region, object| change(region, &object))
     }
 }

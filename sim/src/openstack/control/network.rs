@@ -1,13 +1,12 @@
 //! Objects of Neutron that load balancers use, in the control API: their state, and changes by other clients.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Control;
-use crate::error::{Error, Result};
-use crate::openstack::region::Region;
+use crate::error::Result;
+use crate::openstack::region::{NetworkState, Region};
 
 /// The state of a floating IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,19 +64,27 @@ impl Control {
     /// # Errors
     /// If the address does not exist.
     pub fn detach_floating(&self, address: IpAddr) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        for region in Arc::make_mut(&mut regions) {
-            let all = region.network.floating.values();
-            let found = all
-                .filter(|one| one.address == address)
-                .map(|one| one.id.clone())
-                .next();
-            if let Some(id) = found {
-                region.network.detach_floating(&id);
-                return Ok(());
-            }
-        }
-        Err(Error::unknown("floating IP", address.to_string()))
+        self.change_floating(address, NetworkState::detach_floating)
+    }
+
+    /// Deletes a floating IP.
+    ///
+    /// # Errors
+    /// If the address does not exist.
+    pub fn remove_floating(&self, address: IpAddr) -> Result<()> {
+        self.change_floating(address, NetworkState::delete_floating)
+    }
+
+    fn change_floating(&self, address: IpAddr, change: impl FnOnce(&mut NetworkState, &str)) -> Result<()> {
+        let find = |region: &Region| {
+            let mut all = region.network.floating.values();
+            let found = all.find(|floating| floating.address == address)?;
+            Some(found.id.clone())
+        };
+        self.change_region_with("floating IP", &address.to_string(), find, |region, id| {
+            change(&mut region.network, &id);
+            Ok(())
+        })
     }
 
     /// Deletes a security group with its rules, also if ports use it.
@@ -85,11 +92,8 @@ impl Control {
     /// # Errors
     /// If the group does not exist.
     pub fn delete_group(&self, id: &str) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        for region in Arc::make_mut(&mut regions) {
-            if !region.network.groups.contains_key(id) {
-                continue;
-            }
+        let find = |region: &Region| region.network.groups.contains_key(id).then_some(());
+        self.change_region_with("security group", id, find, |region, ()| {
             let ports: Vec<_> = region.network.ports.keys().cloned().collect();
             for port in ports {
                 region
@@ -97,9 +101,8 @@ impl Control {
                     .change_port(&port, |port| port.security_groups.retain(|known| known != id));
             }
             region.network.remove_group(id);
-            return Ok(());
-        }
-        Err(Error::unknown("security group", id))
+            Ok(())
+        })
     }
 }
 

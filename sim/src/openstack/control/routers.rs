@@ -1,13 +1,12 @@
 //! Routers, their routes and the address pairs of ports, through the control API.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::Control;
-use crate::error::{Error, Result};
-use crate::openstack::region::Route;
+use crate::error::Result;
+use crate::openstack::region::{Region, Route, Router};
 
 /// Routers.
 impl Control {
@@ -38,21 +37,15 @@ impl Control {
     /// # Errors
     /// If the router does not exist.
     pub fn set_router_routes(&self, id: &str, routes: &[(IpNet, IpAddr)]) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        let region = Arc::make_mut(&mut regions)
-            .iter_mut()
-            .find(|region| region.network.routers.contains_key(id))
-            .ok_or_else(|| Error::unknown("router", id))?;
-        region.network.change_router(id, |router| {
-            router.routes = routes
-                .iter()
-                .map(|(destination, nexthop)| Route {
-                    destination: *destination,
-                    nexthop: *nexthop,
-                })
-                .collect();
+        let routes = routes.iter().map(|(destination, nexthop)| Route {
+            destination: *destination,
+            nexthop: *nexthop,
         });
-        Ok(())
+        self.change_region_of_router(id, |region| {
+            let change = |router: &mut Router| router.routes = routes.collect();
+            region.network.change_router(id, change);
+            Ok(())
+        })
     }
 
     /// Deletes a router with its interfaces and routes.
@@ -60,17 +53,23 @@ impl Control {
     /// # Errors
     /// If the router does not exist.
     pub fn delete_router(&self, id: &str) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        let region = Arc::make_mut(&mut regions)
-            .iter_mut()
-            .find(|region| region.network.routers.contains_key(id))
-            .ok_or_else(|| Error::unknown("router", id))?;
-        let interfaces: Vec<String> = region.network.ports_of(id).map(|port| port.id.clone()).collect();
-        for port in interfaces {
-            region.delete_port(&port)?;
-        }
-        region.network.routers.remove(id);
-        Ok(())
+        self.change_region_of_router(id, |region| {
+            let interfaces: Vec<String> = region.network.ports_of(id).map(|port| port.id.clone()).collect();
+            for port in interfaces {
+                region.delete_port(&port)?;
+            }
+            region.network.routers.remove(id);
+            Ok(())
+        })
+    }
+
+    fn change_region_of_router(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Region) -> Result<()>,
+    ) -> Result<()> {
+        let find = |region: &Region| region.network.routers.contains_key(id).then_some(());
+        self.change_region_with("router", id, find, |region, ()| change(region))
     }
 
     /// The networks of a port's address pairs. Empty if the port does not exist.
@@ -84,23 +83,21 @@ impl Control {
             .map(|(address, _)| address.clone())
             .collect()
     }
+
     /// Replaces the address pairs of a port by pairs of these networks, like another client.
     ///
     /// # Errors
     /// If the port does not exist.
     pub fn set_address_pairs(&self, port: &str, networks: &[&str]) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        let region = Arc::make_mut(&mut regions)
-            .iter_mut()
-            .find(|region| region.network.ports.contains_key(port))
-            .ok_or_else(|| Error::unknown("port", port))?;
-        region.network.change_port(port, |port| {
-            let mac = port.mac.clone();
-            port.address_pairs = networks
-                .iter()
-                .map(|network| ((*network).to_owned(), mac.clone()))
-                .collect();
-        });
-        Ok(())
+        self.change_region_of(port, |region| {
+            region.network.change_port(port, |port| {
+                let mac = port.mac.clone();
+                port.address_pairs = networks
+                    .iter()
+                    .map(|network| ((*network).to_owned(), mac.clone()))
+                    .collect();
+            });
+            Ok(())
+        })
     }
 }

@@ -140,20 +140,6 @@ impl Control {
         })
     }
 
-    /// Deletes a floating IP.
-    ///
-    /// # Errors
-    /// If the address does not exist.
-    pub fn remove_floating(&self, address: IpAddr) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        let mut tried = Arc::make_mut(&mut regions)
-            .iter_mut()
-            .map(|region| region.network.remove_floating(address));
-        tried
-            .find(Result::is_ok)
-            .unwrap_or_else(|| Err(Error::unknown("floating IP", address.to_string())))
-    }
-
     /// Adds a port to the trunk of a parent port, which is created when needed, and returns its ID.
     ///
     /// # Errors
@@ -232,14 +218,11 @@ impl Control {
     /// # Errors
     /// If the flavor exists in no region.
     pub fn delete_flavor(&self, requested: &str) -> Result<()> {
-        let mut regions = self.cloud.regions.write();
-        for region in Arc::make_mut(&mut regions) {
-            if let Ok(flavor) = region.flavor(Some(requested)) {
-                region.flavors.remove(&flavor.id);
-                return Ok(());
-            }
-        }
-        Err(Error::unknown("flavor", requested))
+        let find = |region: &Region| region.flavor(Some(requested)).ok();
+        self.change_region_with("flavor", requested, find, |region, flavor| {
+            region.flavors.remove(&flavor.id);
+            Ok(())
+        })
     }
 
     /// Stops a cell of every region, or starts it again.
@@ -298,12 +281,32 @@ impl Control {
     }
 
     /// Changes the region that has a server or port with this id.
-    fn change_region_of<T>(&self, id: &str, change: impl FnOnce(&mut Region) -> Result<T>) -> Result<T> {
+    pub(super) fn change_region_of<T>(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Region) -> Result<T>,
+    ) -> Result<T> {
+        let find = |region: &Region| {
+            let has = region.servers.get(id).is_some() || region.network.ports.contains_key(id);
+            has.then_some(())
+        };
+        self.change_region_with("server or port", id, find, |region, ()| change(region))
+    }
+
+    /// Changes the first region in which `find` finds the object.
+    pub(super) fn change_region_with<F, T>(
+        &self,
+        kind: &'static str,
+        id: &str,
+        find: impl Fn(&Region) -> Option<F>,
+        change: impl FnOnce(&mut Region, F) -> Result<T>,
+    ) -> Result<T> {
         let mut regions = self.cloud.regions.write();
-        let has =
-            |region: &&mut Region| region.servers.get(id).is_some() || region.network.ports.contains_key(id);
-        let region = Arc::make_mut(&mut regions).iter_mut().find(has);
-        change(region.ok_or_else(|| Error::unknown("server or port", id))?)
+        let found = Arc::make_mut(&mut regions)
+            .iter_mut()
+            .find_map(|region| find(region).map(|found| (region, found)));
+        let (region, found) = found.ok_or_else(|| Error::unknown(kind, id))?;
+        change(region, found)
     }
 
     fn owner(&self, id: &str, find: impl Fn(&Region) -> Option<String>) -> Result<String> {

@@ -200,18 +200,6 @@ impl NetworkState {
         }
     }
 
-    pub(crate) fn remove_floating(&mut self, address: IpAddr) -> Result<()> {
-        let found = self
-            .floating
-            .values()
-            .find(|floating| floating.address == address);
-        let id = found
-            .map(|floating| floating.id.clone())
-            .ok_or_else(|| Error::unknown("floating IP", address.to_string()))?;
-        self.delete_floating(&id);
-        Ok(())
-    }
-
     pub(crate) fn floating_of(&self, port_id: &str) -> impl Iterator<Item = &FloatingIp> {
         let ids = self.by_port.get(port_id).map(Vec::as_slice).unwrap_or_default();
         ids.iter()
