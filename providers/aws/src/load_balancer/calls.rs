@@ -21,9 +21,7 @@ use tokio::time::Instant;
 
 use super::{
     desired::Observed,
-    kinds::{
-        CERTIFICATES, Change, Entry, Key, Kind, Object, Objects, RULES, Rule, TARGETS, group_id, tag_map,
-    },
+    kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, Objects, RULES, Rule, TARGETS, tag_map},
     listings::{Listings, MISSING_AGE, NETWORK_AGE, Network, Snapshot},
     model::{Directory, Inputs, Model, PartMember, Reply},
     names,
@@ -59,6 +57,8 @@ struct State {
     node_groups: BTreeSet<String>,
     /// Rules that a full security group refused.
     refused: Vec<Refused<Kind>>,
+    /// Security groups that Services named before, until no rule has them as its source.
+    lost_sources: BTreeSet<String>,
 }
 
 /// The calls.
@@ -99,19 +99,27 @@ impl Calls {
             ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
         let mut observed = self.observed(&Key::NodeGroups, read, groups);
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let rules = || observed.objects.all.iter().flat_map(|group| group.set(RULES));
+        let is_source = |id: &String| rules().filter_map(Entry::rule).any(|rule| rule.source == *id);
+        state.lost_sources.retain(is_source);
         let counts = |one: &&Refused<Kind>| is_recent(one) && read.freshness.allows(one.since);
         observed.objects.refused = state.refused.iter().filter(counts).cloned().collect();
         Ok(observed)
     }
 
-    /// Applies a change to the cached state. Returns the security groups that a classic load balancer lost.
-    fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) -> BTreeSet<String> {
+    /// Applies a change to the cached state.
+    fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
         let mut after = observed.clone();
         after.fold(change, Some(reply));
         self.listings.apply(&observed.objects, &after.objects);
-        let detached = &classic_groups(&observed.objects) - &classic_groups(&after.objects);
         let mut state = self.state.lock();
+        if change.kind == Kind::Classic && matches!(change.action, Action::Update(..)) {
+            let now = classic_sources(&after.objects);
+            state
+                .lost_sources
+                .extend(&classic_sources(&observed.objects) - &now);
+        }
         if change.kind == Kind::NodeGroup {
             state.refused.clone_from(&after.objects.refused);
         }
@@ -120,25 +128,16 @@ impl Calls {
         } else if let Some((_, known)) = state.parts.get_mut(key) {
             *known = after;
         }
-        detached
     }
 
-    /// Revokes the rules whose source is this group. If it is an own one, which cannot be deleted because of them, these are all
-    /// rules in groups with the cluster's tag, and in others those of classic load balancers; otherwise only those of classic
-    /// load balancers in groups with the cluster's tag.
-    async fn revoke_references(&self, id: &str, is_own: bool, priority: Priority) -> Result<()> {
+    /// Revokes the rules whose source is a group that cannot be deleted because of them. In security groups without the
+    /// cluster's tag, only those of classic load balancers.
+    async fn revoke_references(&self, id: &str, priority: Priority) -> Result<()> {
         let client = self.listings.nodes.api.at(priority);
         let filter = [("ip-permission.group-id", vec![id.to_owned()])];
         for group in client.security_groups(&filter).await? {
-            let is_tagged = self.listings.nodes.site.cluster.has(&tag_map(&group));
-            // By a rule from the group itself, nodes reach each other.
-            let is_revoked = |rule: &Rule| {
-                rule.source == id
-                    && match rule.protocol.as_str() {
-                        "-1" => is_own || (is_tagged && group.id != id),
-                        _ => is_own && is_tagged,
-                    }
-            };
+            let is_ours = self.listings.nodes.site.cluster.has(&tag_map(&group));
+            let is_revoked = |rule: &Rule| rule.source == id && (is_ours || rule.protocol == "-1");
             let is_reference = |entry: &Entry| entry.rule().is_some_and(is_revoked);
             let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
             let refs: Vec<_> = refs.iter().filter_map(Entry::rule).collect();
@@ -196,12 +195,17 @@ fn read_annotations(service: &ServiceView) -> impl Iterator<Item = (&str, &str)>
     annotations.filter(|(key, _)| key.starts_with("service.beta.kubernetes.io/"))
 }
 
-/// The ids of the security groups of classic load balancers.
-fn classic_groups(objects: &Objects) -> BTreeSet<String> {
+/// The ids of the named security groups of a classic load balancer: if it has an own group, that one is the only source of
+/// rules, and is deleted with its rules.
+fn classic_sources(objects: &Objects) -> BTreeSet<String> {
     let groups = objects
         .of(Kind::Classic)
         .flat_map(|balancer| balancer.texts("security_groups"));
-    groups.map(|name| group_id(objects, name)).collect()
+    let groups: BTreeSet<_> = groups.map(str::to_owned).collect();
+    let has_own = groups
+        .iter()
+        .any(|group| objects.get(Kind::Group, group).is_some());
+    if has_own { BTreeSet::new() } else { groups }
 }
 
 fn is_recent(refused: &Refused<Kind>) -> bool {
@@ -378,7 +382,11 @@ impl PartCloud<Model> for Calls {
             let chosen = groups.map(|(id, groups)| (id, NodeGroup::choose(groups, is_tagged, &tag)));
             inputs.groups.extend(chosen);
             let chosen = inputs.groups.values().flatten();
-            self.state.lock().node_groups = chosen.map(|group| group.id.clone()).collect();
+            {
+                let mut state = self.state.lock();
+                state.node_groups = chosen.map(|group| group.id.clone()).collect();
+                inputs.lost_sources.clone_from(&state.lost_sources);
+            }
             let network = self.listings.network(NETWORK_AGE, read.priority).await?;
             let cidrs = |subnet: &Subnet| (subnet.id.clone(), subnet.cidrs.clone());
             inputs.cidrs = network.subnets.iter().map(cidrs).collect();
@@ -465,25 +473,12 @@ impl PartCloud<Model> for Calls {
                 }
                 if change.kind == Kind::Group {
                     let id = observed.objects.id(Kind::Group, &change.key)?;
-                    self.revoke_references(id, true, priority).await?;
+                    self.revoke_references(id, priority).await?;
                 }
                 return Err(error.with_retry(Retry::Fixed(IN_USE)));
             }
         }
-        for id in self.applied(key, change, &reply, observed) {
-            let freshness = Freshness::AtMost(NETWORK_AGE);
-            let directory = self
-                .listings
-                .directory(ReadOptions { freshness, priority })
-                .await?;
-            let mut others = directory
-                .balancers
-                .values()
-                .filter(|one| one.kind == Kind::Classic);
-            if !others.any(|other| other.texts("security_groups").contains(&&*id)) {
-                self.revoke_references(&id, false, priority).await?;
-            }
-        }
+        self.applied(key, change, &reply, observed);
         Ok(Outcome::Done(reply))
     }
 

@@ -68,6 +68,8 @@ pub(crate) struct Inputs {
     pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
     /// Actions for reads that the credentials do not allow, with the error.
     pub(crate) unread: Vec<String>,
+    /// Security groups that classic load balancers had because Services named them, while this process ran.
+    pub(crate) lost_sources: BTreeSet<String>,
 }
 
 /// The data of a load balancer that the security groups of nodes need.
@@ -79,6 +81,8 @@ pub(crate) struct Facts {
     pub(crate) is_classic: bool,
     /// The ID of the security group that only this classic load balancer has.
     pub(crate) own_source: Option<String>,
+    /// The security groups of a classic load balancer: rules from those that it lost are removed after the change.
+    pub(crate) sources: Vec<String>,
 }
 
 /// The reply to a change.
@@ -400,6 +404,7 @@ impl PartModel for Model {
             let is_own = |group: &&str| observed.objects.get(Kind::Group, group).is_some();
             let own = root.texts("security_groups").into_iter().find(is_own);
             output.facts.is_classic = true;
+            output.facts.sources = texts(root, "security_groups");
             output.facts.own_source = own.map(|name| group_id(&observed.objects, name));
         }
         let hostname = root.text("dns_name");

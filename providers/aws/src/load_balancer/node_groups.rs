@@ -59,8 +59,7 @@ pub(crate) struct DesiredRules {
     /// Load balancers whose rules stay only if they are required. Rules of other load balancers stay.
     pub(crate) managed: BTreeSet<String>,
     /// Security groups of classic load balancers from which rules stay only if they are required. A group that a Service names
-    /// is one of them when the last Service that names it leaves, regardless of the observed load balancers: the result must
-    /// not depend on the order of changes.
+    /// is one of them when the last Service with a classic load balancer that names it leaves, or names another one.
     pub(crate) managed_sources: BTreeSet<String>,
     /// Load balancers whose rules stay as they are, and the security groups of nodes that get all of them.
     pub(crate) frozen: Vec<(Object, BTreeSet<String>)>,
@@ -138,6 +137,7 @@ impl DesiredRules {
                 required.extend(rules.iter().cloned());
             }
         }
+        desired.managed_sources.extend(inputs.lost_sources.clone());
         desired.managed_sources = &desired.managed_sources - &staying_sources;
         desired
     }

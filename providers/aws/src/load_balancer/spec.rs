@@ -80,7 +80,7 @@ pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
     match (&service.class, Flavor::of(service, settings)) {
         (Some(_), _) => Claim::NotOurs,
         // The status is empty once a Service has another type, but its load balancer may still exist.
-        (None, Flavor::Elsewhere) if service.wants_load_balancer() || !service.has_finalizer() => {
+        (None, Flavor::Elsewhere) if service.is_load_balancer() || !service.has_finalizer() => {
             Claim::Elsewhere
         }
         (None, _) => Claim::Ours,

@@ -146,15 +146,52 @@ async fn nodes_are_reached_from_the_first_named_group_with_the_clusters_tag() {
     stage.call("ec2", "authorize_security_group_ingress", body).await;
     stage.assert_settled().await;
     assert_eq!(stage.rules("nodes").await.len(), of_other.len() + 2);
-    // A rule from a group is revoked when the load balancer loses the group.
+    // A rule from a group is revoked when the load balancer loses the group, unless another one has it.
     stage.annotate("web", "security-groups", Some(&extra));
     stage.settle_well().await;
     let rules = stage.rules("nodes").await;
     assert!(rules.len() == of_other.len() + 1, "{rules:?}");
     assert!(rules.iter().all(|rule| !rule.contains(tagged)), "{rules:?}");
-    stage.service("web").deleting = true;
+    stage.add("last", &[82], &format!("security-groups={tagged}"));
+    stage.settle_well().await;
+    stage.annotate("web", "security-groups", Some(tagged));
+    stage.annotate("last", "security-groups", Some(&extra));
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await.len(), of_other.len() + 2);
+    for name in ["web", "last"] {
+        stage.service(name).deleting = true;
+    }
     stage.settle_well().await;
     assert_eq!(stage.rules("nodes").await, of_other);
+}
+
+#[tokio::test]
+async fn rules_of_others_from_further_groups_stay() {
+    let mut stage = Stage::new("", 1).await;
+    let extra = stage.aws.id("SG_EXTRA").to_owned();
+    let from = json!([{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": extra}]}]);
+    let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": from});
+    stage.call("ec2", "authorize_security_group_ingress", body).await;
+    let others = stage.rules("nodes").await;
+    for name in ["changed", "deleted"] {
+        stage.add(name, &[80], &format!("extra-security-groups={extra}"));
+    }
+    stage.settle_well().await;
+    stage.annotate("changed", "extra-security-groups", None);
+    stage.settle_well().await;
+    for service in &mut stage.cluster.services {
+        service.deleting = true;
+    }
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await, others);
+    // All rules are the administrator's.
+    let settings = format!("DisableSecurityGroupIngress=true\nElbSecurityGroup={extra}\n");
+    stage.restart_with(&settings).await;
+    stage.add("web", &[80], "");
+    stage.settle_well().await;
+    stage.service("web").deleting = true;
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await, others);
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use ccm_core::{load_balancer::Policy, testkit::cluster as testkit};
+use ccm_core::{
+    load_balancer::{Policy, ServiceType},
+    testkit::cluster as testkit,
+};
 
 use super::*;
 use crate::config::SharedProbe;
@@ -285,4 +288,17 @@ fn a_service_with_our_hostname_is_kept_if_it_requests_another_controller() {
         ..Default::default()
     }];
     assert!(own_hostname(&served).is_some());
+}
+
+#[test]
+fn what_a_service_of_another_controller_had_is_deleted_when_it_leaves_its_type() {
+    let mut service = service("type=external");
+    service.finalizers = vec![ServiceView::FINALIZER.into()];
+    assert_eq!(claims(&service, &SETTINGS), Claim::Elsewhere);
+    service.deleting = true;
+    assert_eq!(claims(&service, &SETTINGS), Claim::Elsewhere);
+    service.service_type = ServiceType::ClusterIp;
+    assert_eq!(claims(&service, &SETTINGS), Claim::Ours);
+    service.finalizers.clear();
+    assert_eq!(claims(&service, &SETTINGS), Claim::Elsewhere);
 }
