@@ -3,13 +3,12 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::controlplane::blocking;
-use crate::process;
+use crate::process::{self, Running};
 
 /// Beginnings of the variables that configure a cloud.
 const CLOUD_VARIABLES: [&str; 8] = [
@@ -45,8 +44,7 @@ pub struct Launch {
 /// A running cloud-controller-manager. It is killed when this value is dropped or this process ends.
 #[derive(Debug)]
 pub struct Ccm {
-    child: Option<Child>,
-    pid: u32,
+    process: Running,
     port: u16,
     log: PathBuf,
     http: reqwest::Client,
@@ -87,15 +85,13 @@ impl Ccm {
         // No server under test has a certificate that it verifies. To parse them takes most of a start without optimization.
         command.env_remove("SSL_CERT_DIR");
         command.args(&args).envs(launch.envs.iter().cloned());
-        let child = process::spawn_tied(&command, process::open_log(&launch.log)?)?;
         // The program's certificate is self-signed and cannot be verified.
         let http = crate::http::client()
             .danger_accept_invalid_certs(true)
             .timeout(Duration::from_secs(60))
             .build()?;
         Ok(Self {
-            pid: child.id(),
-            child: Some(child),
+            process: Running::start(&command, &launch.log)?,
             port,
             log: launch.log.clone(),
             http,
@@ -105,7 +101,7 @@ impl Ccm {
     /// The process ID, also after its end.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.process.id()
     }
 
     /// The port of its HTTPS server on 127.0.0.1.
@@ -179,10 +175,9 @@ impl Ccm {
     /// The exit status, if the program has ended.
     ///
     /// # Errors
-    /// When [`Self::wait`] was called before, or the status cannot be read.
+    /// When the status cannot be read.
     pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
-        let child = self.child.as_mut().context("the program was waited for before")?;
-        Ok(child.try_wait()?)
+        self.process.exit_status()
     }
 
     /// Kills the program (SIGKILL).
@@ -190,10 +185,7 @@ impl Ccm {
     /// # Errors
     /// When the process cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
-        match self.child.take() {
-            Some(mut child) => process::kill(&mut child),
-            None => Ok(()),
-        }
+        self.process.kill()
     }
 
     /// Terminates the program (SIGTERM).
@@ -201,7 +193,7 @@ impl Ccm {
     /// # Errors
     /// When it has ended already.
     pub fn terminate(&self) -> Result<()> {
-        process::terminate(self.pid)
+        self.process.terminate()
     }
 
     /// Stops all threads (SIGSTOP) until [`Self::resume`].
@@ -209,7 +201,7 @@ impl Ccm {
     /// # Errors
     /// When it has ended already.
     pub fn pause(&self) -> Result<()> {
-        process::signal(self.pid, "STOP")
+        self.process.signal("STOP")
     }
 
     /// Continues the program (SIGCONT) after [`Self::pause`].
@@ -217,7 +209,7 @@ impl Ccm {
     /// # Errors
     /// When it has ended already.
     pub fn resume(&self) -> Result<()> {
-        process::signal(self.pid, "CONT")
+        self.process.signal("CONT")
     }
 
     /// Waits for the end of the program.
@@ -225,15 +217,7 @@ impl Ccm {
     /// # Errors
     /// When it still runs after the time limit. It is then killed.
     pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let mut child = self.child.take().context("the program was waited for before")?;
-        blocking(move || {
-            let ended = process::wait_for_exit(&mut child, limit);
-            if ended.is_err() {
-                process::kill(&mut child)?;
-            }
-            ended
-        })
-        .await
+        self.process.wait(limit).await
     }
 
     /// Resident memory in KiB.
@@ -253,16 +237,9 @@ impl Ccm {
     }
 
     fn memory(&self, field: &str) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.pid);
+        let path = format!("/proc/{}/status", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         parse_memory(&text, field).with_context(|| format!("no {field} in {path}: the program has ended"))
-    }
-}
-
-impl Drop for Ccm {
-    fn drop(&mut self) {
-        // A failure is ignored: the kernel kills the program with this process.
-        let _ = self.kill();
     }
 }
 

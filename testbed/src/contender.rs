@@ -2,14 +2,14 @@
 //! `tests/leaderelection`, and a cloud-controller-manager on upstream's library, from `tests/leadermigration`.
 
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::controlplane::blocking;
 use crate::golang::{self, GoProgram};
-use crate::process;
+use crate::process::Running;
 
 /// The Lease and the timing of a leader election.
 #[derive(Clone, Debug)]
@@ -26,156 +26,97 @@ pub struct ElectionConfig {
     pub retry_period: Duration,
 }
 
-/// A running program. Dropping it kills the program.
-#[derive(Debug)]
-pub struct Contender {
-    child: Option<Child>,
-    pid: u32,
+/// Builds the program if needed, and starts it. While it leads, it posts to the URL. `release`: whether it releases the
+/// Lease at SIGTERM.
+///
+/// # Errors
+/// When it cannot be built or started.
+pub async fn client_go(
+    config: &ElectionConfig,
+    kubeconfig: &Path,
+    identity: &str,
+    url: &str,
+    release: bool,
+    log: &Path,
+) -> Result<Running> {
+    let program = blocking(|| {
+        golang::build(&GoProgram {
+            sources: "leaderelection",
+            package: ".",
+            module_file: None,
+            kind: "client",
+            name: "ccm-leaderelection",
+            link_flags: "-s -w".to_owned(),
+            tags: None,
+            what: "a program with client-go's leader election (1 to 2 minutes, once)".to_owned(),
+        })
+    })
+    .await?;
+    let mut command = Command::new(program);
+    command
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["--namespace", &config.namespace, "--name", &config.name])
+        .args(["--identity", identity, "--url", url])
+        .arg(format!("--release={release}"))
+        .arg(format!(
+            "--lease-duration={}ms",
+            config.lease_duration.as_millis()
+        ))
+        .arg(format!(
+            "--renew-deadline={}ms",
+            config.renew_deadline.as_millis()
+        ))
+        .arg(format!("--retry-period={}ms", config.retry_period.as_millis()));
+    Running::start(&command, log)
 }
 
-impl Contender {
-    /// Builds the program if needed, and starts it. While it leads, it posts to the URL. `release`: whether it releases the
-    /// Lease at SIGTERM.
-    ///
-    /// # Errors
-    /// When it cannot be built or started.
-    pub async fn start(
-        config: &ElectionConfig,
-        kubeconfig: &Path,
-        identity: &str,
-        url: &str,
-        release: bool,
-        log: &Path,
-    ) -> Result<Self> {
-        let program = blocking(|| {
-            golang::build(&GoProgram {
-                sources: "leaderelection",
-                package: ".",
-                module_file: None,
-                kind: "client",
-                name: "ccm-leaderelection",
-                link_flags: "-s -w".to_owned(),
-                tags: None,
-                what: "a program with client-go's leader election (1 to 2 minutes, once)".to_owned(),
-            })
+/// Builds a cloud-controller-manager on upstream's library if needed, and starts it with these additional flags. Each
+/// running controller posts below the URL, under its name. At SIGTERM the program ends at once, as upstream's do, and its
+/// Leases expire.
+///
+/// # Errors
+/// When it cannot be built or started.
+pub async fn manager(
+    config: &ElectionConfig,
+    kubeconfig: &Path,
+    flags: &[String],
+    url: &str,
+    log: &Path,
+) -> Result<Running> {
+    let program = blocking(|| {
+        golang::build(&GoProgram {
+            sources: "leadermigration",
+            package: ".",
+            module_file: None,
+            kind: "manager",
+            name: "ccm-leadermigration",
+            link_flags: "-s -w".to_owned(),
+            tags: None,
+            what: "a manager on upstream's library (3 to 5 minutes, once)".to_owned(),
         })
-        .await?;
-        let mut command = Command::new(program);
-        command
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .args(["--namespace", &config.namespace, "--name", &config.name])
-            .args(["--identity", identity, "--url", url])
-            .arg(format!("--release={release}"))
-            .arg(format!(
-                "--lease-duration={}ms",
-                config.lease_duration.as_millis()
-            ))
-            .arg(format!(
-                "--renew-deadline={}ms",
-                config.renew_deadline.as_millis()
-            ))
-            .arg(format!("--retry-period={}ms", config.retry_period.as_millis()));
-        Self::spawn(&command, log)
-    }
-
-    /// Builds a cloud-controller-manager on upstream's library if needed, and starts it with these additional flags. Each
-    /// running controller posts below the URL, under its name. At SIGTERM the program ends at once, as upstream's do, and its
-    /// Leases expire.
-    ///
-    /// # Errors
-    /// When it cannot be built or started.
-    pub async fn manager(
-        config: &ElectionConfig,
-        kubeconfig: &Path,
-        flags: &[String],
-        url: &str,
-        log: &Path,
-    ) -> Result<Self> {
-        let program = blocking(|| {
-            golang::build(&GoProgram {
-                sources: "leadermigration",
-                package: ".",
-                module_file: None,
-                kind: "manager",
-                name: "ccm-leadermigration",
-                link_flags: "-s -w".to_owned(),
-                tags: None,
-                what: "a manager on upstream's library (3 to 5 minutes, once)".to_owned(),
-            })
-        })
-        .await?;
-        let mut command = Command::new(program);
-        command
-            .args(["--cloud-provider=writes", "--secure-port=0", "-v=4"])
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .arg(format!("--leader-elect-resource-namespace={}", config.namespace))
-            .arg(format!("--leader-elect-resource-name={}", config.name))
-            .arg(format!(
-                "--leader-elect-lease-duration={}ms",
-                config.lease_duration.as_millis()
-            ))
-            .arg(format!(
-                "--leader-elect-renew-deadline={}ms",
-                config.renew_deadline.as_millis()
-            ))
-            .arg(format!(
-                "--leader-elect-retry-period={}ms",
-                config.retry_period.as_millis()
-            ))
-            .args(flags)
-            .env("CCM_MIGRATION_URL", url);
-        Self::spawn(&command, log)
-    }
-
-    fn spawn(command: &Command, log: &Path) -> Result<Self> {
-        let child = process::spawn_tied(command, process::open_log(log)?)?;
-        Ok(Self {
-            pid: child.id(),
-            child: Some(child),
-        })
-    }
-
-    /// Kills the program (SIGKILL).
-    ///
-    /// # Errors
-    /// When the process cannot be waited for.
-    pub fn kill(&mut self) -> Result<()> {
-        match self.child.take() {
-            Some(mut child) => process::kill(&mut child),
-            None => Ok(()),
-        }
-    }
-
-    /// Terminates the program (SIGTERM).
-    ///
-    /// # Errors
-    /// When it has ended already.
-    pub fn terminate(&self) -> Result<()> {
-        process::terminate(self.pid)
-    }
-
-    /// Waits for the end of the program.
-    ///
-    /// # Errors
-    /// When it still runs after the time limit. It is then killed.
-    pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let mut child = self.child.take().context("the program was waited for before")?;
-        blocking(move || {
-            let ended = process::wait_for_exit(&mut child, limit);
-            if ended.is_err() {
-                process::kill(&mut child)?;
-            }
-            ended
-        })
-        .await
-    }
-}
-
-impl Drop for Contender {
-    fn drop(&mut self) {
-        // A failure is ignored: the kernel kills the program with this process.
-        let _ = self.kill();
-    }
+    })
+    .await?;
+    let mut command = Command::new(program);
+    command
+        .args(["--cloud-provider=writes", "--secure-port=0", "-v=4"])
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg(format!("--leader-elect-resource-namespace={}", config.namespace))
+        .arg(format!("--leader-elect-resource-name={}", config.name))
+        .arg(format!(
+            "--leader-elect-lease-duration={}ms",
+            config.lease_duration.as_millis()
+        ))
+        .arg(format!(
+            "--leader-elect-renew-deadline={}ms",
+            config.renew_deadline.as_millis()
+        ))
+        .arg(format!(
+            "--leader-elect-retry-period={}ms",
+            config.retry_period.as_millis()
+        ))
+        .args(flags)
+        .env("CCM_MIGRATION_URL", url);
+    Running::start(&command, log)
 }

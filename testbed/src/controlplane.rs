@@ -27,7 +27,7 @@ use build::Program;
 use reuse::Baseline;
 
 use crate::cache;
-use crate::process;
+use crate::process::{self, Running};
 
 /// Time limit between SIGTERM and the end of the API server, which waits for active requests.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ pub struct ControlPlane {
     program: Program,
     dir: PathBuf,
     server: String,
-    child: Option<Child>,
+    process: Option<Running>,
     /// The state to restore for the next test.
     baseline: Option<Baseline>,
     /// Removes the directory, unless that was given by the caller.
@@ -84,7 +84,7 @@ impl ControlPlane {
             program,
             dir: dir.to_owned(),
             server: String::new(),
-            child: None,
+            process: None,
             baseline: None,
             remover: None,
         };
@@ -117,7 +117,7 @@ impl ControlPlane {
             .stdout
             .take()
             .context("the control plane has no standard output")?;
-        self.child = Some(child);
+        self.process = Some(child.into());
         // The program exits if it does not become ready, which ends its output.
         let line = blocking(move || {
             let mut line = String::new();
@@ -142,8 +142,8 @@ impl ControlPlane {
     /// When the process cannot be waited for.
     pub fn kill(&mut self) -> Result<()> {
         self.baseline = None;
-        match self.child.take() {
-            Some(mut child) => process::kill(&mut child),
+        match self.process.take() {
+            Some(mut process) => process.kill(),
             None => Ok(()),
         }
     }
@@ -154,18 +154,11 @@ impl ControlPlane {
     /// When it does not end in time. It is then killed.
     pub async fn stop(&mut self) -> Result<()> {
         self.baseline = None;
-        let Some(mut child) = self.child.take() else {
+        let Some(mut process) = self.process.take() else {
             return Ok(());
         };
-        blocking(move || {
-            process::terminate(child.id())?;
-            let ended = process::wait_for_exit(&mut child, STOP_LIMIT);
-            if ended.is_err() {
-                process::kill(&mut child)?;
-            }
-            ended.map(drop)
-        })
-        .await
+        process.terminate()?;
+        process.wait(STOP_LIMIT).await.map(drop)
     }
 
     /// The directory of its state.
@@ -189,7 +182,7 @@ impl ControlPlane {
     /// The process ID while the control plane runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.process.as_ref().map(Running::id)
     }
 
     /// A client with administrator rights and without rate limits. It belongs to the async runtime that creates it.
@@ -266,13 +259,13 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         if let Some(baseline) = self.baseline.take()
-            && let Some(child) = self.child.take()
+            && let Some(process) = self.process.take()
         {
             reuse::keep(Self {
                 program: self.program.clone(),
                 dir: mem::take(&mut self.dir),
                 server: mem::take(&mut self.server),
-                child: Some(child),
+                process: Some(process),
                 baseline: Some(baseline),
                 remover: self.remover.take(),
             });

@@ -15,6 +15,7 @@
 //! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
 //! | [`helm`] | nothing; runs Helm and kustomize, built from `tests/helm` |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and reads the permissions that they grant |
+//! | [`process`] | child processes |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
 //! | [`proxy`] | a proxy for the API server or a cloud, with faults and a log |
@@ -44,7 +45,7 @@ pub mod nodes;
 pub mod observe;
 pub mod openstack_real;
 pub mod picture;
-mod process;
+pub mod process;
 pub mod progress;
 pub mod proxy;
 pub mod python;

@@ -6,19 +6,18 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::cache;
 use crate::controlplane::blocking;
-use crate::process;
+use crate::process::{self, Running};
 use crate::proxy::{AwsDialect, CloudProxy};
 use crate::python;
 
@@ -40,19 +39,12 @@ async fn installed() -> Result<(PathBuf, PathBuf)> {
 /// A running moto server. It is stopped when dropped or when this process ends.
 #[derive(Debug)]
 pub struct Moto {
-    child: Mutex<Child>,
+    _process: Running,
     port: u16,
     control: u16,
     client: reqwest::Client,
     accounts: AtomicU64,
     folder: tempfile::TempDir,
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        // The server may have already ended.
-        let _ended = process::kill(&mut self.child.lock());
-    }
 }
 
 impl Moto {
@@ -80,18 +72,17 @@ impl Moto {
             .arg(&ready)
             // Python must not write into the checkout.
             .env("PYTHONDONTWRITEBYTECODE", "1");
-        let mut child = process::spawn_tied(&command, process::open_log(&log)?)?;
+        let mut process = Running::start(&command, &log)?;
         let started = Instant::now();
         while !ready.exists() {
-            if child.try_wait()?.is_some() || started.elapsed() > LIMIT {
-                let _ended = process::kill(&mut child);
+            if process.exit_status()?.is_some() || started.elapsed() > LIMIT {
                 bail!("moto does not start; {}", process::log_tail(&log));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let (port, control) = serde_json::from_slice(&fs::read(&ready)?)?;
         Ok(Self {
-            child: Mutex::new(child),
+            _process: process,
             port,
             control,
             // Connections are not pooled, because every test has its own runtime.

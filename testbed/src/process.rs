@@ -69,40 +69,81 @@ pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{program} did not print UTF-8"))
 }
 
-/// Sends SIGTERM.
-pub(crate) fn terminate(pid: u32) -> Result<()> {
-    signal(pid, "TERM")
-}
+/// A child process. It is killed when this value is dropped.
+#[derive(Debug)]
+pub struct Running(Child);
 
-/// Sends a signal, by its name without `SIG`. The shell's `kill` is on every system and needs no unsafe code.
-pub(crate) fn signal(pid: u32, name: &str) -> Result<()> {
-    let script = "kill -\"$1\" \"$2\"";
-    run_captured(Command::new("sh").args(["-c", script, "sh", name, &pid.to_string()])).map(drop)
-}
+impl Running {
+    /// Starts a program with its output in a log. It is also killed when this process ends.
+    pub(crate) fn start(command: &Command, log: &Path) -> Result<Self> {
+        Ok(Self(spawn_tied(command, open_log(log)?)?))
+    }
 
-/// Waits for the end of a child with a time limit. Blocks the thread.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "polls on a blocking thread: std has no wait with a time limit"
-)]
-pub(crate) fn wait_for_exit(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
-    let end = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
+    /// The process ID, also after its end.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The exit status, if the program has ended.
+    pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.0.try_wait()?)
+    }
+
+    /// Sends a signal, by its name without `SIG`. The shell's `kill` is on every system and needs no unsafe code.
+    pub(crate) fn signal(&self, name: &str) -> Result<()> {
+        let script = "kill -\"$1\" \"$2\"";
+        let id = self.id().to_string();
+        run_captured(Command::new("sh").args(["-c", script, "sh", name, &id])).map(drop)
+    }
+
+    /// Terminates the program (SIGTERM).
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn terminate(&self) -> Result<()> {
+        self.signal("TERM")
+    }
+
+    /// Kills the program (SIGKILL) unless it has ended, and waits for its end.
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+
+    /// Waits for the end of the program.
+    ///
+    /// # Errors
+    /// When it still runs after the time limit. It is then killed.
+    pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.exit_status()? {
+                return Ok(status);
+            }
+            if Instant::now() >= end {
+                self.kill()?;
+                bail!("process {} still ran after {limit:?}", self.id());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        if Instant::now() >= end {
-            bail!("process {} still runs after {limit:?}", child.id());
-        }
-        thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Kills a child and waits for it. The child may have already ended.
-pub(crate) fn kill(child: &mut Child) -> Result<()> {
-    child.kill()?;
-    child.wait()?;
-    Ok(())
+impl From<Child> for Running {
+    fn from(child: Child) -> Self {
+        Self(child)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have already ended.
+        let _ended = self.kill();
+    }
 }
 
 type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
@@ -111,7 +152,7 @@ type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
 ///
 /// The kernel sends that signal when the *thread* that started the child ends. Therefore one thread, which never ends, starts
 /// all children. Without `setpriv`, the program starts without this signal.
-pub(crate) fn spawn_tied(command: &Command, log: fs::File) -> Result<Child> {
+fn spawn_tied(command: &Command, log: fs::File) -> Result<Child> {
     static JOBS: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
     let jobs = JOBS.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
@@ -183,15 +224,11 @@ mod tests {
         assert!(!error.contains("\n50\n"), "{error}");
     }
 
-    #[test]
-    fn terminate_reaches_a_tied_child() {
-        let log = tempfile::tempfile().unwrap();
-        let mut child = spawn_tied(Command::new("sleep").arg("100"), log).unwrap();
-        terminate(child.id()).unwrap();
-        assert!(
-            !wait_for_exit(&mut child, Duration::from_secs(10))
-                .unwrap()
-                .success()
-        );
+    #[tokio::test]
+    async fn terminate_reaches_a_tied_child() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Running::start(Command::new("sleep").arg("100"), &dir.path().join("log")).unwrap();
+        child.terminate().unwrap();
+        assert!(!child.wait(Duration::from_secs(10)).await.unwrap().success());
     }
 }

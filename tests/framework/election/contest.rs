@@ -4,10 +4,11 @@ use std::{env, path::Path, path::PathBuf, time::Duration};
 
 use ccm_testbed::{
     binary::{Ccm, Launch},
-    contender::{Contender, ElectionConfig},
+    contender::{self, ElectionConfig},
     controlplane::ControlPlane,
     nodes::{self, NodeSpec},
     observe,
+    process::Running,
 };
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -155,20 +156,20 @@ impl Stage {
     }
 
     /// Starts a program with client-go.
-    pub(crate) async fn client_go(&self, name: &str, contest: &ElectionConfig) -> Contender {
+    pub(crate) async fn client_go(&self, name: &str, contest: &ElectionConfig) -> Running {
         let kubeconfig = self.control_plane.kubeconfig();
         let url = self.writes.url(name);
-        Contender::start(contest, &kubeconfig, name, &url, true, &self.log_of(name))
+        contender::client_go(contest, &kubeconfig, name, &url, true, &self.log_of(name))
             .await
             .unwrap()
     }
 
     /// Starts a manager on upstream's library.
-    pub(crate) async fn manager(&self, name: &str, contest: &ElectionConfig, flags: &[&str]) -> Contender {
+    pub(crate) async fn manager(&self, name: &str, contest: &ElectionConfig, flags: &[&str]) -> Running {
         let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let kubeconfig = self.control_plane.kubeconfig();
         let url = self.writes.url(name);
-        Contender::manager(contest, &kubeconfig, &flags, &url, &self.log_of(name))
+        contender::manager(contest, &kubeconfig, &flags, &url, &self.log_of(name))
             .await
             .unwrap()
     }
