@@ -122,7 +122,10 @@ pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
 }
 
 /// The version and the folder of the newest release of a module, downloaded if missing.
-pub(crate) fn newest(module: &str) -> Result<(String, PathBuf)> {
+///
+/// # Errors
+/// When it cannot be downloaded.
+pub fn newest(module: &str) -> Result<(String, PathBuf)> {
     let elsewhere = tempfile::tempdir()?;
     let newest = download(elsewhere.path(), &[&format!("{module}@latest")])?.pop();
     let newest = newest.with_context(|| format!("{module} has no release"))?;

@@ -81,14 +81,6 @@ impl Helm {
     }
 }
 
-/// The version and the source of the newest release of a cloud's Go program.
-///
-/// # Errors
-/// When it cannot be downloaded.
-pub fn newest_upstream(cloud: &str) -> Result<(String, PathBuf)> {
-    golang::newest(&format!("k8s.io/cloud-provider-{cloud}"))
-}
-
 /// Copies of the charts of the Go programs, in the versions that `tests/helm/upstream/go.mod` pins, by cloud.
 #[derive(Debug)]
 pub struct UpstreamCharts {

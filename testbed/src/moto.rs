@@ -44,24 +44,20 @@ pub struct Moto {
     control: u16,
     client: reqwest::Client,
     accounts: AtomicU64,
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
 }
 
 impl Moto {
-    /// The server of this process, started on first use.
+    /// The server of this process, installed and started on first use.
     ///
     /// # Errors
-    /// The errors of [`Self::start`].
+    /// When it cannot be installed or started.
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<Moto> = OnceCell::const_new();
         SHARED.get_or_try_init(Self::start).await
     }
 
-    /// Installs the server if needed, and starts it.
-    ///
-    /// # Errors
-    /// When it cannot be installed or started.
-    pub async fn start() -> Result<Self> {
+    async fn start() -> Result<Self> {
         let (python, sources) = installed().await?;
         let folder = tempfile::tempdir()?;
         let [log, ready] = ["moto.log", "ports.json"].map(|name| folder.path().join(name));
@@ -88,7 +84,7 @@ impl Moto {
             // Connections are not pooled, because every test has its own runtime.
             client: crate::http::client().pool_max_idle_per_host(0).build()?,
             accounts: AtomicU64::new(123_456_789_012),
-            folder,
+            _folder: folder,
         })
     }
 
@@ -117,12 +113,6 @@ impl Moto {
             .await?;
         Ok(account)
     }
-
-    /// The log of the server.
-    #[must_use]
-    pub fn log(&self) -> String {
-        process::log_tail(&self.folder.path().join("moto.log"))
-    }
 }
 
 /// An account with a VPC of three public and three private subnets in three zones, security groups `nodes` (tagged) and
@@ -145,12 +135,6 @@ impl Account<'_> {
     #[must_use]
     pub fn id(&self, name: &str) -> &str {
         self.ids.get(name).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    /// All IDs by name.
-    #[must_use]
-    pub fn ids(&self) -> &Value {
-        &self.ids
     }
 
     /// A cloud.conf for this account: off-instance mode, all services at the proxy.

@@ -18,29 +18,20 @@ use serde_json::json;
 /// The taint that repels Pods until a cloud-controller-manager has initialized the Node.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// The annotation with the kubelet's `--node-ip`.
-pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// The kubelet's name in `managedFields`.
 const MANAGER: &str = "kubelet";
 /// Requests in flight at once: enough to keep the API server busy.
 const PARALLEL: usize = 64;
-
-/// The size of a Node object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Size {
-    /// The fields that tests read: less than 2 kB.
-    #[default]
-    Small,
-    /// Like a Node of a production cluster, about 10 kB: 50 images, 20 labels, all conditions.
-    Realistic,
-}
 
 /// A Node to register.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
     /// The name, which is also the host name.
     pub name: String,
-    /// The size of the object.
-    pub size: Size,
+    /// Whether it is like a Node of a production cluster, about 10 kB: 50 images, 20 labels, all conditions. Otherwise it has
+    /// the fields that tests read: less than 2 kB.
+    pub realistic: bool,
     /// Whether it has the taint of an uninitialized Node (default true).
     pub uninitialized: bool,
     /// Whether its condition `Ready` is true (default true).
@@ -60,7 +51,7 @@ impl NodeSpec {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            size: Size::Small,
+            realistic: false,
             uninitialized: true,
             ready: true,
             node_ip: None,
@@ -73,14 +64,13 @@ impl NodeSpec {
     /// The same Node with realistic size.
     #[must_use]
     pub fn realistic(mut self) -> Self {
-        self.size = Size::Realistic;
+        self.realistic = true;
         self
     }
 
     /// The object that the kubelet would create, its status included.
     #[must_use]
     pub fn build(&self) -> Node {
-        let realistic = self.size == Size::Realistic;
         let mut labels = self.labels.clone();
         for (key, value) in [
             ("beta.kubernetes.io/arch", "amd64"),
@@ -98,7 +88,7 @@ impl NodeSpec {
         if let Some(ip) = self.node_ip {
             annotations.insert(PROVIDED_NODE_IP.to_owned(), ip.to_string());
         }
-        if realistic {
+        if self.realistic {
             for i in 0..15 {
                 labels.insert(
                     format!("node.example.com/purpose-{i}"),
@@ -127,17 +117,17 @@ impl NodeSpec {
                 }),
                 ..ApiNodeSpec::default()
             }),
-            status: Some(self.status(realistic)),
+            status: Some(self.status()),
         }
     }
 
-    fn status(&self, realistic: bool) -> NodeStatus {
+    fn status(&self) -> NodeStatus {
         let mut addresses = vec![address("Hostname", &self.name)];
         if let Some(ip) = self.node_ip {
             addresses.insert(0, address("InternalIP", &ip.to_string()));
         }
         let mut conditions = vec![ready_condition(self.ready)];
-        if realistic {
+        if self.realistic {
             for (kind, about) in [
                 ("MemoryPressure", "memory"),
                 ("DiskPressure", "disk space"),
@@ -172,7 +162,7 @@ impl NodeSpec {
             daemon_endpoints: Some(NodeDaemonEndpoints {
                 kubelet_endpoint: Some(DaemonEndpoint { port: 10250 }),
             }),
-            images: realistic.then(images),
+            images: self.realistic.then(images),
             node_info: Some(NodeSystemInfo {
                 architecture: "amd64".to_owned(),
                 container_runtime_version: "containerd://2.1.4".to_owned(),

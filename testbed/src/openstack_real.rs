@@ -174,22 +174,10 @@ impl OpenStack {
         self.scripts.dir.join("cloud.conf")
     }
 
-    /// The cloud configuration with user name and password.
-    #[must_use]
-    pub fn password_cloud_conf(&self) -> PathBuf {
-        self.scripts.dir.join("cloud-password.conf")
-    }
-
     /// The cloud configuration with an application credential of the other tenant, which sees no servers.
     #[must_use]
     pub fn other_cloud_conf(&self) -> PathBuf {
         self.scripts.dir.join("cloud-other.conf")
-    }
-
-    /// `clouds.yaml` with the clouds `admin`, `svc`, `k8s`, `k8s-appcred`, `other` and `other-appcred`.
-    #[must_use]
-    pub fn clouds_yaml(&self) -> PathBuf {
-        self.scripts.dir.join("clouds.yaml")
     }
 
     /// The URL of Keystone (`.../v3`).

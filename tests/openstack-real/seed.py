@@ -105,7 +105,6 @@ def app_credential(pair):
 
 write_conf("cloud.conf", app_credential(cred))
 write_conf("cloud-other.conf", app_credential(other_cred))
-write_conf("cloud-password.conf", "username=k8s\npassword=k8s-password\ntenant-name=k8s\ndomain-name=Default")
 
 have = {s.name for s in c.compute.servers(details=False)}
 want = [f"node-{i}" for i in range(1, int(sys.argv[1]) + 1)]

@@ -11,7 +11,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use ccm_testbed::{
     cargo::{output, root},
-    helm::{Helm, copy_upstream_chart, newest_upstream},
+    golang,
+    helm::{Helm, copy_upstream_chart},
     manifests,
 };
 use regex::Regex;
@@ -83,7 +84,7 @@ pub(crate) fn run() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let newest = match upstream.repository {
             Some(repository) => newest_tag(repository, &folder.path().join("source")),
-            None => newest_upstream(upstream.cloud),
+            None => golang::newest(&format!("k8s.io/cloud-provider-{}", upstream.cloud)),
         };
         let (version, source) = match newest {
             Ok(newest) => newest,
