@@ -54,7 +54,7 @@ impl Kind {
         Self::Release,
     ];
 
-    /// The scenario with this many nodes on a simulated OpenStack. None if the program does not support it.
+    /// The scenario with this many nodes on a simulated OpenStack.
     ///
     /// # Errors
     /// When the site cannot be set up.
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// The scenario with this many nodes on this cloud. None if the program or the cloud does not support it.
+    /// The scenario with this many nodes on this cloud. None if the cloud does not support it.
     ///
     /// # Errors
     /// When the site cannot be set up.
@@ -84,7 +84,7 @@ impl Kind {
         let services = |turn| Box::new(Services::new(Arc::clone(&site), nodes + 1, turn)) as _;
         Ok(match self {
             Self::Join => Some(Box::new(Join::new(site, nodes))),
-            Self::Leave if Leave::is_possible(&site) => Some(Box::new(Leave::new(site, nodes * 10, nodes))),
+            Self::Leave => Some(Box::new(Leave::new(site, nodes * 10, nodes))),
             Self::Serve => Some(services(ServiceChange::Create)),
             Self::Reshape => Some(services(ServiceChange::Update)),
             Self::Release => Some(services(ServiceChange::Delete)),
@@ -92,7 +92,7 @@ impl Kind {
                 let routes = Routes::new(site, nodes).await?;
                 routes.map(|routes| Box::new(routes) as _)
             }
-            Self::Leave | Self::Readdress => None,
+            Self::Readdress => None,
         })
     }
 }

@@ -91,9 +91,7 @@ pub(crate) fn run(options: &SweepOptions) -> Result<()> {
                 }
             };
             let Some(scenario) = scenario else {
-                say(&format!(
-                    "{kind:?} is left out: the program or the cloud does not support it"
-                ));
+                say(&format!("{kind:?} is left out: the cloud does not support it"));
                 continue;
             };
             let outcome = if options.storms {

@@ -11,8 +11,6 @@ use crate::binary::Launch;
 use crate::nodes::NodeSpec;
 use crate::sweep::{Party, Scenario};
 
-/// The flag of programs that delete Nodes.
-const FLAG: &str = "--node-deletion-grace";
 /// Short delays, because the scenario's nodes are new.
 const FLAGS: [&str; 3] = [
     "--node-deletion-grace=0s",
@@ -40,12 +38,6 @@ impl Leave {
             leaving: names("leave", leaving),
             left: Mutex::default(),
         }
-    }
-
-    /// Whether the program deletes Nodes.
-    #[must_use]
-    pub fn is_possible(site: &Site) -> bool {
-        site.knows(FLAG)
     }
 }
 

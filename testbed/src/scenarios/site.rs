@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use kube::api::{DeleteParams, ListParams};
 use parking_lot::Mutex;
 
 use crate::binary::{Ccm, Launch};
-use crate::controlplane::blocking;
 use crate::nodes::{self, NodeSpec};
 use crate::observe::{addresses, eventually, is_initialized, label, provider_id, taints};
 use crate::proxy::Proxy;
@@ -39,7 +37,6 @@ pub struct Site {
     pub(super) events: Api<Event>,
     stage: tokio::sync::Mutex<Stage>,
     launch: Launch,
-    help: String,
     /// The machines by display name.
     machines: Mutex<BTreeMap<String, Machine>>,
 }
@@ -54,15 +51,10 @@ impl Site {
         stage.write_cloud_config(&cloud.config())?;
         let client = stage.control_plane.client().await?;
         let proxy = Proxy::start(client.clone(), stage.folder()).await?;
-        let mut launch = stage.command(cloud.provider(), proxy.kubeconfig(), &["--secure-port=0"]);
+        // A killed program does not release its Lease, and the next one would wait until it expires.
+        let flags = ["--secure-port=0", "--leader-elect=false"];
+        let mut launch = stage.command(cloud.provider(), proxy.kubeconfig(), &flags);
         launch.envs = cloud.environment();
-        let program = program.to_owned();
-        let help = blocking(move || Ok(Command::new(program).arg("--help").output()?)).await?;
-        let help = String::from_utf8_lossy(&help.stdout).into_owned();
-        if help.contains("--leader-elect ") || help.contains("--leader-elect[") {
-            // A killed program does not release its Lease, and the next one would wait until it expires.
-            launch.args.push("--leader-elect=false".to_owned());
-        }
         Ok(Self {
             nodes: Api::all(client.clone()),
             events: Api::default_namespaced(client),
@@ -70,7 +62,6 @@ impl Site {
             proxy,
             stage: tokio::sync::Mutex::new(stage),
             launch,
-            help,
             machines: Mutex::default(),
         })
     }
@@ -79,12 +70,6 @@ impl Site {
     pub(super) async fn configure(&self, more: &str) -> Result<()> {
         let text = format!("{}\n{more}", self.cloud.config());
         self.stage.lock().await.write_cloud_config(&text)
-    }
-
-    /// Whether the program has this flag.
-    #[must_use]
-    pub fn knows(&self, flag: &str) -> bool {
-        self.help.contains(flag)
     }
 
     /// The command line of the program, with additional flags.
