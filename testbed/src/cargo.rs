@@ -81,7 +81,7 @@ pub fn program(given: Option<&PathBuf>, cloud: &str, build: Build) -> Result<Pat
 }
 
 /// Builds the binary with these features and returns its path.
-pub fn build_binary(features: &str, build: Build) -> Result<PathBuf> {
+fn build_binary(features: &str, build: Build) -> Result<PathBuf> {
     let mut args = vec![
         "build",
         "--bin",

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use ccm_testbed::{
-    cargo::{Build, build_binary},
+    cargo::{self, Build},
     scenarios::Kind,
     sweep::{Progress, Scenario, Selection, Storm, Sweep},
     test_cloud,
@@ -19,6 +19,8 @@ use crate::{print, say};
 
 /// Time between two lines about the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest time from a kill to the end.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Args, Debug)]
 pub(crate) struct SweepOptions {
@@ -37,12 +39,6 @@ pub(crate) struct SweepOptions {
     /// Only about this many points, spread evenly.
     #[arg(long)]
     points: Option<usize>,
-    /// Leave out so many points at the beginning, because an interrupted run has covered them.
-    #[arg(long, conflicts_with = "points")]
-    skip: Option<usize>,
-    /// Longest time from a kill to the end, in seconds.
-    #[arg(long, default_value_t = 120)]
-    limit: u64,
     /// Storms instead of crashes.
     #[arg(long)]
     storms: bool,
@@ -69,10 +65,7 @@ impl SweepOptions {
 }
 
 pub(crate) fn run(options: &SweepOptions) -> Result<()> {
-    let program = match &options.program {
-        Some(program) => program.clone(),
-        None => build_binary(&options.cloud, Build::Dev)?,
-    };
+    let program = cargo::program(options.program.as_ref(), &options.cloud, Build::Dev)?;
     let kinds = if options.scenario.is_empty() {
         &Kind::ALL[..]
     } else {
@@ -113,12 +106,9 @@ pub(crate) fn run(options: &SweepOptions) -> Result<()> {
 
 async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> {
     let mut sweep = Sweep {
-        limit: Duration::from_secs(options.limit),
+        limit: RECOVERY_LIMIT,
         ..Sweep::default()
     };
-    if let Some(played) = options.skip {
-        sweep.selection = Selection::Skip(played);
-    }
     if let Some(points) = options.points {
         let calls = sweep.rehearse(scenario).await?;
         sweep.selection = Selection::about(points, calls.iter().sum::<usize>() * 3);

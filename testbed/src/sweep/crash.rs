@@ -29,8 +29,6 @@ pub enum Selection {
     All,
     /// Every n-th point, but at least four.
     Every(usize),
-    /// All points after this many at the beginning.
-    Skip(usize),
 }
 
 impl Selection {
@@ -43,7 +41,6 @@ impl Selection {
     fn of(self, points: Vec<Point>) -> Vec<Point> {
         match self {
             Self::All => points,
-            Self::Skip(count) => points.into_iter().skip(count).collect(),
             Self::Every(step) => {
                 let step = step.min(points.len() / 4).max(1);
                 // A multiple of three would select the same moment of every call.
@@ -360,7 +357,6 @@ mod tests {
                 assert!(some.iter().any(|point| point.moment == moment), "{moment}");
             }
         }
-        assert_eq!(Selection::Skip(290).of(all.clone()), all[290..]);
         // Zero also selects all points.
         for step in [0, 1] {
             assert_eq!(Selection::Every(step).of(all.clone()).len(), 300, "step {step}");
