@@ -13,7 +13,7 @@ use ccm_testbed::{
     cargo::{output, root},
     golang,
     helm::{Helm, copy_upstream_chart},
-    manifests,
+    manifests::{self, Right},
 };
 use regex::Regex;
 use serde_json::Value;
@@ -227,7 +227,17 @@ fn chart_rights(arguments: &[&str]) -> Result<BTreeSet<String>> {
 
 /// All rights that these objects grant.
 fn rights(objects: &[Value]) -> BTreeSet<String> {
-    objects.iter().flat_map(rights_of).collect()
+    let granted = manifests::rights(objects).into_iter();
+    granted
+        .map(
+            |Right {
+                 verb,
+                 group,
+                 resource,
+                 ..
+             }| right(&verb, &format!("{resource}.{group}")),
+        )
+        .collect()
 }
 
 /// The rights in a row of the table: `resource.group`, verbs, reason.
@@ -243,22 +253,4 @@ fn unneeded_rights(row: &str) -> Vec<String> {
 /// `verb resource.group`. The core group has no name.
 fn right(verb: &str, resource: &str) -> String {
     format!("{verb} {}", resource.trim_end_matches('.'))
-}
-
-/// Every right that a role grants.
-fn rights_of(role: &Value) -> Vec<String> {
-    let words = |rule: &Value, key: &str| -> Vec<String> {
-        let words = rule[key].as_array().into_iter().flatten();
-        words.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let mut rights = Vec::new();
-    for rule in role["rules"].as_array().into_iter().flatten() {
-        for group in words(rule, "apiGroups") {
-            for resource in words(rule, "resources") {
-                let (verbs, resource) = (words(rule, "verbs"), format!("{resource}.{group}"));
-                rights.extend(verbs.iter().map(|verb| right(verb, &resource)));
-            }
-        }
-    }
-    rights
 }
