@@ -56,25 +56,11 @@ pub trait Party: Send + Sync {
     fn clear_faults(&self);
 }
 
-/// Changes of a cluster, and the expected result.
+/// The servers of the program, for any scenario.
 #[async_trait(?Send)]
-pub trait Scenario: Send + Sync {
-    /// The name in reports.
-    fn name(&self) -> String;
-    /// The command line of the program.
-    fn launch(&self) -> Launch;
-    /// The servers of the program.
+pub trait Environment: Send + Sync {
+    /// The servers that inject faults.
     fn parties(&self) -> Vec<&dyn Party>;
-    /// Creates the initial state from any present state. The program does not run.
-    async fn prepare(&self) -> Result<()>;
-    /// The changes while the program runs, or after it was killed.
-    async fn act(&self) -> Result<()> {
-        Ok(())
-    }
-    /// The difference from the expected result, if any.
-    async fn missing(&self) -> Result<Option<String>>;
-    /// Checks the result after nothing is missing, and that no forbidden action happened since [`Self::prepare`].
-    async fn check(&self) -> Result<()>;
     /// An additional failure in the middle of a storm.
     async fn disturb(&self) -> Result<()> {
         Ok(())
@@ -85,16 +71,37 @@ pub trait Scenario: Send + Sync {
     }
 }
 
+/// Changes of a cluster, and the expected result.
+#[async_trait(?Send)]
+pub trait Scenario: Send + Sync {
+    /// The name in reports.
+    fn name(&self) -> String;
+    /// The command line of the program.
+    fn launch(&self) -> Launch;
+    /// The servers of the program.
+    fn environment(&self) -> &dyn Environment;
+    /// Creates the initial state from any present state. The program does not run.
+    async fn prepare(&self) -> Result<()>;
+    /// The changes while the program runs, or after it was killed.
+    async fn act(&self) -> Result<()> {
+        Ok(())
+    }
+    /// The difference from the expected result, if any.
+    async fn missing(&self) -> Result<Option<String>>;
+    /// Checks the result after nothing is missing, and that no forbidden action happened since [`Self::prepare`].
+    async fn check(&self) -> Result<()>;
+}
+
 /// Starts a run with the initial state, an empty log and no counted calls.
 async fn begin(scenario: &dyn Scenario, log: &Path) -> Result<()> {
-    for party in scenario.parties() {
+    for party in scenario.environment().parties() {
         party.clear_faults();
     }
     scenario.prepare().await.context("cannot prepare the scenario")?;
     if log.exists() {
         fs::write(log, "").context("cannot empty the log")?;
     }
-    for party in scenario.parties() {
+    for party in scenario.environment().parties() {
         party.forget();
     }
     Ok(())
@@ -135,7 +142,7 @@ async fn examine(scenario: &dyn Scenario, log: &Path) -> Result<()> {
     if let Some(line) = text.lines().find(|line| line.contains(BUG)) {
         bail!("the log contains a panic: {line}");
     }
-    for secret in scenario.secrets() {
+    for secret in scenario.environment().secrets() {
         if let Some(line) = text.lines().find(|line| line.contains(&secret)) {
             bail!("the log contains a secret: {line}");
         }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use ccm_testbed::binary::Launch;
 use ccm_testbed::controlplane::ControlPlane;
 use ccm_testbed::proxy::Proxy;
-use ccm_testbed::sweep::{Party, Scenario, Sweep};
+use ccm_testbed::sweep::{Environment, Party, Scenario, Sweep};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -59,6 +59,12 @@ impl Locks {
     }
 }
 
+impl Environment for Locks {
+    fn parties(&self) -> Vec<&dyn Party> {
+        vec![&self.proxy]
+    }
+}
+
 #[async_trait(?Send)]
 impl Scenario for Locks {
     fn name(&self) -> String {
@@ -78,8 +84,8 @@ impl Scenario for Locks {
         }
     }
 
-    fn parties(&self) -> Vec<&dyn Party> {
-        vec![&self.proxy]
+    fn environment(&self) -> &dyn Environment {
+        self
     }
 
     async fn prepare(&self) -> Result<()> {

@@ -8,10 +8,7 @@ use crate::scene::program;
 
 /// Runs a scenario with this many nodes, and kills the program at these points.
 async fn sweep(kind: Kind, nodes: usize, selection: Selection) {
-    let Some(scenario) = kind.set(&program(), nodes).await.unwrap() else {
-        ccm_testbed::cache::say(format!("{kind:?} is left out: the program does not support it"));
-        return;
-    };
+    let scenario = kind.set(&program(), nodes).await.unwrap().unwrap();
     let sweep = Sweep {
         selection,
         ..Sweep::default()

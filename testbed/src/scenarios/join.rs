@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::site::{Site, names};
 use crate::binary::Launch;
 use crate::nodes::NodeSpec;
-use crate::sweep::{Party, Scenario};
+use crate::sweep::{Environment, Scenario};
 
 /// Nodes join: half of them exist when the program starts, the others are created while it runs.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl Scenario for Join {
         self.site.launch(&[])
     }
 
-    fn parties(&self) -> Vec<&dyn Party> {
-        self.site.parties()
+    fn environment(&self) -> &dyn Environment {
+        &*self.site
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -68,13 +68,5 @@ impl Scenario for Join {
 
     async fn check(&self) -> Result<()> {
         self.site.check(&self.names, &[]).await
-    }
-
-    async fn disturb(&self) -> Result<()> {
-        self.site.restart_api_server().await
-    }
-
-    fn secrets(&self) -> Vec<String> {
-        self.site.secrets()
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::site::{Site, names};
 use crate::binary::Launch;
 use crate::nodes::NodeSpec;
-use crate::sweep::{Party, Scenario};
+use crate::sweep::{Environment, Scenario};
 
 /// Short delays, because the scenario's nodes are new.
 const FLAGS: [&str; 3] = [
@@ -52,8 +52,8 @@ impl Scenario for Leave {
         self.site.launch(&FLAGS)
     }
 
-    fn parties(&self) -> Vec<&dyn Party> {
-        self.site.parties()
+    fn environment(&self) -> &dyn Environment {
+        &*self.site
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -93,13 +93,5 @@ impl Scenario for Leave {
     async fn check(&self) -> Result<()> {
         let left = self.left.lock().clone();
         self.site.check(&self.staying, &left).await
-    }
-
-    async fn disturb(&self) -> Result<()> {
-        self.site.restart_api_server().await
-    }
-
-    fn secrets(&self) -> Vec<String> {
-        self.site.secrets()
     }
 }

@@ -10,7 +10,7 @@ use ccm_sim::openstack::PortPatch;
 
 use super::site::{Site, names};
 use crate::binary::Launch;
-use crate::sweep::{Party, Scenario};
+use crate::sweep::{Environment, Scenario};
 use crate::test_cloud::OpenStackCloud;
 
 /// The addresses of all servers change while the program does not run. Its first refresh must detect this.
@@ -53,8 +53,8 @@ impl Scenario for Readdress {
         self.site.launch(&["--node-status-update-frequency=1s"])
     }
 
-    fn parties(&self) -> Vec<&dyn Party> {
-        self.site.parties()
+    fn environment(&self) -> &dyn Environment {
+        &*self.site
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -83,14 +83,6 @@ impl Scenario for Readdress {
 
     async fn check(&self) -> Result<()> {
         self.site.check(&self.names, &[]).await
-    }
-
-    async fn disturb(&self) -> Result<()> {
-        self.site.restart_api_server().await
-    }
-
-    fn secrets(&self) -> Vec<String> {
-        self.site.secrets()
     }
 }
 

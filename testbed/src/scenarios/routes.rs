@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::site::{Site, names};
 use crate::binary::Launch;
 use crate::nodes::NodeSpec;
-use crate::sweep::{Party, Scenario};
+use crate::sweep::{Environment, Scenario};
 use crate::test_cloud::{Machine, TestRoutes};
 
 /// A machine without a Node.
@@ -108,8 +108,8 @@ impl Scenario for Routes {
             .launch(&["--controllers=route", "--cluster-cidr=10.244.0.0/16"])
     }
 
-    fn parties(&self) -> Vec<&dyn Party> {
-        self.site.parties()
+    fn environment(&self) -> &dyn Environment {
+        &*self.site
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -156,13 +156,5 @@ impl Scenario for Routes {
             );
         }
         Ok(())
-    }
-
-    async fn disturb(&self) -> Result<()> {
-        self.site.restart_api_server().await
-    }
-
-    fn secrets(&self) -> Vec<String> {
-        self.site.secrets()
     }
 }

@@ -15,7 +15,7 @@ use super::site::{Site, names};
 use crate::binary::{Ccm, Launch};
 use crate::observe::eventually;
 use crate::picture::Picture;
-use crate::sweep::{Party, Scenario};
+use crate::sweep::{Environment, Scenario};
 
 /// Time limit of each step that prepares a scenario.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -199,8 +199,8 @@ impl Scenario for Services {
         self.quiet()
     }
 
-    fn parties(&self) -> Vec<&dyn Party> {
-        self.site.parties()
+    fn environment(&self) -> &dyn Environment {
+        &*self.site
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -296,13 +296,5 @@ impl Scenario for Services {
             "the Service was patched {count} times: {writes:#?}"
         );
         self.site.check_events().await
-    }
-
-    async fn disturb(&self) -> Result<()> {
-        self.site.restart_api_server().await
-    }
-
-    fn secrets(&self) -> Vec<String> {
-        self.site.secrets()
     }
 }

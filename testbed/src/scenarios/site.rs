@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -16,7 +17,7 @@ use crate::nodes::{self, NodeSpec};
 use crate::observe::{addresses, eventually, is_initialized, label, provider_id, taints};
 use crate::proxy::Proxy;
 use crate::stage::Stage;
-use crate::sweep::Party;
+use crate::sweep::{Environment, Party};
 use crate::test_cloud::{Machine, TestCloud};
 
 /// Time limit of each step that prepares a scenario.
@@ -78,26 +79,6 @@ impl Site {
         let mut launch = self.launch.clone();
         launch.args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         launch
-    }
-
-    /// The servers of the program.
-    #[must_use]
-    pub fn parties(&self) -> Vec<&dyn Party> {
-        vec![self.cloud.party(), &self.proxy]
-    }
-
-    /// Texts that must not appear in a log.
-    #[must_use]
-    pub fn secrets(&self) -> Vec<String> {
-        self.cloud.secrets()
-    }
-
-    /// Kills the API server and starts it again.
-    ///
-    /// # Errors
-    /// When it does not become ready.
-    pub async fn restart_api_server(&self) -> Result<()> {
-        self.stage.lock().await.control_plane.restart().await
     }
 
     /// The machine with this name, created if missing.
@@ -250,6 +231,22 @@ impl Site {
             Some((what, count)) => bail!("Event written {count} times: {what:?}"),
             None => Ok(()),
         }
+    }
+}
+
+#[async_trait(?Send)]
+impl Environment for Site {
+    fn parties(&self) -> Vec<&dyn Party> {
+        vec![self.cloud.party(), &self.proxy]
+    }
+
+    /// Kills the API server and starts it again.
+    async fn disturb(&self) -> Result<()> {
+        self.stage.lock().await.control_plane.restart().await
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        self.cloud.secrets()
     }
 }
 

@@ -182,6 +182,7 @@ impl Sweep {
         finish(&mut ccm, self.limit).await?;
         examine(scenario, &launch.log).await?;
         Ok(scenario
+            .environment()
             .parties()
             .iter()
             .map(|party| party.calls().len())
@@ -202,7 +203,7 @@ impl Sweep {
             .rehearse(scenario)
             .await
             .with_context(|| format!("{} fails without faults", scenario.name()))?;
-        let parties = scenario.parties();
+        let parties = scenario.environment().parties();
         let mut report = Report {
             scenario: scenario.name(),
             calls: parties
@@ -256,7 +257,7 @@ impl Sweep {
                 }
                 RunEnd::Stopped(call) => place = describe(scenario, point, Some(&call)),
             }
-            for party in scenario.parties() {
+            for party in scenario.environment().parties() {
                 // Stopped calls of the killed program must not be carried out.
                 tokio::time::timeout(self.limit, party.none_held())
                     .await
@@ -277,7 +278,7 @@ impl Sweep {
 
     /// Starts the program and kills it at the point.
     async fn until_stopped(&self, scenario: &dyn Scenario, point: Point) -> Result<RunEnd> {
-        let parties = scenario.parties();
+        let parties = scenario.environment().parties();
         let party = parties.get(point.party).context("no such party")?;
         let reached = party.stop_at(point.nth, point.moment);
         let mut ccm = Ccm::start(&scenario.launch())?;
@@ -319,7 +320,7 @@ fn points(calls: &[usize]) -> Vec<Point> {
 }
 
 fn describe(scenario: &dyn Scenario, point: Point, call: Option<&str>) -> String {
-    let parties = scenario.parties();
+    let parties = scenario.environment().parties();
     let party = parties.get(point.party).map_or("?", |party| party.name());
     let Point { nth, moment, .. } = point;
     match call {

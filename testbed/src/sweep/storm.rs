@@ -109,7 +109,7 @@ impl Storm {
     /// If it does not; with the seed.
     pub async fn run(&self, scenario: &dyn Scenario, calm_calls: &[usize]) -> Result<StormReport> {
         let report = self.play(scenario, calm_calls).await;
-        for party in scenario.parties() {
+        for party in scenario.environment().parties() {
             party.clear_faults();
         }
         report.with_context(|| format!("{} in a storm with seed {}", scenario.name(), self.seed))
@@ -118,7 +118,7 @@ impl Storm {
     async fn play(&self, scenario: &dyn Scenario, calm_calls: &[usize]) -> Result<StormReport> {
         let launch = scenario.launch();
         begin(scenario, &launch.log).await?;
-        let parties = scenario.parties();
+        let parties = scenario.environment().parties();
         for (seed, party) in (self.seed.wrapping_mul(1000)..).step_by(100).zip(&parties) {
             party.inject_faults(seed);
         }
@@ -159,14 +159,14 @@ impl Storm {
 
     /// Returns at the end of the storm: after enough failures or enough time, or when the program has finished.
     async fn wait_for_end(&self, scenario: &dyn Scenario, began: Instant) {
-        let parties = scenario.parties();
+        let parties = scenario.environment().parties();
         let failures = || parties.iter().map(|party| party.failures()).sum::<u64>();
         let mut disturbed = false;
         while failures() < self.failures && began.elapsed() < self.longest {
             if !disturbed && failures() >= self.failures / 4 {
                 disturbed = true;
                 // Problems are detected at the end.
-                let _tried = scenario.disturb().await;
+                let _tried = scenario.environment().disturb().await;
             }
             if matches!(scenario.missing().await, Ok(None)) {
                 return;
