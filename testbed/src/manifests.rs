@@ -132,6 +132,35 @@ pub async fn apply(client: &Client, object: &Value, dry_run: bool) -> Result<Dyn
         .with_context(|| format!("the API server refused {what}"))
 }
 
+/// Applies a ClusterRole with these rules.
+///
+/// # Errors
+/// When the API server refuses it.
+pub async fn cluster_role(client: &Client, name: &str, rules: &Value) -> Result<()> {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": rules,
+    });
+    apply(client, &role, false).await.map(drop)
+}
+
+/// Binds a ClusterRole to an account.
+///
+/// # Errors
+/// When the API server refuses the binding.
+pub async fn bind(client: &Client, namespace: &str, account: &str, role: &str) -> Result<()> {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": format!("{account}-{role}")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
+    });
+    apply(client, &binding, false).await.map(drop)
+}
+
 /// Applies the account and the roles of a file, waits until they take effect, and returns a kubeconfig of the account.
 ///
 /// # Errors

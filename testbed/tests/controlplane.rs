@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use ccm_testbed::cache::say;
 use ccm_testbed::controlplane::{self, ControlPlane};
+use ccm_testbed::manifests;
 use ccm_testbed::nodes::{self, NodeSpec, UNINITIALIZED};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Service};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, from_value, json};
@@ -81,21 +81,9 @@ async fn a_service_account_has_only_its_bound_permissions() {
         "not bound yet"
     );
 
-    let role: ClusterRole = object(json!({
-        "metadata": { "name": "reader" },
-        "rules": [{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"] }],
-    }));
-    let binding: ClusterRoleBinding = object(json!({
-        "metadata": { "name": "reader" },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader" },
-        "subjects": [{ "kind": "ServiceAccount", "namespace": "kube-system", "name": "reader" }],
-    }));
-    Api::all(admin.clone())
-        .create(&PostParams::default(), &role)
-        .await
-        .unwrap();
-    Api::all(admin.clone())
-        .create(&PostParams::default(), &binding)
+    let rules = json!([{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"] }]);
+    manifests::cluster_role(&admin, "reader", &rules).await.unwrap();
+    manifests::bind(&admin, "kube-system", "reader", "reader")
         .await
         .unwrap();
     nodes::register(&admin, &[NodeSpec::new("node-1")]).await.unwrap();

@@ -15,10 +15,7 @@ use ccm_testbed::{
     proxy::{Action, Proxy, Rule},
     test_cloud::{Machine, TestCloud},
 };
-use k8s_openapi::api::{
-    core::v1::{Event, Node},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
-};
+use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, PostParams},
@@ -194,21 +191,13 @@ impl Rights {
     /// The token of an account that may read the metrics and nothing else.
     async fn scraper(&self) -> String {
         let client = self.life.nodes.clone().into_client();
-        let role: ClusterRole = serde_json::from_value(json!({
-            "metadata": {"name": "metrics-reader"},
-            "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
-        }))
-        .unwrap();
-        let roles = Api::all(client.clone());
-        roles.create(&PostParams::default(), &role).await.unwrap();
-        let binding: ClusterRoleBinding = serde_json::from_value(json!({
-            "metadata": {"name": "scraper"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "metrics-reader"},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "scraper"}],
-        }))
-        .unwrap();
-        let bindings = Api::all(client);
-        bindings.create(&PostParams::default(), &binding).await.unwrap();
+        let rules = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
+        manifests::cluster_role(&client, "metrics-reader", &rules)
+            .await
+            .unwrap();
+        manifests::bind(&client, "default", "scraper", "metrics-reader")
+            .await
+            .unwrap();
         let plane = &self.life.stage.control_plane;
         let file = plane
             .service_account_kubeconfig("default", "scraper")

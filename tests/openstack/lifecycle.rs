@@ -8,16 +8,13 @@ use ccm_sim::{
 };
 use ccm_testbed::{
     in_process::InProcess,
+    manifests,
     nodes::{self, NodeSpec},
     observe::taints,
     stage::Stage,
 };
 use cloud_controller_manager::options::{self, Config, Request};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::{
-    Api,
-    api::{ListParams, PostParams},
-};
+use kube::api::ListParams;
 use serde_json::json;
 
 use crate::scene::{Scene, names};
@@ -267,32 +264,22 @@ async fn another_region_deletes_no_node() {
     all_deletions_are_blocked(&scene, &nodes, 3).await;
 }
 
-/// A role with these verbs for nodes.
-fn role(verbs: &[&str]) -> ClusterRole {
-    serde_json::from_value(json!({
-        "metadata": {"name": "ccm"},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs},
-            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
-        ],
-    }))
-    .unwrap()
+/// Applies the account's role with these verbs for nodes.
+async fn apply_role(scene: &Scene, verbs: &[&str]) {
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+    ]);
+    manifests::cluster_role(&scene.client, "ccm", &rules)
+        .await
+        .unwrap();
 }
 
 /// The kubeconfig of an account that may not delete nodes.
 async fn without_deletion(scene: &Scene) -> PathBuf {
-    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
-    let without = role(&["get", "list", "watch", "patch"]);
-    roles.create(&PostParams::default(), &without).await.unwrap();
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": "ccm"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ccm"},
-        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "ccm"}],
-    }))
-    .unwrap();
-    Api::all(scene.client.clone())
-        .create(&PostParams::default(), &binding)
+    apply_role(scene, &["get", "list", "watch", "patch"]).await;
+    manifests::bind(&scene.client, "kube-system", "ccm", "ccm")
         .await
         .unwrap();
     scene
@@ -305,16 +292,7 @@ async fn without_deletion(scene: &Scene) -> PathBuf {
 
 /// Grants this right to the account.
 async fn grant_deletion(scene: &Scene) {
-    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
-    let with = json!({"rules": role(&["get", "list", "watch", "patch", "delete"]).rules});
-    roles
-        .patch(
-            "ccm",
-            &kube::api::PatchParams::default(),
-            &kube::api::Patch::Merge(with),
-        )
-        .await
-        .unwrap();
+    apply_role(scene, &["get", "list", "watch", "patch", "delete"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
+use ccm_testbed::manifests;
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Event, Service},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
     Api,
@@ -48,27 +48,14 @@ impl PlanScene {
             scene.cloud.cloud_conf()
         );
         scene.stage.write_cloud_config(&conf).unwrap();
-        let role: ClusterRole = serde_json::from_value(json!({
-            "metadata": {"name": "reader"},
-            "rules": [
-                {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]},
-                {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
-            ],
-        }))
-        .unwrap();
-        let binding: ClusterRoleBinding = serde_json::from_value(json!({
-            "metadata": {"name": "reader"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "reader"}],
-        }))
-        .unwrap();
-        let params = PostParams::default();
-        Api::all(scene.client.clone())
-            .create(&params, &role)
+        let rules = json!([
+            {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
+        ]);
+        manifests::cluster_role(&scene.client, "reader", &rules)
             .await
             .unwrap();
-        Api::all(scene.client.clone())
-            .create(&params, &binding)
+        manifests::bind(&scene.client, "kube-system", "reader", "reader")
             .await
             .unwrap();
         let plane = &scene.stage.control_plane;

@@ -1,11 +1,7 @@
 //! Routes need few rights. Those of the whole program are in `tests/every_cloud`.
 
-use ccm_testbed::nodes::NodeSpec;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-};
+use ccm_testbed::{manifests, nodes::NodeSpec};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::{
@@ -13,37 +9,23 @@ use crate::{
     scene::{LIMIT, Scene},
 };
 
-/// Binds a ClusterRole to an account.
-async fn bind(scene: &Scene, role: &str, namespace: &str, account: &str) {
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": format!("{account}-{}", role.replace(':', "-"))},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
-    }))
-    .unwrap();
-    let bindings = Api::all(scene.client.clone());
-    bindings.create(&PostParams::default(), &binding).await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_nodes() {
     let scene = Scene::set().await;
     let router = scene.router(vec!["private".to_owned()]);
-    let params = PostParams::default();
-    let role: ClusterRole = serde_json::from_value(json!({
-        "metadata": {"name": "routes"},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
-            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-        ],
-    }))
-    .unwrap();
-    let roles = Api::all(scene.client.clone());
-    roles.create(&params, &role).await.unwrap();
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    ]);
+    manifests::cluster_role(&scene.client, "routes", &rules)
+        .await
+        .unwrap();
     // The second role is only for the HTTPS server.
     for role in ["routes", "system:auth-delegator"] {
-        bind(&scene, role, "kube-system", "router").await;
+        manifests::bind(&scene.client, "kube-system", "router", role)
+            .await
+            .unwrap();
     }
     let plane = &scene.stage.control_plane;
     let kubeconfig = plane

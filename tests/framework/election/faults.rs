@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use ccm_testbed::binary::Ccm;
+use ccm_testbed::{binary::Ccm, manifests};
 use k8s_openapi::{
     api::{
         coordination::v1::{Lease, LeaseSpec},
-        rbac::v1::{ClusterRoleBinding, Role, RoleBinding},
+        rbac::v1::{Role, RoleBinding},
     },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
     jiff::{SignedDuration, Timestamp},
@@ -97,15 +97,11 @@ async fn a_leader_without_rights_for_leases_stops_writing() {
         .service_account_kubeconfig("kube-system", "replica")
         .await
         .unwrap();
-    let subjects = json!([{"kind": "ServiceAccount", "namespace": "kube-system", "name": "replica"}]);
+    let role = "system:controller:node-controller";
+    manifests::bind(&stage.client, "kube-system", "replica", role)
+        .await
+        .unwrap();
     let post = PostParams::default();
-    let all: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": "replica"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:controller:node-controller"},
-        "subjects": subjects,
-    }))
-    .unwrap();
-    Api::all(stage.client.clone()).create(&post, &all).await.unwrap();
     // Exactly the rights of leader election.
     let role: Role = serde_json::from_value(json!({
         "metadata": {"name": "election"},
@@ -117,7 +113,7 @@ async fn a_leader_without_rights_for_leases_stops_writing() {
     let binding: RoleBinding = serde_json::from_value(json!({
         "metadata": {"name": "election"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "election"},
-        "subjects": subjects,
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "replica"}],
     }))
     .unwrap();
     let bindings: Api<RoleBinding> = Api::namespaced(stage.client.clone(), "kube-system");

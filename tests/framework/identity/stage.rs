@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use ccm_testbed::{
     binary::{Ccm, Launch},
     controlplane::ControlPlane,
-    observe,
+    manifests, observe,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -44,14 +44,8 @@ impl Stage {
             .unwrap();
         let account: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         let token = account["users"][0]["user"]["token"].as_str().unwrap().to_owned();
-        let binding = serde_json::from_value(json!({
-            "metadata": {"name": "ccm"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "ccm"}],
-        }));
-        let binding: k8s_openapi::api::rbac::v1::ClusterRoleBinding = binding.unwrap();
-        kube::Api::all(control_plane.client().await.unwrap())
-            .create(&kube::api::PostParams::default(), &binding)
+        let client = control_plane.client().await.unwrap();
+        manifests::bind(&client, "kube-system", "ccm", "cluster-admin")
             .await
             .unwrap();
         Self {

@@ -1,8 +1,8 @@
 //! The rights of the roles that every cluster has are enough.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::{Api, api::PostParams};
-use serde_json::json;
+use ccm_testbed::manifests;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::Api;
 
 use super::stage::{Stage, has_finalizer};
 
@@ -14,7 +14,7 @@ async fn the_role_that_every_cluster_has_is_enough() {
     let mut stage = Stage::prepare("rights").await;
     let kubeconfig = stage
         .control_plane
-        .service_account_kubeconfig("kube-system", "cloud-controller-manager")
+        .service_account_kubeconfig("kube-system", manifests::ACCOUNT)
         .await
         .unwrap();
     let roles: Api<ClusterRole> = Api::all(stage.client.clone());
@@ -22,14 +22,7 @@ async fn the_role_that_every_cluster_has_is_enough() {
         roles.get_opt(ROLE).await.ok().flatten().map(drop)
     })
     .await;
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": "services"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
-        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "cloud-controller-manager"}],
-    }))
-    .unwrap();
-    Api::all(stage.client.clone())
-        .create(&PostParams::default(), &binding)
+    manifests::bind(&stage.client, "kube-system", manifests::ACCOUNT, ROLE)
         .await
         .unwrap();
     stage.run(|config| config.api_server.kubeconfig = Some(kubeconfig));

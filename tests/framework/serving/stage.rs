@@ -5,8 +5,9 @@ use std::{fs, path::Path, time::Duration};
 use ccm_testbed::{
     binary::{Ccm, Launch},
     controlplane::ControlPlane,
+    manifests::{self, ACCOUNT},
 };
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -14,8 +15,6 @@ use tempfile::TempDir;
 use crate::binaries;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// The account of the program.
-const ACCOUNT: &str = "cloud-controller-manager";
 
 pub(crate) struct Stage {
     pub(crate) control_plane: ControlPlane,
@@ -42,16 +41,13 @@ impl Stage {
             .service_account_kubeconfig("kube-system", ACCOUNT)
             .await
             .unwrap();
-        self.cluster_role(
-            "ccm-least",
-            json!([{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]}]),
-        )
-        .await;
-        self.bind_cluster("ccm-least", "kube-system", ACCOUNT, "ccm-least")
-            .await;
+        let rules =
+            json!([{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]}]);
+        self.grant("kube-system", ACCOUNT, "ccm-least", &rules).await;
         if may_review {
-            self.bind_cluster("ccm-delegator", "kube-system", ACCOUNT, "system:auth-delegator")
-                .await;
+            manifests::bind(&self.client, "kube-system", ACCOUNT, "system:auth-delegator")
+                .await
+                .unwrap();
             let binding: RoleBinding = serde_json::from_value(json!({
                 "metadata": {"name": "ccm-authentication-reader"},
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role",
@@ -67,24 +63,10 @@ impl Stage {
         kubeconfig
     }
 
-    pub(crate) async fn cluster_role(&self, name: &str, rules: Value) {
-        let role: ClusterRole =
-            serde_json::from_value(json!({"metadata": {"name": name}, "rules": rules})).unwrap();
-        Api::all(self.client.clone())
-            .create(&PostParams::default(), &role)
-            .await
-            .unwrap();
-    }
-
-    pub(crate) async fn bind_cluster(&self, binding: &str, namespace: &str, account: &str, role: &str) {
-        let binding: ClusterRoleBinding = serde_json::from_value(json!({
-            "metadata": {"name": binding},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
-        }))
-        .unwrap();
-        Api::all(self.client.clone())
-            .create(&PostParams::default(), &binding)
+    /// Creates a ClusterRole, and binds it to an account.
+    pub(crate) async fn grant(&self, namespace: &str, account: &str, role: &str, rules: &Value) {
+        manifests::cluster_role(&self.client, role, rules).await.unwrap();
+        manifests::bind(&self.client, namespace, account, role)
             .await
             .unwrap();
     }
@@ -103,13 +85,8 @@ impl Stage {
     /// The token of an account that may read metrics and nothing else.
     pub(crate) async fn scraper(&self) -> String {
         let token = self.token("scraper").await;
-        self.cluster_role(
-            "metrics-reader",
-            json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),
-        )
-        .await;
-        self.bind_cluster("scraper", "default", "scraper", "metrics-reader")
-            .await;
+        let rules = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
+        self.grant("default", "scraper", "metrics-reader", &rules).await;
         token
     }
 
