@@ -196,6 +196,14 @@ impl Ccm {
         self.process.terminate()
     }
 
+    /// Interrupts the program (SIGINT).
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn interrupt(&self) -> Result<()> {
+        self.process.signal("INT")
+    }
+
     /// Stops all threads (SIGSTOP) until [`Self::resume`].
     ///
     /// # Errors
