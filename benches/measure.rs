@@ -45,7 +45,7 @@ impl Writes {
 pub(crate) fn writes(stage: &Stage) -> Result<Writes> {
     let mut writes = Writes::default();
     for entry in stage.control_plane.audit_log()? {
-        if !entry.user_agent.starts_with("cloud-controller-manager") {
+        if !entry.is_ours() {
             continue;
         }
         match (entry.resource.as_str(), entry.verb.as_str()) {

@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::binary::{Ccm, Launch};
 use crate::controlplane::ControlPlane;
+use crate::observe;
+
+/// Time limit of each wait. A real cloud is slow on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A control plane, a program that is not started yet, and a folder for the program's config and log.
 #[derive(Debug)]
@@ -43,10 +48,25 @@ impl Stage {
         self.folder().join("cloud.conf")
     }
 
-    /// The program's log; all programs of this stage append to it.
+    /// The file with the program's log; all programs of this stage append to it.
     #[must_use]
-    pub fn log(&self) -> PathBuf {
+    pub fn log_path(&self) -> PathBuf {
         self.folder().join("cloud-controller-manager.log")
+    }
+
+    /// The program's log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Waits until the check returns a value.
+    ///
+    /// # Panics
+    /// If it returns none in time; with the program's log.
+    pub async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+        let found = observe::eventually(LIMIT, check).await;
+        found.unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}; the program's log:\n{}", self.log()))
     }
 
     /// Writes the program's cloud config atomically.
@@ -89,7 +109,7 @@ impl Stage {
             program: self.program.clone(),
             args,
             envs: Vec::new(),
-            log: self.log(),
+            log: self.log_path(),
         }
     }
 }

@@ -1,22 +1,19 @@
 //! The whole program against a real kube-apiserver and an account of AWS on moto: features that only AWS has.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use ccm_testbed::{
     binary::Ccm,
     manifests,
     nodes::{self, NodeSpec},
-    observe::{eventually, is_initialized, provider_id},
+    observe::{is_initialized, provider_id},
     proxy::{Action, Request, Rule},
     stage::Stage,
     test_cloud::{AwsCloud, TestCloud},
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-
-/// Time limit of each wait.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The arguments in upstream's manifest. They name no program, because its image has an entrypoint. No cloud.conf is mounted,
 /// because all settings come from the instance.
@@ -65,7 +62,5 @@ async fn upstreams_manifest_starts_the_program() {
         let node = nodes.get(&machine.node).await.ok()?;
         (is_initialized(&node) && provider_id(&node) == machine.provider_id).then_some(())
     };
-    let log = || std::fs::read_to_string(stage.log()).unwrap_or_default();
-    let done = eventually(LIMIT, initialized).await;
-    assert!(done.is_some(), "{}", log());
+    stage.eventually("the node is initialized", initialized).await;
 }

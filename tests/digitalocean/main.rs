@@ -13,7 +13,7 @@ use ccm_testbed::{
     cargo::root,
     manifests::{self, USER},
     nodes::{self, NodeSpec},
-    observe::{eventually, is_initialized},
+    observe::is_initialized,
     python,
     stage::Stage,
 };
@@ -82,7 +82,7 @@ impl Scene {
 
     async fn initialized(&self) {
         let check = async || is_initialized(&self.nodes.get("node-1").await.ok()?).then_some(());
-        self.eventually("the node is initialized", check).await;
+        self.stage.eventually("the node is initialized", check).await;
     }
 
     /// Starts the program as the Go program's manifest does: by its name, with variables and almost without flags.
@@ -110,17 +110,11 @@ impl Scene {
                 format!("--kubeconfig={}", self.account.display()),
             ],
             envs: variables.map(|(name, value)| (name.to_owned(), value)).into(),
-            log: self.stage.log(),
+            log: self.stage.log_path(),
         };
         let mut ccm = Ccm::start(&launch).unwrap();
         ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
         ccm
-    }
-
-    async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-        let found = eventually(LIMIT, check).await;
-        let log = || std::fs::read_to_string(self.stage.log()).unwrap_or_default();
-        found.unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}; the log:\n{}", log()))
     }
 
     async fn create(&self, name: &str, kind: &str, annotations: Value) {
@@ -194,6 +188,7 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         (old["tags"] == json!(["k8s:c-1"])).then_some(())
     };
     scene
+        .stage
         .eventually("the tags controller tags the load balancer", tagged)
         .await;
 
@@ -215,6 +210,7 @@ async fn the_go_programs_manifest_starts_all_controllers() {
     ];
     expected.sort();
     scene
+        .stage
         .eventually("the firewall opens the ports", async || {
             (scene.opened() == expected).then_some(())
         })
@@ -229,7 +225,7 @@ async fn the_go_programs_manifest_starts_all_controllers() {
             .find(|found| found["name"] != "old")?;
         (ingress[0].ip.as_deref() == found["ip"].as_str()).then_some(found)
     };
-    let balancer = scene.eventually("the Service is served", served).await;
+    let balancer = scene.stage.eventually("the Service is served", served).await;
     assert!(
         balancer["tags"].as_array().unwrap().contains(&json!("k8s:c-1")),
         "{balancer}"
@@ -262,6 +258,7 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         .unwrap();
     let ccm = scene.start().await;
     scene
+        .stage
         .eventually("the firewall is corrected", async || {
             (scene.opened() == expected).then_some(())
         })
@@ -276,6 +273,7 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         .unwrap();
     let closed = async || (scene.opened() == ["tcp 10256", "tcp 80"]).then_some(());
     scene
+        .stage
         .eventually("the firewall closes the node port", closed)
         .await;
     scene
@@ -287,9 +285,10 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         (scene.cloud.documents("load_balancers").len() == 1 && scene.opened().is_empty()).then_some(())
     };
     scene
+        .stage
         .eventually("the load balancer is deleted and the ports are closed", deleted)
         .await;
-    let log = std::fs::read_to_string(scene.stage.log()).unwrap();
+    let log = scene.stage.log();
     assert!(!log.contains(&Config::default().token), "the token is in the log");
     // Without the right to review tokens all requests for metrics are refused. Everything else works without the missing rights.
     assert_eq!(ccm.get_as("a token", "/metrics").await.unwrap().0, 503);
@@ -326,7 +325,7 @@ async fn the_hourly_limit_delays_work_and_loses_none() {
         }
         Some(())
     };
-    scene.eventually("all Services are served", served).await;
+    scene.stage.eventually("all Services are served", served).await;
     let calls = scene.cloud.calls();
     let refused = calls.iter().filter(|call| call.status == Some(429)).count();
     assert!(

@@ -5,7 +5,7 @@ use ccm_testbed::{
     helm::Helm,
     manifests::{granted, parse, shipped},
     nodes::{self, NodeSpec},
-    observe::{eventually, is_initialized},
+    observe::is_initialized,
     stage::Stage,
     test_cloud::TestCloud,
 };
@@ -57,10 +57,7 @@ async fn work(cloud: &dyn TestCloud, stage: &Stage, name: &str) {
     let nodes: Api<Node> = Api::all(client.clone());
     let services: Api<Service> = Api::default_namespaced(client);
     let initialized = async || is_initialized(&nodes.get(&machine.node).await.ok()?).then_some(());
-    let log = || std::fs::read_to_string(stage.log()).unwrap_or_default();
-    eventually(LIMIT, initialized)
-        .await
-        .unwrap_or_else(|| panic!("the node is not initialized:\n{}", log()));
+    stage.eventually("the node is initialized", initialized).await;
     let service = json!({
         "metadata": {"name": name, "annotations": cloud.service().annotations},
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]},
@@ -71,14 +68,10 @@ async fn work(cloud: &dyn TestCloud, stage: &Stage, name: &str) {
         let service = services.get(name).await.ok()?;
         cloud.unserved(&service).await.ok()?.is_none().then_some(())
     };
-    eventually(LIMIT, served)
-        .await
-        .unwrap_or_else(|| panic!("the Service is not served:\n{}", log()));
+    stage.eventually("the Service is served", served).await;
     services.delete(name, &DeleteParams::default()).await.unwrap();
     let deleted = async || services.get_opt(name).await.ok()?.is_none().then_some(());
-    eventually(LIMIT, deleted)
-        .await
-        .unwrap_or_else(|| panic!("the Service is not deleted:\n{}", log()));
+    stage.eventually("the Service is deleted", deleted).await;
 }
 
 async fn end(stage: &Stage, mut ccm: Ccm) {
@@ -145,7 +138,7 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
                 .ok()
                 .filter(|comparisons| *comparisons > 0.0)
         };
-        eventually(LIMIT, compared).await.expect("a comparison");
+        stage.eventually("a comparison", compared).await;
         end(&stage, dry_run).await;
         end(&stage, ccm).await;
 

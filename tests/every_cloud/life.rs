@@ -5,7 +5,7 @@ use std::{process::Command, sync::Arc};
 use ccm_testbed::{
     binary::Ccm,
     nodes::{self, NodeSpec},
-    observe::{eventually, is_initialized},
+    observe::is_initialized,
     stage::Stage,
     test_cloud::TestCloud,
 };
@@ -83,18 +83,11 @@ impl Life {
 
     /// The program's log so far.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.stage.log()).unwrap_or_default()
+        self.stage.log()
     }
 
     pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-        let found = eventually(LIMIT, check).await;
-        let provider = self.cloud.provider();
-        found.unwrap_or_else(|| {
-            panic!(
-                "{provider}: not within {LIMIT:?}: {what}; the log:\n{}",
-                self.log()
-            )
-        })
+        self.stage.eventually(what, check).await
     }
 
     pub(crate) async fn initialized(&self, count: usize) {

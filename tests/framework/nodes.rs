@@ -79,7 +79,7 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
         .audit_log()
         .unwrap()
         .into_iter()
-        .filter(|entry| entry.user_agent.starts_with("cloud-controller-manager") && entry.name == "plain")
+        .filter(|entry| entry.is_ours() && entry.name == "plain")
         .map(|entry| (entry.verb, entry.resource, entry.subresource))
         .collect();
     let patch = |subresource: &str| ("patch".to_owned(), "nodes".to_owned(), subresource.to_owned());

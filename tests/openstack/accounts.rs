@@ -85,10 +85,7 @@ async fn each_controller_writes_as_its_own_account_with_the_role_that_every_clus
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
 
     let log = scene.stage.control_plane.audit_log().unwrap();
-    let ours: Vec<_> = log
-        .into_iter()
-        .filter(|entry| entry.user_agent.starts_with("cloud-controller-manager/"))
-        .collect();
+    let ours: Vec<_> = log.into_iter().filter(AuditEntry::is_ours).collect();
     let denied: Vec<_> = ours.iter().filter(|entry| entry.code == 403).collect();
     assert!(denied.is_empty(), "{denied:?}");
     let expected: BTreeSet<_> = [

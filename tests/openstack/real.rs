@@ -53,9 +53,7 @@ async fn nodes_of_a_real_cloud_are_initialized() {
         let items = nodes.list(&ListParams::default()).await.ok()?.items;
         (items.len() == servers.len() && items.iter().all(is_initialized)).then_some(items)
     };
-    let nodes = eventually(LIMIT, done)
-        .await
-        .unwrap_or_else(|| panic!("{}", read(&stage.log())));
+    let nodes = stage.eventually("the nodes are initialized", done).await;
     for server in &servers {
         let node = nodes
             .iter()

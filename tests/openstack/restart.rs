@@ -40,7 +40,7 @@ async fn a_killed_program_finishes_after_its_restart() {
     // Nodes were not written twice, except for the one in progress.
     let mut writes = BTreeMap::<_, usize>::new();
     for entry in scene.stage.control_plane.audit_log().unwrap() {
-        let ours = entry.user_agent.starts_with("cloud-controller-manager");
+        let ours = entry.is_ours();
         if ours && entry.resource == "nodes" && entry.verb == "patch" && entry.code == 200 {
             *writes.entry(entry.name).or_default() += 1;
         }

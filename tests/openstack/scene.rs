@@ -10,7 +10,7 @@ use ccm_testbed::{
     binary::Ccm,
     manifests,
     nodes::{self, NodeSpec},
-    observe::{self, is_from_api_server, is_initialized},
+    observe::{is_from_api_server, is_initialized},
     stage::Stage,
 };
 use k8s_openapi::api::core::v1::{Event, Node, Service};
@@ -183,7 +183,7 @@ impl Scene {
 
     /// The program's log so far.
     pub(crate) fn log(&self) -> String {
-        read(&self.stage.log())
+        self.stage.log()
     }
 
     /// Waits until the log contains the text.
@@ -193,10 +193,7 @@ impl Scene {
     }
 
     pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-        match observe::eventually(LIMIT, check).await {
-            Some(found) => found,
-            None => panic!("not within {LIMIT:?}: {what}; the program's log:\n{}", self.log()),
-        }
+        self.stage.eventually(what, check).await
     }
 }
 

@@ -286,7 +286,7 @@ impl RealService {
                 "killed at write {kill_at:?} ({place}), it did not finish: {:#?} instead of {:#?}; {}",
                 self.reader.picture().await,
                 self.served,
-                read(&self.stage.log())
+                self.stage.log()
             );
         }
         self.proxy.writes().len()

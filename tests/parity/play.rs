@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     time::{Duration, Instant},
 };
 
@@ -159,7 +159,7 @@ impl<S: Site> Play<S> {
     }
 
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.stage.log()).unwrap_or_default()
+        self.stage.log()
     }
 
     /// Plays a case to its end, and deletes its remaining objects.

@@ -180,7 +180,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     print("");
     say(&format!(
         "everything is running: kubectl get nodes,services -o wide; log: {}; curl -k https://127.0.0.1:{}/metrics. Ctrl-C ends it.",
-        stage.log().display(),
+        stage.log_path().display(),
         ccm.port()
     ));
     loop {

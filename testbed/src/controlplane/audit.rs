@@ -30,6 +30,14 @@ pub struct AuditEntry {
     pub code: u16,
 }
 
+impl AuditEntry {
+    /// Whether the program under test sent it, under any account.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.user_agent.starts_with("cloud-controller-manager")
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Raw {

@@ -168,10 +168,7 @@ impl Stage {
     pub(crate) fn requests(&self, verb: &str, name: &str) -> usize {
         let log = self.control_plane.audit_log().unwrap();
         let ours = log.iter().filter(|entry| {
-            entry.user_agent.starts_with("cloud-controller-manager")
-                && entry.resource == "nodes"
-                && entry.verb == verb
-                && entry.name == name
+            entry.is_ours() && entry.resource == "nodes" && entry.verb == verb && entry.name == name
         });
         ours.count()
     }

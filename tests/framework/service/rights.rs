@@ -37,7 +37,7 @@ async fn the_role_that_every_cluster_has_is_enough() {
     let log = stage.control_plane.audit_log().unwrap();
     let mut refused: Vec<_> = log
         .into_iter()
-        .filter(|entry| entry.code == 403 && entry.user_agent.starts_with("cloud-controller-manager"))
+        .filter(|entry| entry.code == 403 && entry.is_ours())
         .map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name))
         .collect();
     refused.dedup();

@@ -237,10 +237,7 @@ impl Stage {
     pub(crate) fn writes(&self) -> Vec<(String, String, String)> {
         let log = self.control_plane.audit_log().unwrap();
         log.into_iter()
-            .filter(|entry| {
-                entry.user_agent.starts_with("cloud-controller-manager")
-                    && !matches!(entry.verb.as_str(), "get" | "list" | "watch")
-            })
+            .filter(|entry| entry.is_ours() && !matches!(entry.verb.as_str(), "get" | "list" | "watch"))
             .map(|entry| {
                 (
                     entry.verb,
