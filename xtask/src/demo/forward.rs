@@ -2,7 +2,7 @@
 //! members.
 //!
 //! Only addresses in 127.0.0.0/8 are served, which every Linux machine has without configuration. Other machines cannot
-//! reach them. Bytes are forwarded unchanged. A listener or pool that changes them (TLS, PROXY, headers) or that is not TCP
+//! reach them. All members have equal shares. Bytes are forwarded unchanged. A listener or pool that changes them (TLS, PROXY, headers) or that is not TCP
 //! is not served; [`Forwarder::forwards`] reports it.
 
 use std::collections::BTreeMap;
@@ -131,22 +131,18 @@ fn forwards(cloud: &Control) -> Vec<Forward> {
     let floating = cloud.floating_ips();
     let mut found: BTreeMap<SocketAddr, Forward> = BTreeMap::new();
     let balancers = cloud.load_balancers();
-    let heartbeats = cloud.settings().load_balancing.heartbeats;
-    for state in balancers
-        .iter()
-        .filter(|state| serves(&state.loadbalancer, heartbeats))
-    {
+    for state in balancers.iter().filter(|state| serves(&state.loadbalancer)) {
         let port_id = text(&state.loadbalancer, "vip_port_id");
         let leading = floating
             .iter()
             .filter(|floating| floating.port_id.as_deref() == Some(port_id));
-        let own: Option<IpAddr> = text(&state.loadbalancer, "vip_address").parse().ok();
-        let addresses: Vec<IpAddr> = leading
-            .map(|floating| floating.address)
-            .chain(own)
+        let virtual_address = text(&state.loadbalancer, "vip_address").parse().ok();
+        let addresses: Vec<IpAddr> = virtual_address
+            .into_iter()
+            .chain(leading.map(|floating| floating.address))
             .filter(|address| address.is_ipv4() && address.is_loopback())
             .collect();
-        for listener in state.listeners.iter().filter(|listener| serves(listener, false)) {
+        for listener in state.listeners.iter().filter(|listener| serves(listener)) {
             let port = attribute(listener, "protocol_port").as_u64();
             let Some(port) = port.and_then(|port| u16::try_from(port).ok()) else {
                 continue;
@@ -165,11 +161,10 @@ fn forwards(cloud: &Control) -> Vec<Forward> {
 }
 
 /// Whether an object is enabled, created, and not being deleted. A change in progress does not interrupt it.
-fn serves(object: &ObjectState, must_be_online: bool) -> bool {
+fn serves(object: &ObjectState) -> bool {
     matches!(object.provisioning_status.as_str(), "ACTIVE" | "PENDING_UPDATE")
         && attribute(object, "admin_state_up") != &Value::Bool(false)
         && object.operating_status != "ERROR"
-        && !(must_be_online && object.operating_status == "OFFLINE")
 }
 
 fn pool_of<'a>(state: &'a BalancerState, listener: &ObjectState) -> Option<&'a ObjectState> {
@@ -208,51 +203,29 @@ async fn serve(cloud: Control, socket: TcpListener, listener: String) {
     }
 }
 
-/// A member and its share of the connections.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Backend {
-    address: SocketAddr,
-    weight: usize,
-}
-
 /// The members for a connection of this client. Empty if the client is not allowed.
-fn members(balancers: &[BalancerState], listener: &str, client: IpAddr) -> Vec<Backend> {
+fn members(balancers: &[BalancerState], listener: &str, client: IpAddr) -> Vec<SocketAddr> {
     let found = balancers.iter().find_map(|state| {
         let found = state.listeners.iter().find(|known| known.id == listener)?;
         allows(attribute(found, "allowed_cidrs"), client).then_some(())?;
-        let pool = pool_of(state, found).filter(|pool| serves(pool, false))?;
+        let pool = pool_of(state, found).filter(|pool| serves(pool))?;
         Some((state, pool))
     });
     let Some((state, pool)) = found else {
         return Vec::new();
     };
-    let (spare, mut first): (Vec<_>, Vec<_>) = state
-        .members
-        .iter()
-        .filter(|member| member.parent_id == pool.id && serves(member, false))
-        .filter_map(|member| {
-            Some((
-                attribute(member, "backup") == &Value::Bool(true),
-                backend(member)?,
-            ))
-        })
-        .partition(|(backup, _)| *backup);
-    if first.is_empty() {
-        first = spare;
-    }
-    first.into_iter().map(|(_, backend)| backend).collect()
+    let members = state.members.iter();
+    members
+        .filter(|member| member.parent_id == pool.id && serves(member))
+        .filter_map(address)
+        .collect()
 }
 
-/// The address of a member, if it has a weight and is on this machine.
-fn backend(member: &ObjectState) -> Option<Backend> {
+/// The address of a member, if it is on this machine.
+fn address(member: &ObjectState) -> Option<SocketAddr> {
     let address: IpAddr = text(member, "address").parse().ok()?;
     let port = u16::try_from(attribute(member, "protocol_port").as_u64()?).ok()?;
-    let weight = attribute(member, "weight").as_u64().unwrap_or(1);
-    let weight = usize::try_from(weight).ok().filter(|weight| *weight > 0)?;
-    address.is_loopback().then(|| Backend {
-        address: SocketAddr::new(address, port),
-        weight,
-    })
+    address.is_loopback().then(|| SocketAddr::new(address, port))
 }
 
 /// Whether a listener accepts connections of this client. Without a list it accepts all.
@@ -267,22 +240,10 @@ fn allows(cidrs: &Value, client: IpAddr) -> bool {
     nets.any(|net| net.contains(&client))
 }
 
-/// The members in the order in which a connection tries them, starting with the next one by weight.
-fn order(members: &[Backend], turn: usize) -> impl Iterator<Item = SocketAddr> + '_ {
-    let total: usize = members.iter().map(|member| member.weight).sum();
-    let mut left = turn.checked_rem(total).unwrap_or_default();
-    let first = members.iter().position(|member| {
-        let mine = left < member.weight;
-        left = left.saturating_sub(member.weight);
-        mine
-    });
-    let all = members.iter().cycle().skip(first.unwrap_or_default());
-    all.take(members.len()).map(|member| member.address)
-}
-
-/// Forwards a connection to the first member that accepts it, else closes it.
-async fn connect(mut client: TcpStream, members: &[Backend], turn: &AtomicUsize) {
-    for address in order(members, turn.fetch_add(1, Ordering::Relaxed)) {
+/// Forwards a connection to the next member, or else to the first one after it that accepts the connection.
+async fn connect(mut client: TcpStream, members: &[SocketAddr], turn: &AtomicUsize) {
+    let next = turn.fetch_add(1, Ordering::Relaxed) % members.len().max(1);
+    for address in members.iter().cycle().skip(next).take(members.len()) {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
         if let Ok(Ok(mut member)) = connecting.await {
             // Either side may end the connection.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::{Backend, Forward, Forwarder, allows, order};
+use super::{Forward, Forwarder, allows};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -135,8 +135,8 @@ impl Member {
         Self { address, task }
     }
 
-    fn json(&self, weight: u64) -> Value {
-        json!({"address": self.address.ip(), "protocol_port": self.address.port(), "weight": weight})
+    fn json(&self) -> Value {
+        json!({"address": self.address.ip(), "protocol_port": self.address.port()})
     }
 }
 
@@ -229,9 +229,8 @@ async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
         Member::start([127, 101, 1, 1], "one").await,
         Member::start([127, 101, 1, 2], "two").await,
     );
-    let resting = Member::start([127, 101, 1, 3], "resting").await;
     let port = free_port([127, 101, 0, 1]).await;
-    let members = [one.json(1), two.json(1), resting.json(0)];
+    let members = [one.json(), two.json()];
     let created = session
         .balancing(json!({ "protocol_port": port }), &members)
         .await;
@@ -258,7 +257,7 @@ async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
     let joined = Member::start([127, 101, 1, 4], "joined").await;
     let path = format!("/pools/{}/members", created.pool);
     let answer = session
-        .lb(Method::PUT, &path, json!({ "members": [joined.json(1)] }))
+        .lb(Method::PUT, &path, json!({ "members": [joined.json()] }))
         .await;
     assert_eq!(answer.status, 202, "{}", answer.text);
     eventually("the one that joined", async || {
@@ -283,7 +282,7 @@ async fn floating_address_answers_while_it_leads_to_the_load_balancer() {
     let member = Member::start([127, 102, 1, 1], "one").await;
     let port = free_port([127, 102, 0, 1]).await;
     let created = session
-        .balancing(json!({ "protocol_port": port }), &[member.json(1)])
+        .balancing(json!({ "protocol_port": port }), &[member.json()])
         .await;
     let address: IpAddr = "127.102.128.9".parse().unwrap();
     let floating = SocketAddr::new(address, port);
@@ -308,7 +307,7 @@ async fn clients_outside_of_the_allowed_ranges_get_no_answer() {
     let member = Member::start([127, 103, 1, 1], "one").await;
     let port = free_port([127, 103, 0, 1]).await;
     let listener = json!({"protocol_port": port, "allowed_cidrs": ["192.0.2.0/24"]});
-    let created = session.balancing(listener, &[member.json(1)]).await;
+    let created = session.balancing(listener, &[member.json()]).await;
     session
         .forward("listening", |forward| forward.problem.is_none())
         .await;
@@ -326,7 +325,7 @@ async fn nothing_answers_without_a_forwarder_or_while_the_load_balancer_does_not
     let member = Member::start([127, 104, 1, 1], "one").await;
     let port = free_port([127, 104, 0, 1]).await;
     let created = session
-        .balancing(json!({ "protocol_port": port }), &[member.json(1)])
+        .balancing(json!({ "protocol_port": port }), &[member.json()])
         .await;
     assert!(TcpStream::connect(created.front).await.is_err());
 
@@ -365,7 +364,7 @@ async fn an_address_in_use_is_reported_and_served_when_it_is_free() {
     let taken = TcpListener::bind("127.105.0.2:0").await.unwrap();
     let place = taken.local_addr().unwrap();
     let created = session
-        .balancing(json!({ "protocol_port": place.port() }), &[member.json(1)])
+        .balancing(json!({ "protocol_port": place.port() }), &[member.json()])
         .await;
     assert_eq!(created.front, place);
     let forward = session
@@ -427,24 +426,6 @@ async fn addresses_outside_of_loopback_are_not_served() {
         forward.address.ip().to_string(),
         created.at("/loadbalancer/vip_address")
     );
-}
-
-fn backends(weights: &[usize]) -> Vec<Backend> {
-    let member = |(port, &weight)| Backend {
-        address: SocketAddr::from(([127, 0, 0, 1], port)),
-        weight,
-    };
-    (1..).zip(weights).map(member).collect()
-}
-
-#[test]
-fn members_are_selected_by_weight_with_fallback() {
-    let members = backends(&[1, 2, 1]);
-    let ports = |turn| -> Vec<u16> { order(&members, turn).map(|address| address.port()).collect() };
-    let turns: Vec<_> = (0..5).map(|turn| ports(turn).first().copied()).collect();
-    assert_eq!(turns, [Some(1), Some(2), Some(2), Some(3), Some(1)]);
-    assert_eq!(ports(3), [3, 1, 2]);
-    assert_eq!(order(&[], 7).next(), None);
 }
 
 #[test]
