@@ -6,7 +6,7 @@ pub(crate) fn choose_cryptography() {
 }
 
 /// A client for loopback addresses.
-pub(crate) fn client() -> reqwest::ClientBuilder {
+pub fn client() -> reqwest::ClientBuilder {
     choose_cryptography();
     reqwest::Client::builder().no_proxy()
 }

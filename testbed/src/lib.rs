@@ -23,6 +23,7 @@
 //! | [`observe`] | nothing; reads Nodes, and waits for conditions |
 //! | [`progress`] | nothing; watches Nodes |
 //! | [`picture`] | nothing; the load balancers of a simulated cloud as lines to compare |
+//! | [`http`], [`rest`] | nothing; HTTP client, and a session with an OpenStack |
 //! | [`stage`] | control plane and program together |
 //! | [`test_cloud`] | the clouds of whole-program tests, with one interface |
 //! | [`sweep`] | the program, repeatedly: crash sweeps and fault storms |
@@ -37,7 +38,7 @@ pub mod controlplane;
 pub mod document;
 pub mod golang;
 pub mod helm;
-mod http;
+pub mod http;
 pub mod in_process;
 pub mod manifests;
 pub mod moto;
@@ -50,6 +51,7 @@ pub mod progress;
 pub mod proxy;
 pub mod python;
 pub mod relay;
+pub mod rest;
 pub mod scenarios;
 pub mod stage;
 pub mod sweep;

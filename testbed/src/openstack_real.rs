@@ -23,6 +23,7 @@ pub use calls::{Call, Mark};
 use crate::cache::{self, Kind, Lock, lock_file, say};
 use crate::controlplane::blocking;
 use crate::process::{run_captured, run_logged};
+use crate::rest::{Rest, by_credential};
 
 /// A running cloud with one tenant `k8s`, its network, router and servers `node-1`, `node-2`, ... and a second tenant
 /// `other` without objects.
@@ -172,6 +173,15 @@ impl OpenStack {
     #[must_use]
     pub fn cloud_conf(&self) -> PathBuf {
         self.scripts.dir.join("cloud.conf")
+    }
+
+    /// A session of the tenant, with its application credential.
+    ///
+    /// # Errors
+    /// When the cloud configuration cannot be read, or Keystone refuses the credential.
+    pub async fn log_in(&self) -> Result<Rest> {
+        let conf = fs::read_to_string(self.cloud_conf()).context("cannot read the cloud configuration")?;
+        Rest::log_in(self.auth_url(), &by_credential(&conf)?).await
     }
 
     /// The cloud configuration with an application credential of the other tenant, which sees no servers.

@@ -1,7 +1,6 @@
 //! A Service on a real OpenStack, and a program that is killed after a change was made and before it reads the answer.
 
 use std::{
-    collections::BTreeMap,
     env, process,
     time::{Duration, Instant},
 };
@@ -14,6 +13,7 @@ use ccm_testbed::{
     observe::{eventually, is_initialized},
     openstack_real::OpenStack,
     proxy::{CloudProxy, OpenStackDialect, Request},
+    rest::Rest,
     stage::Stage,
     sweep::Party,
 };
@@ -31,6 +31,7 @@ const CLUSTER: &str = "cut";
 /// Time limit of each wait. The real cloud is slow on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(400);
 const FLAGS: [&str; 2] = ["--leader-elect=false", "--cluster-name=cut"];
+const BALANCERS: &str = "load-balancer/v2.0/lbaas/loadbalancers";
 const CONFIG: &str = "\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
 /// The number of kills of each kind, unless all are requested.
 const SOME: usize = 4;
@@ -40,122 +41,60 @@ fn name() -> String {
     format!("cut-{}", process::id())
 }
 
-/// Reads the cloud without program and proxy.
-struct CloudReader {
-    http: reqwest::Client,
-    token: String,
-    endpoints: BTreeMap<String, String>,
+/// The load balancers of this test's Service.
+async fn balancers(rest: &Rest) -> Vec<Value> {
+    let name = format!("kube_service_{CLUSTER}_default_{}", name());
+    let mut found = rest.list(BALANCERS).await.unwrap();
+    found.retain(|balancer| balancer["name"] == name.as_str());
+    found
 }
 
-impl CloudReader {
-    async fn log_in(cloud: &OpenStack) -> Self {
-        let conf = read(&cloud.cloud_conf());
-        let key = |name: &str| {
-            let mut lines = conf.lines().filter_map(|line| line.split_once('='));
-            let found = lines.find(|(key, _)| key.trim() == name);
-            found.unwrap().1.trim().trim_matches('"').to_owned()
-        };
-        let credential = json!({
-            "id": key("application-credential-id"), "secret": key("application-credential-secret"),
-        });
-        let identity = json!({
-            "methods": ["application_credential"], "application_credential": credential,
-        });
-        let http = reqwest::Client::new();
-        let url = format!("{}/auth/tokens", cloud.auth_url());
-        let body = json!({"auth": {"identity": identity}});
-        let answer = http.post(url).json(&body).send().await.unwrap();
-        let token = answer
-            .headers()
-            .get("X-Subject-Token")
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        let answer: Value = answer.json().await.unwrap();
-        let entries = answer["token"]["catalog"].as_array().unwrap();
-        let endpoints = entries.iter().map(|entry| {
-            let all = entry["endpoints"].as_array().unwrap();
-            let public = all.iter().find(|one| one["interface"] == "public").unwrap();
-            let url = public["url"].as_str().unwrap();
-            let url = url
-                .trim_end_matches('/')
-                .trim_end_matches("/v2.0")
-                .trim_end_matches("/v2");
-            (entry["type"].as_str().unwrap().to_owned(), url.to_owned())
-        });
-        Self {
-            endpoints: endpoints.collect(),
-            token,
-            http,
-        }
+/// All objects of this test's Services in the cloud, without IDs.
+async fn picture(rest: &Rest) -> Vec<String> {
+    let mut lines = Vec::new();
+    let name = name();
+    for balancer in balancers(rest).await {
+        let path = format!("{BALANCERS}/{}/status", balancer["id"].as_str().unwrap());
+        // The load balancer may be deleted between two requests.
+        let mut tree = rest.get(&path).await.unwrap_or_default();
+        normalize(&mut tree);
+        lines.push(format!(
+            "{} {} {} {tree}",
+            balancer["name"], balancer["description"], balancer["tags"]
+        ));
     }
-
-    async fn get(&self, service: &str, path: &str) -> Value {
-        let url = format!("{}/{path}", self.endpoints[service]);
-        let request = self.http.get(url).header("X-Auth-Token", &self.token);
-        request.send().await.unwrap().json().await.unwrap()
-    }
-
-    async fn list(&self, service: &str, path: &str, key: &str, ours: impl Fn(&Value) -> bool) -> Vec<Value> {
-        let mut found = self.get(service, path).await[key].as_array().unwrap().clone();
-        found.retain(ours);
-        found
-    }
-
-    /// All objects of this test's Services in the cloud, without IDs.
-    async fn picture(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let prefix = format!("kube_service_{CLUSTER}_");
-        let name = name();
-        let ours = |one: &Value| one["name"].as_str().unwrap() == format!("{prefix}default_{name}");
-        let path = "v2/lbaas/loadbalancers";
-        for balancer in self.list("load-balancer", path, "loadbalancers", ours).await {
-            let id = balancer["id"].as_str().unwrap();
-            let mut tree = self.get("load-balancer", &format!("{path}/{id}/status")).await;
-            normalize(&mut tree);
-            lines.push(format!(
-                "{} {} {} {tree}",
-                balancer["name"], balancer["description"], balancer["tags"]
-            ));
-        }
-        let ours = |one: &Value| one["description"].as_str().unwrap().contains(&name);
-        for floating in self
-            .list("network", "v2.0/floatingips", "floatingips", ours)
-            .await
-        {
+    for floating in rest.list("network/v2.0/floatingips").await.unwrap() {
+        if floating["description"].as_str().unwrap().contains(&name) {
             let attached = floating["port_id"].is_string();
             lines.push(format!("floating {} {attached}", floating["description"]));
         }
-        let ours = |one: &Value| {
-            let group = one["name"].as_str().unwrap();
-            group.starts_with("lb-sg-") && group.ends_with(&format!("-default-{name}"))
-        };
-        for group in self
-            .list("network", "v2.0/security-groups", "security_groups", ours)
-            .await
-        {
-            let rules = group["security_group_rules"].as_array().unwrap().iter();
-            let mut rules: Vec<_> = rules
-                .map(|rule| {
-                    let what = [
-                        "direction",
-                        "ethertype",
-                        "protocol",
-                        "port_range_min",
-                        "remote_ip_prefix",
-                    ];
-                    what.map(|key| rule[key].to_string()).join(" ")
-                })
-                .collect();
-            rules.sort();
-            let has = |port: &Value| port["security_groups"].as_array().unwrap().contains(&group["id"]);
-            let ports = self.list("network", "v2.0/ports", "ports", has).await.len();
-            lines.push(format!("group of {ports} ports: {rules:?}"));
-        }
-        lines.sort();
-        lines
     }
+    for group in rest.list("network/v2.0/security-groups").await.unwrap() {
+        let group_name = group["name"].as_str().unwrap();
+        if !group_name.starts_with("lb-sg-") || !group_name.ends_with(&format!("-default-{name}")) {
+            continue;
+        }
+        let rules = group["security_group_rules"].as_array().unwrap().iter();
+        let mut rules: Vec<_> = rules
+            .map(|rule| {
+                let what = [
+                    "direction",
+                    "ethertype",
+                    "protocol",
+                    "port_range_min",
+                    "remote_ip_prefix",
+                ];
+                what.map(|key| rule[key].to_string()).join(" ")
+            })
+            .collect();
+        rules.sort();
+        let has = |port: &&Value| port["security_groups"].as_array().unwrap().contains(&group["id"]);
+        let ports = rest.list("network/v2.0/ports").await.unwrap();
+        let ports = ports.iter().filter(has).count();
+        lines.push(format!("group of {ports} ports: {rules:?}"));
+    }
+    lines.sort();
+    lines
 }
 
 /// Removes IDs and the results of monitors.
@@ -175,7 +114,7 @@ fn normalize(value: &mut Value) {
 }
 
 struct RealService {
-    reader: CloudReader,
+    rest: Rest,
     proxy: CloudProxy<OpenStackDialect>,
     stage: Stage,
     services: Api<Service>,
@@ -219,7 +158,7 @@ impl RealService {
             return false;
         }
         match &self.served {
-            Some(served) => self.reader.picture().await == *served,
+            Some(served) => picture(&self.rest).await == *served,
             None => true,
         }
     }
@@ -232,22 +171,15 @@ impl RealService {
             .wait_for(|requests| requests.iter().any(is_creation))
             .await;
         let began = Instant::now();
-        let name = format!("kube_service_{CLUSTER}_default_{}", name());
-        let is_ours = |balancer: &Value| balancer["name"] == name.as_str();
         let is_active = async || {
-            let path = "v2/lbaas/loadbalancers";
-            let balancers = self
-                .reader
-                .list("load-balancer", path, "loadbalancers", is_ours)
-                .await;
-            let balancer = balancers.first()?;
+            let balancer = balancers(&self.rest).await.pop()?;
             (balancer["provisioning_status"] == "ACTIVE").then(|| began.elapsed())
         };
         eventually(PATIENCE, is_active).await
     }
 
     async fn is_deleted(&self) -> bool {
-        matches!(self.services.get_opt(&name()).await, Ok(None)) && self.reader.picture().await.is_empty()
+        matches!(self.services.get_opt(&name()).await, Ok(None)) && picture(&self.rest).await.is_empty()
     }
 
     async fn wait(&self, created: bool) -> Option<()> {
@@ -284,7 +216,7 @@ impl RealService {
         if self.wait(created).await.is_none() {
             panic!(
                 "killed at write {kill_at:?} ({place}), it did not finish: {:#?} instead of {:#?}; {}",
-                self.reader.picture().await,
+                picture(&self.rest).await,
                 self.served,
                 self.stage.log()
             );
@@ -314,14 +246,14 @@ async fn a_program_killed_before_an_answer_finishes_on_a_real_cloud() {
     ccm_testbed::nodes::register(&client, &specs).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let mut scene = RealService {
-        reader: CloudReader::log_in(&cloud).await,
+        rest: cloud.log_in().await.unwrap(),
         services: Api::default_namespaced(client),
         proxy,
         stage,
         served: None,
     };
     assert_eq!(
-        scene.reader.picture().await,
+        picture(&scene.rest).await,
         [""; 0],
         "objects of another run exist"
     );
@@ -344,7 +276,7 @@ async fn a_program_killed_before_an_answer_finishes_on_a_real_cloud() {
         "served after {took:.1?} on a real OpenStack, whose load balancer took {:.1?}",
         own.expect("an active load balancer")
     ));
-    scene.served = Some(scene.reader.picture().await);
+    scene.served = Some(picture(&scene.rest).await);
     let deleting = scene.play(&mut ccm, false, None).await;
     assert!(creating >= 9 && deleting >= 5, "{creating} and {deleting} writes");
     // Each turn has a kill during the creation of the Service, and one during its deletion.

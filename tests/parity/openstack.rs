@@ -2,7 +2,6 @@
 
 mod rebuild;
 mod record;
-mod rest;
 mod site;
 mod upstream;
 

@@ -2,7 +2,7 @@
 
 mod balancers;
 mod forward;
-mod http;
+mod pods;
 mod services;
 mod tables;
 

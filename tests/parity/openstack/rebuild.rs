@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use ccm_testbed::observe::eventually;
 use serde_json::{Map, Value, json};
 
-use super::{rest::poll, site::OpenStackSite};
+use super::site::OpenStackSite;
 use crate::{
     cases::{items, text},
     site::PresentNames,
@@ -140,7 +141,7 @@ async fn balancer(site: &OpenStackSite, now: &PresentNames, lb: &Value) -> Resul
         let found = rest.get(&path).await.ok()?["loadbalancer"].clone();
         (found["provisioning_status"] == "ACTIVE").then_some(found)
     };
-    poll(LIMIT, active)
+    eventually(LIMIT, active)
         .await
         .with_context(|| format!("{path} does not become ACTIVE"))
 }

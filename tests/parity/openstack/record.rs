@@ -6,10 +6,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use ccm_testbed::observe::eventually;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::{rest::poll, site::OpenStackSite};
+use super::site::OpenStackSite;
 use crate::{
     cases::{items, text},
     site::Names,
@@ -322,7 +323,7 @@ pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
         let now = ProjectObjects::read(site).await.ok()?;
         now.without(&site.base).balancers.is_empty().then_some(())
     };
-    poll(LIMIT, deleted)
+    eventually(LIMIT, deleted)
         .await
         .context("a load balancer was not deleted")?;
     for floating in &left.floating {

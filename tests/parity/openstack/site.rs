@@ -7,13 +7,14 @@ use ccm_sim::openstack::{
     Config, LoadBalancing, NetworkSpec, OpenStack as Simulated, PortSpec, RouterSpec, ServerSpec, Settings,
 };
 use ccm_testbed::nodes::NodeSpec;
+use ccm_testbed::observe::eventually;
 use ccm_testbed::openstack_real::{Mark, OpenStack as Real};
+use ccm_testbed::rest::{Rest, by_password};
 use serde_json::{Value, json};
 
 use super::{
     rebuild::rebuild,
     record::{self, Base, ProjectObjects, dump},
-    rest::{Rest, by_password, poll},
     upstream::{self, UpstreamConfig},
 };
 use crate::{
@@ -135,7 +136,7 @@ impl OpenStackSite {
             if matches!(text(&role["name"]).as_str(), "member" | "load-balancer_member") {
                 let role = text(&role["id"]);
                 let path = format!("identity/projects/{project}/users/{user}/roles/{role}");
-                admin.send(reqwest::Method::PUT, &path, None).await?;
+                admin.put(&path, None).await?;
             }
         }
         let rest = Rest::log_in(&auth_url, &by_password(name, PASSWORD, name)).await?;
@@ -212,7 +213,9 @@ impl OpenStackSite {
             let all = servers.iter().all(|server| server["status"] == "ACTIVE");
             (all && servers.len() == SERVERS).then_some(())
         };
-        poll(LIMIT, active).await.context("the servers do not start")
+        eventually(LIMIT, active)
+            .await
+            .context("the servers do not start")
     }
 
     /// Names all IDs and addresses, and adds the nodes' ports to their security group.

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
+    http,
     nodes::{self, NodeSpec},
     observe,
 };
@@ -22,7 +23,7 @@ use serde_json::json;
 use super::{
     balancers,
     forward::{Forward, Forwarder},
-    http::{self, Pods},
+    pods::Pods,
     tables::{self, Pools, Step, row},
 };
 use ccm_testbed::{cloud::Cloud, test_cloud::LoadBalancers};
@@ -395,6 +396,8 @@ impl<'a> ServiceDemo<'a> {
             });
             return Ok(());
         }
+        // Each request has its own connection, which the load balancer sends to the next node.
+        let client = http::client().pool_max_idle_per_host(0).timeout(LIMIT).build()?;
         for service in seen {
             let address = service.address.as_deref().context("it has an address")?;
             let address: IpAddr = address.parse()?;
@@ -404,8 +407,8 @@ impl<'a> ServiceDemo<'a> {
             let all_answer = self.nodes.len() <= ANSWERING;
             let rounds = if all_answer { self.nodes.len() } else { shown };
             for round in 0..rounds {
-                let answer = http::get(&url).await?;
-                let text = answer.body.trim_end();
+                let text = client.get(&url).send().await?.text().await?;
+                let text = text.trim_end();
                 if round < shown {
                     print(&format!("$ curl {url}\n{text}"));
                 }

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Once;
 use std::time::Duration;
 
 use ccm_sim::openstack::{Config, OpenStack, ServerSpec, SubnetSpec};
-use reqwest::Method;
+use ccm_testbed::observe;
+use ccm_testbed::rest::{Rest, by_password};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,60 +16,23 @@ use tokio::task::JoinHandle;
 use super::{Forward, Forwarder, allows};
 
 const LIMIT: Duration = Duration::from_secs(20);
+const OCTAVIA: &str = "load-balancer/v2.0/lbaas";
 
 /// A simulated cloud whose load balancers are served, and an authenticated client.
 struct Session {
     cloud: OpenStack,
     forwarder: Option<Forwarder>,
-    http: reqwest::Client,
-    token: String,
-}
-
-/// An answer of the cloud.
-struct Answer {
-    status: u16,
-    text: String,
-    json: Value,
-}
-
-impl Answer {
-    /// The text at a JSON pointer.
-    fn at(&self, pointer: &str) -> &str {
-        self.json
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    }
+    rest: Rest,
 }
 
 impl Session {
     async fn with(config: Config) -> Self {
-        static PROVIDER: Once = Once::new();
-        PROVIDER.call_once(|| {
-            let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        });
-        let domain = json!({"id": "default"});
-        let user = json!({"name": config.user, "password": config.password, "domain": domain});
-        let project = json!({"name": config.project, "domain": domain});
-        let login = json!({"auth": {
-            "identity": {"methods": ["password"], "password": {"user": user}},
-            "scope": {"project": project},
-        }});
+        let login = by_password(&config.user, &config.password, &config.project);
         let cloud = OpenStack::start(config).await.unwrap();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(LIMIT)
-            .build()
-            .unwrap();
-        let url = format!("{}/auth/tokens", cloud.auth_url());
-        let response = http.post(url).json(&login).send().await.unwrap();
-        let token = response.headers()["x-subject-token"].to_str().unwrap().to_owned();
-        let forwarder = Some(Forwarder::start(cloud.control()));
         Self {
+            forwarder: Some(Forwarder::start(cloud.control())),
+            rest: Rest::log_in(&cloud.auth_url(), &login).await.unwrap(),
             cloud,
-            forwarder,
-            http,
-            token,
         }
     }
 
@@ -77,25 +40,11 @@ impl Session {
         self.forwarder.as_ref().unwrap().forwards()
     }
 
-    async fn send(&self, method: Method, path: &str, body: Value) -> Answer {
-        let url = self
-            .cloud
-            .auth_url()
-            .replace("/identity/v3", &format!("/RegionOne/{path}"));
-        let mut request = self.http.request(method, url).header("x-auth-token", &self.token);
-        if !body.is_null() {
-            request = request.json(&body);
-        }
-        let response = request.send().await.unwrap();
-        let status = response.status().as_u16();
-        let text = response.text().await.unwrap();
-        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Answer { status, text, json }
-    }
-
-    async fn lb(&self, method: Method, path: &str, body: Value) -> Answer {
-        self.send(method, &format!("load-balancer/v2.0/lbaas{path}"), body)
-            .await
+    /// Creates a load balancer, and returns its document.
+    async fn create(&self, balancer: Value) -> Value {
+        let path = format!("{OCTAVIA}/loadbalancers");
+        let body = json!({ "loadbalancer": balancer });
+        self.rest.post(&path, body).await.unwrap()["loadbalancer"].clone()
     }
 }
 
@@ -155,16 +104,8 @@ async fn read_answer(address: SocketAddr) -> Option<String> {
 }
 
 async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-    let wait = async {
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let found = tokio::time::timeout(LIMIT, wait).await;
-    found.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+    let found = observe::eventually(LIMIT, check).await;
+    found.unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}"))
 }
 
 async fn wait_for_no_answer(address: SocketAddr) {
@@ -186,28 +127,26 @@ struct Balancer {
 impl Session {
     /// Creates a load balancer with one port and these members.
     async fn balancing(&self, listener: Value, members: &[Value]) -> Balancer {
-        let path = "network/v2.0/subnets?name=private-0";
-        let subnet = self.send(Method::GET, path, Value::Null).await;
+        let subnets = self
+            .rest
+            .list("network/v2.0/subnets?name=private-0")
+            .await
+            .unwrap();
         let mut listener = listener;
         let protocol = listener["protocol"].as_str().unwrap_or("TCP").to_owned();
         listener["protocol"] = json!(protocol);
         listener["default_pool"] =
             json!({"name": "p", "protocol": protocol, "lb_algorithm": "ROUND_ROBIN", "members": members});
-        let lb = json!({
-            "name": "web", "vip_subnet_id": subnet.at("/subnets/0/id"), "listeners": [listener],
-        });
-        let created = self
-            .lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
-            .await;
-        assert_eq!(created.status, 201, "{}", created.text);
-        let of = |name: &str| created.at(&format!("/loadbalancer/{name}")).to_owned();
+        let balancer = json!({"name": "web", "vip_subnet_id": subnets[0]["id"], "listeners": [listener]});
+        let created = self.create(balancer).await;
+        let of = |pointer: &str| created.pointer(pointer).unwrap().as_str().unwrap().to_owned();
         let port = listener["protocol_port"].as_u64().unwrap();
-        let vip: IpAddr = of("vip_address").parse().unwrap();
+        let vip: IpAddr = of("/vip_address").parse().unwrap();
         Balancer {
-            id: of("id"),
-            port_id: of("vip_port_id"),
-            listener: of("listeners/0/id"),
-            pool: of("pools/0/id"),
+            id: of("/id"),
+            port_id: of("/vip_port_id"),
+            listener: of("/listeners/0/id"),
+            pool: of("/pools/0/id"),
             front: SocketAddr::new(vip, u16::try_from(port).unwrap()),
         }
     }
@@ -255,20 +194,17 @@ async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
 
     // Members are replaced.
     let joined = Member::start([127, 101, 1, 4], "joined").await;
-    let path = format!("/pools/{}/members", created.pool);
-    let answer = session
-        .lb(Method::PUT, &path, json!({ "members": [joined.json()] }))
-        .await;
-    assert_eq!(answer.status, 202, "{}", answer.text);
+    let path = format!("{OCTAVIA}/pools/{}/members", created.pool);
+    let members = json!({ "members": [joined.json()] });
+    session.rest.put(&path, members).await.unwrap();
     eventually("the one that joined", async || {
         read_answer(created.front).await.filter(|name| name == "joined")
     })
     .await;
     assert_eq!(read_answer(created.front).await.as_deref(), Some("joined"));
 
-    let path = format!("/loadbalancers/{}?cascade=true", created.id);
-    let answer = session.lb(Method::DELETE, &path, Value::Null).await;
-    assert_eq!(answer.status, 204, "{}", answer.text);
+    let path = format!("{OCTAVIA}/loadbalancers/{}?cascade=true", created.id);
+    session.rest.delete(&path).await.unwrap();
     wait_for_no_answer(created.front).await;
     eventually("no forwards", async || {
         session.forwards().is_empty().then_some(())
@@ -313,8 +249,8 @@ async fn clients_outside_of_the_allowed_ranges_get_no_answer() {
         .await;
     assert_eq!(read_answer(created.front).await, None);
     let change = json!({"listener": {"allowed_cidrs": ["192.0.2.0/24", "127.0.0.0/8"]}});
-    let path = format!("/listeners/{}", created.listener);
-    assert_eq!(session.lb(Method::PUT, &path, change).await.status, 200);
+    let path = format!("{OCTAVIA}/listeners/{}", created.listener);
+    session.rest.put(&path, change).await.unwrap();
     eventually("an answer", async || read_answer(created.front).await).await;
 }
 
@@ -413,19 +349,13 @@ async fn addresses_outside_of_loopback_are_not_served() {
     };
     let subnet = session.cloud.create_subnet("private", &subnet).unwrap();
     let port = free_port([127, 107, 0, 1]).await;
-    let lb = json!({
+    let balancer = json!({
         "vip_subnet_id": subnet,
         "listeners": [{"protocol": "TCP", "protocol_port": port}],
     });
-    let created = session
-        .lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
-        .await;
-    assert_eq!(created.status, 201, "{}", created.text);
+    let created = session.create(balancer).await;
     let forward = session.forward("the second one only", |_| true).await;
-    assert_eq!(
-        forward.address.ip().to_string(),
-        created.at("/loadbalancer/vip_address")
-    );
+    assert_eq!(forward.address.ip().to_string(), created["vip_address"]);
 }
 
 #[test]
