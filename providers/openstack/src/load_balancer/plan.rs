@@ -48,15 +48,15 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
     };
     let site = site(desired, &snapshot.objects, balancer, &snapshot.annotated);
     let is_broken = observe::is_broken(balancer);
+    if is_broken && more == 0 && site.never_worked(snapshot.is_being_created) {
+        let step = balancer.step(Action::Delete(true));
+        let step = step.because("its creation failed; it is created again");
+        let (steps, blocked) = (vec![step], Vec::new());
+        return steps::of_balancer(Plan { steps, blocked }, Change::Recreate);
+    }
     let plan = if more > 0 {
         let have = format!("present {} times", more + 1);
         refused(desired, &balancer.title(), &have, "present once")
-    } else if is_broken && site.never_worked(snapshot.is_being_created) {
-        let step = balancer.step(Action::Delete(true));
-        Plan {
-            steps: vec![step.because("its creation failed; it is created again")],
-            blocked: Vec::new(),
-        }
     } else {
         present(&site, snapshot, is_broken)
     };
@@ -65,10 +65,9 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
 
 fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> BalancerPlan {
     let services = desired.active.iter().map(|active| &active.owner.service);
+    let all = services.map(|service| blocked(Some(service), field, have, want));
     Plan {
-        blocked: services
-            .map(|service| blocked(Some(service), field, have, want))
-            .collect(),
+        blocked: all.collect(),
         ..Plan::default()
     }
 }

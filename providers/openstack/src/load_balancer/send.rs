@@ -100,7 +100,7 @@ impl<'a> Sender<'a> {
     /// Sends one change. The error is stale if an ID is not known.
     pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Result<Reply> {
         match (change, observed) {
-            (Change::Balancer(_, change), Observed::Balancers(snapshot)) => {
+            (Change::Balancer(_, change) | Change::Recreate(change), Observed::Balancers(snapshot)) => {
                 let calls = BalancerCalls {
                     sender: self,
                     observed: &snapshot.objects,

@@ -16,6 +16,8 @@ use crate::instances::records::Port;
 pub(crate) enum Change {
     /// A change of the load balancer with this name, an object below it, or its floating IP.
     Balancer(String, objects::Change<Kind>),
+    /// Deletes a load balancer that never worked, so that it is created again. No other change deletes one that Services need.
+    Recreate(objects::Change<Kind>),
     /// A change of a security group.
     Group(objects::Change<Group>),
     /// Deletes a tag that the Go cloud controller once added to ports: the ID of the group.
@@ -72,6 +74,7 @@ impl plan::Change for Change {
                 }
                 description
             }
+            Self::Recreate(change) => change.describe(),
             Self::Group(change) => change.describe(),
             Self::DeletePortTag(port, group) => {
                 let sentence = format!(
@@ -154,7 +157,7 @@ impl Change {
 
     /// The work of Octavia on the load balancer after the change. Until it ends, Octavia refuses other changes.
     pub(crate) fn occupies_balancer(&self) -> Option<Effect> {
-        let Self::Balancer(_, change) = self else {
+        let (Self::Balancer(_, change) | Self::Recreate(change)) = self else {
             return None;
         };
         match (change.kind, &change.action) {
@@ -168,7 +171,7 @@ impl Change {
     /// Folds the change into `observed`, with the cloud's answer or with its predictable effect.
     pub(crate) fn fold(&self, reply: Option<&Reply>, observed: &mut Observed) {
         match (self, observed) {
-            (Self::Balancer(_, change), Observed::Balancers(snapshot)) => {
+            (Self::Balancer(_, change) | Self::Recreate(change), Observed::Balancers(snapshot)) => {
                 let reply = match reply {
                     Some(Reply::Balancer(reply)) => Some(reply),
                     _ => None,
