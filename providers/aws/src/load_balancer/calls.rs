@@ -108,18 +108,22 @@ impl Calls {
         Ok(observed)
     }
 
+    /// Remembers the security groups that a classic load balancer loses by a change. Its reply may be lost.
+    fn loses(&self, change: &Change, observed: &Observed) {
+        if change.kind == Kind::Classic && matches!(change.action, Action::Update(..)) {
+            let mut after = observed.objects.clone();
+            after.fold(change, None);
+            let lost = &classic_sources(&observed.objects) - &classic_sources(&after);
+            self.state.lock().lost_sources.extend(lost);
+        }
+    }
+
     /// Applies a change to the cached state.
     fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
         let mut after = observed.clone();
         after.fold(change, Some(reply));
         self.listings.apply(&observed.objects, &after.objects);
         let mut state = self.state.lock();
-        if change.kind == Kind::Classic && matches!(change.action, Action::Update(..)) {
-            let now = classic_sources(&after.objects);
-            state
-                .lost_sources
-                .extend(&classic_sources(&observed.objects) - &now);
-        }
         if change.kind == Kind::NodeGroup {
             state.refused.clone_from(&after.objects.refused);
         }
@@ -458,6 +462,7 @@ impl PartCloud<Model> for Calls {
             _ => None,
         };
         let mut reply = Reply::default();
+        self.loses(change, observed);
         let sent = objects::send(&sender, change, &observed.objects).await;
         let parts = sent.as_ref().err().and_then(parts_without);
         match (sent, parts) {

@@ -71,7 +71,9 @@ impl DesiredRules {
     /// The rules for these members.
     pub(crate) fn new(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Self {
         let mut desired = Self::default();
-        let mut staying_sources = BTreeSet::new();
+        // By rules from the groups of nodes, nodes reach each other.
+        let node_groups = inputs.groups.values().flatten();
+        let mut staying_sources: BTreeSet<_> = node_groups.map(|group| group.id.clone()).collect();
         for member in members {
             let service = &member.service;
             let name = names::balancer(&service.id);
@@ -83,8 +85,16 @@ impl DesiredRules {
                 None => Flavor::known(service, &model.settings) == Flavor::Classic,
             };
             let named = named.into_iter().filter(|_| is_classic);
+            let own = inputs.directory.groups.get(&names::classic_group(&name));
+            let own = own.map(|group| group.id.clone());
             if !member.leaves() {
                 staying_sources.extend(named.clone());
+                // The load balancer has these until they are replaced, which AWS may refuse. An own one is the only source.
+                let attached = existing.filter(|_| is_classic);
+                let attached: Vec<_> = attached.map_or_else(Vec::new, |one| texts(one, "security_groups"));
+                if !own.as_ref().is_some_and(|own| attached.contains(own)) {
+                    staying_sources.extend(attached);
+                }
             }
             let instances = spec::instances(service, cluster, &inputs.untagged);
             let groups = || {
@@ -117,8 +127,6 @@ impl DesiredRules {
                     None
                 }
                 Membership::Leaving => {
-                    let own = inputs.directory.groups.get(&names::classic_group(&name));
-                    let own = own.map(|group| group.id.clone());
                     desired.managed_sources.extend(own.into_iter().chain(named));
                     desired.managed.insert(name);
                     continue;

@@ -1,6 +1,7 @@
 //! The life cycle of classic load balancers.
 
 use ccm_core::{load_balancer::ServiceType, testkit::cluster::service};
+use ccm_testbed::proxy::{Action, Request, Rule, aws_refusal};
 use serde_json::json;
 
 use crate::stage::{NLB, NOTHING, Stage};
@@ -158,6 +159,23 @@ async fn nodes_are_reached_from_the_first_named_group_with_the_clusters_tag() {
     stage.annotate("last", "security-groups", Some(&extra));
     stage.settle_well().await;
     assert_eq!(stage.rules("nodes").await.len(), of_other.len() + 2);
+    // The rule stays while AWS refuses to replace the group of one of them.
+    stage.annotate("web", "security-groups", Some(&extra));
+    stage.settle_well().await;
+    for name in ["web", "last"] {
+        stage.annotate(name, "security-groups", Some(tagged));
+    }
+    let refused = aws_refusal(false, "InvalidSecurityGroup", "no such group");
+    let is_refused = |request: &Request| {
+        request.name == "ApplySecurityGroupsToLoadBalancer" && request.body.contains("auidlast")
+    };
+    let rule = Rule::when(is_refused, Action::answer(400, refused));
+    let rule = stage.aws.proxy.add(rule);
+    stage.settle().await;
+    assert_eq!(stage.rules("nodes").await.len(), of_other.len() + 2);
+    stage.aws.proxy.remove(rule);
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await.len(), of_other.len() + 1);
     for name in ["web", "last"] {
         stage.service(name).deleting = true;
     }
