@@ -324,19 +324,24 @@ impl State {
         let services = &task.snapshot.services;
         let found = services.binary_search_by(|view| view.id.cmp(id)).ok();
         let view = found.and_then(|found| services.get(found));
-        let Some(view) = view.filter(|view| member.finished && view.asks_the_same(&entry.view)) else {
+        let view = view.filter(|view| member.finished && view.asks_the_same(&entry.view));
+        if let Some(view) = view {
+            entry.served = Some(Served {
+                view: Arc::clone(view),
+                effects: member.effects.clone(),
+            });
+            let blocked = entry.reported.blocked();
+            (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
+            outputs.push(Output::Object(name(id)));
+        } else if !is_served || !entry.is_served() {
             return;
+        }
+        // A repair does not change the view: the Service counts as served while its parts are at work. If two parts end together,
+        // the report that finds everything served may come first.
+        let is_busy = |part: &PartEntry| {
+            let is_due = view.is_none() && part.job.is_some();
+            part.running || is_due || part.waits_for_quota || part.status == PartStatus::Parked
         };
-        entry.served = Some(Served {
-            view: Arc::clone(view),
-            effects: member.effects.clone(),
-        });
-        let blocked = entry.reported.blocked();
-        (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
-        outputs.push(Output::Object(name(id)));
-        // A repair does not change the view: the Service counts as served while its parts are at work.
-        let is_busy =
-            |part: &PartEntry| part.running || part.waits_for_quota || part.status == PartStatus::Parked;
         let others = entry.parts().filter(|other| *other != part);
         let waits = others.filter_map(|other| parts.get(other)).any(is_busy);
         let is_ensured = is_done && !waits && entry.reported.failure_kind().is_none();

@@ -927,6 +927,15 @@ fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
     assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
     let (outputs, _) = fixture.conclude(&task, &done("lb/a", &["a"]));
     assert_eq!(reasons(&outputs), ["EnsuredLoadBalancer"]);
+    // Its report was made before the other part served the Service, and comes later.
+    let task = repair(&mut fixture);
+    assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
+    let mut earlier = done("lb/a", &["a"]);
+    earlier.members[0].finished = false;
+    assert_eq!(
+        reasons(&fixture.conclude(&task, &earlier).0),
+        ["EnsuredLoadBalancer"]
+    );
 }
 
 #[test]
