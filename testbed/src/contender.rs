@@ -26,6 +26,18 @@ pub struct ElectionConfig {
     pub retry_period: Duration,
 }
 
+impl ElectionConfig {
+    /// The times as flags: the prefix, the name, and the value.
+    fn times(&self, prefix: &str) -> [String; 3] {
+        let times = [
+            ("lease-duration", self.lease_duration),
+            ("renew-deadline", self.renew_deadline),
+            ("retry-period", self.retry_period),
+        ];
+        times.map(|(name, time)| format!("--{prefix}{name}={}ms", time.as_millis()))
+    }
+}
+
 /// Builds the program if needed, and starts it. While it leads, it posts to the URL. `release`: whether it releases the
 /// Lease at SIGTERM.
 ///
@@ -59,15 +71,7 @@ pub async fn client_go(
         .args(["--namespace", &config.namespace, "--name", &config.name])
         .args(["--identity", identity, "--url", url])
         .arg(format!("--release={release}"))
-        .arg(format!(
-            "--lease-duration={}ms",
-            config.lease_duration.as_millis()
-        ))
-        .arg(format!(
-            "--renew-deadline={}ms",
-            config.renew_deadline.as_millis()
-        ))
-        .arg(format!("--retry-period={}ms", config.retry_period.as_millis()));
+        .args(config.times(""));
     Running::start(&command, log)
 }
 
@@ -104,18 +108,7 @@ pub async fn manager(
         .arg(kubeconfig)
         .arg(format!("--leader-elect-resource-namespace={}", config.namespace))
         .arg(format!("--leader-elect-resource-name={}", config.name))
-        .arg(format!(
-            "--leader-elect-lease-duration={}ms",
-            config.lease_duration.as_millis()
-        ))
-        .arg(format!(
-            "--leader-elect-renew-deadline={}ms",
-            config.renew_deadline.as_millis()
-        ))
-        .arg(format!(
-            "--leader-elect-retry-period={}ms",
-            config.retry_period.as_millis()
-        ))
+        .args(config.times("leader-elect-"))
         .args(flags)
         .env("CCM_MIGRATION_URL", url);
     Running::start(&command, log)
