@@ -23,8 +23,8 @@ impl Environment {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         Self {
-            variables: Arc::new(std::env::vars_os().filter_map(text).collect()),
             working_directory: std::env::current_dir().ok(),
+            ..std::env::vars_os().filter_map(text).collect()
         }
     }
 
@@ -71,6 +71,16 @@ impl Environment {
         Self {
             working_directory: Some(directory.into()),
             ..self
+        }
+    }
+}
+
+/// These variables, without a working directory.
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
+        Self {
+            variables: Arc::new(variables.into_iter().collect()),
+            working_directory: None,
         }
     }
 }

@@ -1,11 +1,18 @@
 //! Against a real API server, with a relay before it that swallows packets.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Instant as RealInstant};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Instant as RealInstant,
+};
 
 use ccm_core::{
     client::Fence,
     controllers::{Change, Informer, Needs, NodeObject},
+    testkit::server::{Server, answer},
 };
 use ccm_testbed::{
     controlplane::ControlPlane,
@@ -309,37 +316,20 @@ async fn proxy_server_name_and_credentials_of_a_kubeconfig_are_used() {
     );
 }
 
-/// Answers requests on one connection each with these statuses.
-async fn answer_each(listener: TcpListener, statuses: [&str; 3]) {
-    for status in statuses {
-        let (stream, _) = listener.accept().await.unwrap();
-        let mut stream = BufReader::new(stream);
-        let mut line = String::new();
-        while line != "\r\n" {
-            line.clear();
-            stream.read_line(&mut line).await.unwrap();
-        }
-        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}");
-        stream.write_all(answer.as_bytes()).await.unwrap();
-    }
-}
-
 #[tokio::test]
 async fn each_try_of_a_request_counts() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let master = format!("http://{}", listener.local_addr().unwrap());
+    let statuses = ["503 Unavailable", "503 Unavailable", "200 OK"];
+    let statuses = Mutex::new(statuses.into_iter());
+    let master = Server::start(move |_| answer(statuses.lock().unwrap().next().unwrap(), "", "{}")).await;
     let config = ApiServerConfig {
-        master: Some(master.parse().unwrap()),
+        master: Some(master.url().parse().unwrap()),
         ..ApiServerConfig::default()
     };
     let mut registry = Registry::default();
     let requests = ApiRequests::register(&mut registry);
     let server = ApiServer::load(&config, "test", &requests).await.unwrap();
     let request = Request::get("/version").body(Vec::new()).unwrap();
-    let answers = answer_each(listener, ["503 Unavailable", "503 Unavailable", "200 OK"]);
-    let client = work(&server);
-    let (answer, ()) = tokio::join!(client.request_text(request), answers);
-    assert_eq!(answer.unwrap(), "{}");
+    assert_eq!(work(&server).request_text(request).await.unwrap(), "{}");
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     for (code, tries) in [(503, 2), (200, 1)] {

@@ -24,16 +24,17 @@ const THREADS: &str = "3";
 const LIMIT: &str = "2400";
 
 /// The longest programs start first, so that the run does not end with a wait for one of them.
-const LONG: [&str; 9] = [
+const LONG: [&str; 10] = [
     "every_cloud",
     "framework",
     "openstack",
-    "ccm_provider_openstack",
-    "ccm_provider_aws",
-    "parity",
-    "parity_aws",
-    "chart",
     "balancing",
+    "ccm_provider_aws",
+    "ccm_provider_openstack",
+    "parity_aws",
+    "parity",
+    "chart",
+    "provider",
 ];
 
 /// A part of the names of all tests against the real cloud. They share one cloud, and each compares the objects in it. So they

@@ -1,7 +1,7 @@
 //! Valid and invalid config files of users.
 #![allow(clippy::unwrap_used)]
 
-use ccm_core::{ErrorKind, Result, config::Problem};
+use ccm_core::{ErrorKind, Result, config::Problem, testkit};
 use tempfile::TempDir;
 
 use super::*;
@@ -15,12 +15,7 @@ fn file(text: &str) -> (TempDir, PathBuf) {
 }
 
 fn loaded(text: &str, env: &Environment) -> Result<(Config, Vec<Problem>)> {
-    let (_directory, path) = file(text);
-    let context = BuildContext {
-        cloud_config: Some(path),
-        environment: env.clone(),
-        ..BuildContext::default()
-    };
+    let (_folder, context) = testkit::context(text, env.clone());
     let parsed = load(&context, &mut ConfigFiles::default())?;
     Ok((parsed.value, parsed.warnings))
 }

@@ -96,24 +96,18 @@ mod tests {
     #[test]
     fn host_names_identify_the_service_of_a_load_balancer() {
         let service = ServiceId::new("n", "s", "12345678-1234-1234-1234-123456789abc");
-        let (name, other) = (balancer(&service), "k8s-n-s-0123456789");
         for (hostname, is) in [
+            ("NAME-0123456789abcdef.elb.us-east-1.amazonaws.com", true),
+            ("NAME-12.us-east-1.elb.amazonaws.com", true),
+            ("internal-NAME-12.cn-north-1.elb.amazonaws.com.cn", true),
+            ("NAME.us-east-1.elb.amazonaws.com", true),
             (
-                format!("{name}-0123456789abcdef.elb.us-east-1.amazonaws.com"),
-                true,
-            ),
-            (format!("{name}-12.us-east-1.elb.amazonaws.com"), true),
-            (
-                format!("internal-{name}-12.cn-north-1.elb.amazonaws.com.cn"),
-                true,
-            ),
-            (format!("{name}.us-east-1.elb.amazonaws.com"), true),
-            (
-                format!("{other}-0123456789abcdef.elb.us-east-1.amazonaws.com"),
+                "k8s-n-s-0123456789-0123456789abcdef.elb.us-east-1.amazonaws.com",
                 false,
             ),
-            ("web.example".to_owned(), false),
+            ("web.example", false),
         ] {
+            let hostname = hostname.replace("NAME", &balancer(&service));
             assert_eq!(is_hostname_of(&hostname, &service), is, "{hostname}");
         }
     }

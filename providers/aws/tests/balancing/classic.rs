@@ -26,7 +26,7 @@ async fn a_service_without_a_type_gets_a_classic_load_balancer() {
     assert_eq!(stage.rules("nodes").await.len(), 1);
     assert_eq!(stage.rules("k8s-elb-auidweb").await.len(), 3);
     stage.assert_settled().await;
-    stage.cluster.nodes.pop();
+    stage.nodes.pop();
     assert_eq!(stage.settle_well().await, ["DeregisterInstancesFromLoadBalancer"]);
     stage.join("late").await;
     assert_eq!(stage.settle_well().await, ["RegisterInstancesWithLoadBalancer"]);
@@ -98,7 +98,7 @@ async fn an_existing_one_stays_classic_regardless_of_the_default_type() {
     );
     stage.annotate("web", "type", Some("nlb"));
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_problem("the Service has a classic load balancer");
+    stage.assert_complaints(&["the Service has a classic load balancer"]);
     stage.join("late").await;
     assert_eq!(stage.settle().await, ["RegisterInstancesWithLoadBalancer"]);
     stage.delete().await;
@@ -197,7 +197,7 @@ async fn rules_of_others_from_further_groups_stay() {
     stage.settle_well().await;
     stage.annotate("changed", "extra-security-groups", None);
     stage.settle_well().await;
-    for service in &mut stage.cluster.services {
+    for service in &mut stage.services {
         service.deleting = true;
     }
     stage.settle_well().await;
@@ -241,7 +241,7 @@ async fn a_security_group_without_its_tags_gets_them_again() {
     stage.call("ec2", "create_tags", other.clone()).await;
     stage.restart().await;
     stage.settle().await;
-    stage.assert_problem("InvalidGroup.Duplicate");
+    stage.assert_complaints(&["InvalidGroup.Duplicate"]);
     stage.call("ec2", "delete_tags", other).await;
     stage.restart().await;
     let writes = stage.settle_well().await;

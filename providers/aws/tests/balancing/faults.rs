@@ -6,10 +6,7 @@ use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
     testkit::cluster::{TestCluster, advance_to, service},
 };
-use ccm_testbed::{
-    observe::assert_has,
-    proxy::{Action, Moment, Request, Rule, aws_refusal},
-};
+use ccm_testbed::proxy::{Action, Moment, Request, Rule, aws_refusal};
 use serde_json::json;
 use tokio::time::{Duration, Instant};
 
@@ -41,8 +38,8 @@ async fn an_incomplete_listing_changes_nothing() {
         stage.aws.proxy.forget();
         let second = second.map(|body| reply(&stage, "DescribeLoadBalancers", "Marker=more", 400, body));
         let first = reply(&stage, "DescribeLoadBalancers", "", 200, first);
-        let failed = stage.cluster.settle().await;
-        let is_reported = failed.is_err() || !stage.cluster.complaints().is_empty();
+        let failed = TestCluster::settle(&mut stage).await;
+        let is_reported = failed.is_err() || !stage.complaints().is_empty();
         assert!(is_reported, "{name}");
         assert_eq!(stage.aws.proxy.writes().len(), 0, "{name}");
         second
@@ -86,7 +83,7 @@ async fn a_service_is_refused_until_a_subnet_qualifies() {
     let subnets = format!("{},nowhere", stage.aws.id("PUBLIC_A"));
     stage.add("web", &[80], &format!("subnets={subnets}"));
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_problem("subnet \"nowhere\" is not in the VPC");
+    stage.assert_complaints(&["subnet \"nowhere\" is not in the VPC"]);
     stage.annotate("web", "subnets", None);
     stage.settle_well().await;
     assert!(!stage.service("web").ingress.is_empty());
@@ -99,7 +96,7 @@ async fn the_error_of_a_vpc_without_subnets_names_the_fix() {
     stage.restart_with(more).await;
     stage.add("web", &[80], "");
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_problem("no subnet with a route to an internet gateway");
+    stage.assert_complaints(&["no subnet with a route to an internet gateway"]);
 }
 
 #[tokio::test]
@@ -110,7 +107,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     let cloud = start(&stage.aws, &more).await.unwrap();
     let mut other = TestCluster::new(cloud, advance_to);
     other.ownership_tag = OwnershipTag::Known(ClusterTag::of("another-uid"));
-    other.nodes.clone_from(&stage.cluster.nodes);
+    other.nodes.clone_from(&stage.nodes);
     other.services.push(service("api", &[8080]));
     // An answer counts for its pass, however slow it is.
     let is_read = |request: &Request| request.name == "DescribeInstances";
@@ -125,11 +122,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     tokio::join!(other.settle(), answer_late).0.unwrap();
     assert!(proxy.writes().iter().all(|write| write.name != "RegisterTargets"));
     // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
-    let complaints = other.complaints().join("; ");
-    assert_has(
-        &complaints,
-        &["tag kubernetes.io/cluster/other of instances", "no targets: i-"],
-    );
+    other.assert_complaints(&["tag kubernetes.io/cluster/other of instances", "no targets: i-"]);
     assert_eq!(stage.rules("nodes").await, before);
     let instance = other.nodes[0]
         .view
@@ -142,8 +135,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     let body = json!({"Resources": [stage.aws.id("SG_NODES"), instance], "Tags": tags});
     stage.call("ec2", "create_tags", body).await;
     other.cloud = start(&stage.aws, &more).await.unwrap();
-    other.settle().await.unwrap();
-    assert_eq!(other.complaints(), NOTHING);
+    other.settle_well().await;
     let rules = stage.rules("nodes").await.len();
     assert_eq!(rules, before.len() + 1, "the rule for path MTU is shared");
     stage.assert_settled().await;
@@ -176,12 +168,12 @@ async fn a_security_group_of_nodes_may_get_the_clusters_tag_after_the_listing() 
     let group = json!({"GroupName": "pool", "Description": "x", "VpcId": stage.aws.id("VPC")});
     let pool = stage.call("ec2", "create_security_group", group).await["GroupId"].take();
     stage.join("late").await;
-    let id = stage.cluster.nodes[1].view.provider_id.clone().unwrap();
+    let id = stage.nodes[1].view.provider_id.clone().unwrap();
     let groups = [&pool, &json!(stage.aws.id("SG_EXTRA"))];
     let body = json!({"InstanceId": id.rsplit('/').next(), "Groups": groups});
     stage.call("ec2", "modify_instance_attribute", body).await;
     assert_eq!(stage.settle().await, ["RegisterTargets"]);
-    stage.assert_problem("none of its security groups");
+    stage.assert_complaints(&["none of its security groups"]);
     stage.settle().await;
     assert_eq!(stage.aws.proxy.requests().len(), 0, "the tags are cached");
     let tags = json!([{"Key": "kubernetes.io/cluster/test", "Value": "owned"}]);

@@ -3,8 +3,6 @@
 
 mod classic;
 mod conformance;
-#[path = "../context/mod.rs"]
-mod context;
 mod faults;
 mod network;
 mod stage;

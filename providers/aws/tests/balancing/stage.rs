@@ -1,22 +1,22 @@
 //! An account of AWS with the provider on it.
 
-use std::sync::Arc;
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use ccm_core::{
     AddressType, Cloud, NodeAddress, Result,
-    load_balancer::{Blocked, ServiceNode, ServiceView},
+    load_balancer::ServiceNode,
     testkit::{
+        self,
         cluster::{TestCluster, advance_to, annotate, annotate_all, service},
         nodes::service_node,
     },
 };
-use ccm_testbed::{
-    observe::assert_has,
-    test_cloud::{AwsCloud, TestCloud as _},
-};
+use ccm_provider_aws::NAME;
+use ccm_testbed::test_cloud::{AwsCloud, TestCloud as _};
 use serde_json::Value;
-
-use crate::context::build;
 
 /// The prefix of the annotations of Services.
 pub(crate) const ANNOTATION: &str = "service.beta.kubernetes.io/aws-load-balancer-";
@@ -38,7 +38,8 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> 
     let quota: String = buckets
         .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
         .collect();
-    build(&format!("{conf}[Quota]\n{quota}"), &aws.environment()).await
+    let environment = aws.environment().into_iter().collect();
+    testkit::build(NAME, &format!("{conf}[Quota]\n{quota}"), environment).await
 }
 
 /// Creates an instance and returns its node.
@@ -53,8 +54,22 @@ pub(crate) async fn node(aws: &AwsCloud, name: &str) -> ServiceNode {
 /// A cluster with nodes and a Service `web` on an account of its own.
 pub(crate) struct Stage {
     pub(crate) aws: AwsCloud,
-    pub(crate) cluster: TestCluster,
+    cluster: TestCluster,
     more: String,
+}
+
+impl Deref for Stage {
+    type Target = TestCluster;
+
+    fn deref(&self) -> &TestCluster {
+        &self.cluster
+    }
+}
+
+impl DerefMut for Stage {
+    fn deref_mut(&mut self) -> &mut TestCluster {
+        &mut self.cluster
+    }
 }
 
 impl Stage {
@@ -85,13 +100,13 @@ impl Stage {
     pub(crate) fn add(&mut self, name: &str, ports: &[u16], annotations: &str) {
         let mut service = service(name, ports);
         annotate_all(&mut service, ANNOTATION, annotations);
-        self.cluster.services.push(service);
+        self.services.push(service);
     }
 
     /// Adds a node.
     pub(crate) async fn join(&mut self, name: &str) {
         let node = node(&self.aws, name).await;
-        self.cluster.nodes.push(node);
+        self.nodes.push(node);
     }
 
     /// Restarts the process, and asserts that it writes nothing.
@@ -108,11 +123,11 @@ impl Stage {
 
     /// Deletes all Services, and asserts that nothing is left. Returns the actions that wrote.
     pub(crate) async fn delete(&mut self) -> Vec<String> {
-        for service in &mut self.cluster.services {
+        for service in &mut self.services {
             service.deleting = true;
         }
         let writes = self.settle_well().await;
-        assert!(self.cluster.services.is_empty());
+        assert!(self.services.is_empty());
         self.assert_empty().await;
         writes
     }
@@ -123,11 +138,6 @@ impl Stage {
         }
         assert_eq!(self.rules("nodes").await, NOTHING);
         assert_eq!(self.objects("security_groups").await.len(), 2);
-    }
-
-    /// The Service of this name.
-    pub(crate) fn service(&mut self, name: &str) -> &mut ServiceView {
-        self.cluster.service(name)
     }
 
     /// Sets or removes an annotation of a Service.
@@ -146,7 +156,7 @@ impl Stage {
     /// As [`Self::settle`], and asserts that no Service has a problem.
     pub(crate) async fn settle_well(&mut self) -> Vec<String> {
         let writes = self.settle().await;
-        assert_eq!(self.cluster.complaints(), Vec::<String>::new());
+        self.assert_no_complaints();
         writes
     }
 
@@ -155,20 +165,9 @@ impl Stage {
         self.aws.call(service, operation, arguments).await.unwrap()
     }
 
-    /// Differences that were blocked in the last pass.
-    pub(crate) fn blocked(&self) -> Vec<&Blocked> {
-        let reports = self.cluster.reports.iter();
-        reports.flat_map(|report| &report.blocked).collect()
-    }
-
-    /// Asserts that the last pass reported a problem with this text.
-    pub(crate) fn assert_problem(&self, part: &str) {
-        assert_has(&self.cluster.complaints().join("; "), &[part]);
-    }
-
     /// Restarts the process without state.
     pub(crate) async fn restart(&mut self) {
-        self.cluster.cloud = start(&self.aws, &self.more).await.unwrap();
+        self.cloud = start(&self.aws, &self.more).await.unwrap();
     }
 
     /// Restarts the process with other lines of `[Global]`.

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod conformance;
-#[path = "../context/mod.rs"]
 mod context;
 mod instances;
 mod routes;

@@ -2,111 +2,42 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpListener,
-};
+use ccm_core::testkit::server::{Server, answer};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_rustls::{TlsAcceptor, rustls};
 
-/// The answer to a request (head and body as text): status and body.
-type Answer = dyn Fn(&str) -> (u16, String) + Send + Sync;
-
 /// The lifetime of a token of the metadata service.
-const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds: 21600";
+const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds: 21600\r\n";
 
-/// A running server; it ends with the test's runtime.
-pub(crate) struct Server {
-    pub(crate) port: u16,
-    requests: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    /// Serves HTTP, or with an acceptor HTTPS. A CONNECT request gets a tunnel to this server.
-    pub(crate) async fn start(
-        tls: Option<TlsAcceptor>,
-        answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static,
-    ) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let requests = Arc::new(Mutex::new(Vec::new()));
-        let (log, answer): (_, Arc<Answer>) = (Arc::clone(&requests), Arc::new(answer));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (tls, log, answer) = (tls.clone(), Arc::clone(&log), Arc::clone(&answer));
-                tokio::spawn(connection(stream, tls, log, answer));
-            }
-        });
-        Self { port, requests }
-    }
-
-    /// The requests so far.
-    pub(crate) fn requests(&self) -> Vec<String> {
-        self.requests.lock().clone()
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-}
-
-async fn connection(
-    mut stream: tokio::net::TcpStream,
+/// Serves HTTP, or with an acceptor HTTPS. A CONNECT request gets a tunnel to this server. `respond`: from a request to status
+/// and body.
+pub(crate) async fn start(
     tls: Option<TlsAcceptor>,
-    log: Arc<Mutex<Vec<String>>>,
-    answer: Arc<Answer>,
-) {
+    respond: impl Fn(&str) -> (u16, String) + Send + Sync + 'static,
+) -> Server {
+    let respond = move |request: &str| {
+        let (status, body) = respond(request);
+        answer(&format!("{status} x"), TTL, &body)
+    };
+    Server::start_with(respond, move |server, stream| {
+        connection(server, stream, tls.clone())
+    })
+    .await
+}
+
+async fn connection(server: Server, mut stream: TcpStream, tls: Option<TlsAcceptor>) {
     let Some(tls) = tls else {
-        return serve(stream, log, answer).await;
+        return server.serve(stream).await;
     };
     let mut first = [0];
     if matches!(stream.peek(&mut first).await, Ok(1)) && first == *b"C" {
-        let Some(connect) = request(&mut stream).await else {
+        if server.request(&mut stream).await.is_none() {
             return;
-        };
-        log.lock().push(connect);
+        }
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
     }
     if let Ok(stream) = tls.accept(stream).await {
-        serve(stream, log, answer).await;
-    }
-}
-
-async fn serve(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    log: Arc<Mutex<Vec<String>>>,
-    answer: Arc<Answer>,
-) {
-    while let Some(request) = request(&mut stream).await {
-        let (status, body) = answer(&request);
-        log.lock().push(request);
-        let reply = format!(
-            "HTTP/1.1 {status} x\r\ncontent-length: {}\r\n{TTL}\r\n\r\n{body}",
-            body.len()
-        );
-        if stream.write_all(reply.as_bytes()).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The next request, head and body.
-async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
-    let mut text = String::new();
-    loop {
-        let length = text
-            .to_lowercase()
-            .split("content-length: ")
-            .nth(1)
-            .and_then(|rest| rest.lines().next()?.parse::<usize>().ok());
-        if let Some((_, body)) = text.split_once("\r\n\r\n")
-            && body.len() >= length.unwrap_or(0)
-        {
-            return Some(text);
-        }
-        let mut bytes = [0; 4096];
-        let read = stream.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
-        text.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+        server.serve(stream).await;
     }
 }
 

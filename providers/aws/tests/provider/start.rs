@@ -4,7 +4,10 @@ use ccm_core::{
     BuildContext, ErrorKind,
     check::{Finding, Severity},
     load_balancer::Claim,
-    testkit::cluster::{annotate_all, service},
+    testkit::{
+        cluster::{annotate_all, service},
+        server::Server,
+    },
 };
 use ccm_testbed::{
     observe::assert_has,
@@ -14,7 +17,7 @@ use serde_json::json;
 
 use crate::{
     context::{build, context, provider},
-    server::{Server, tls},
+    server::{self, tls},
     stage::{Stage, present, query, refusal},
 };
 
@@ -78,7 +81,7 @@ fn sts(request: &str) -> (u16, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_is_assumed_with_source_headers() {
-    let server = Server::start(None, sts).await;
+    let server = server::start(None, sts).await;
     let conf = format!(
         "{CLUSTER}RoleARN=arn:aws:iam::111122223333:role/ccm\nSourceARN=arn:aws:eks:us-east-1:444455556666:cluster/a\n\
          [ServiceOverride \"1\"]\nService=ec2\nRegion=us-east-1\nURL={}\nSigningRegion=eu-west-1\nSigningName=other\n",
@@ -111,7 +114,7 @@ async fn a_role_is_assumed_with_source_headers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_cannot_be_assumed_is_named() {
     let denied = aws_refusal(false, "AccessDenied", "not authorized to perform: sts:AssumeRole");
-    let server = Server::start(None, move |_| (403, denied.clone())).await;
+    let server = server::start(None, move |_| (403, denied.clone())).await;
     let conf = format!("{CLUSTER}RoleARN=arn:aws:iam::1:role/ccm\n");
     let given = variables(&[("AWS_ENDPOINT_URL", server.url())]);
     let error = build(&conf, &given).await.unwrap_err();
@@ -126,7 +129,7 @@ async fn a_role_that_cannot_be_assumed_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_credentials_the_sources_are_named() {
-    let server = Server::start(None, sts).await;
+    let server = server::start(None, sts).await;
     let url = server.url();
     let variables = owned([("AWS_ENDPOINT_URL", &*url), ("AWS_EC2_METADATA_DISABLED", "true")]);
     let error = build(CLUSTER, &variables).await.unwrap_err();
@@ -140,7 +143,7 @@ async fn without_credentials_the_sources_are_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
     let (acceptor, pem) = tls("ec2.us-east-1.amazonaws.com");
-    let server = Server::start(Some(acceptor), sts).await;
+    let server = server::start(Some(acceptor), sts).await;
     let directory = tempfile::tempdir().unwrap();
     let bundle = directory.path().join("ca.pem");
     std::fs::write(&bundle, &pem).unwrap();
@@ -162,12 +165,12 @@ async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_of_no_proxy_are_reached_without_it() {
     let (acceptor, pem) = tls("localhost");
-    let server = Server::start(Some(acceptor), sts).await;
-    let unused = Server::start(None, |_| (502, String::new())).await;
+    let server = server::start(Some(acceptor), sts).await;
+    let unused = server::start(None, |_| (502, String::new())).await;
     let directory = tempfile::tempdir().unwrap();
     let bundle = directory.path().join("ca.pem");
     std::fs::write(&bundle, pem).unwrap();
-    let endpoint = format!("https://localhost:{}", server.port);
+    let endpoint = format!("https://localhost:{}", server.port());
     let given = [
         ("HTTPS_PROXY", unused.url()),
         ("NO_PROXY", "10.0.0.0/8,localhost".to_owned()),
@@ -181,7 +184,7 @@ async fn hosts_of_no_proxy_are_reached_without_it() {
 
 /// The metadata service of an instance.
 async fn metadata(id: String) -> Server {
-    Server::start(None, move |request| {
+    server::start(None, move |request| {
         let path = request.split_whitespace().nth(1).unwrap_or_default();
         match path {
             "/latest/api/token" => (200, "token".to_owned()),

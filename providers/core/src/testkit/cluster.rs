@@ -8,7 +8,7 @@ use tokio::time::{self, Instant};
 use crate::{
     Cloud, Error, ErrorKind, Freshness, Labels, Priority, Result,
     load_balancer::{
-        ClusterSnapshot, ClusterTag, ClusterView, Discovery, LoadBalancers, MemberState, NodeSet,
+        Blocked, ClusterSnapshot, ClusterTag, ClusterView, Discovery, LoadBalancers, MemberState, NodeSet,
         OwnershipTag, PartKey, PartReport, PartState, Protocol, ReadOptions, Request, ServiceId, ServiceNode,
         ServicePort, ServiceType, ServiceView,
     },
@@ -206,6 +206,16 @@ impl TestCluster {
         ))
     }
 
+    /// [`TestCluster::settle`], after which there is no problem.
+    ///
+    /// # Panics
+    ///
+    /// A problem is reported, or [`TestCluster::settle`] fails.
+    pub async fn settle_well(&mut self) {
+        self.settle().await.expect("passes without changes at the end");
+        self.assert_no_complaints();
+    }
+
     /// [`TestCluster::settle`], repeated while a pass fails.
     ///
     /// # Errors
@@ -268,6 +278,35 @@ impl TestCluster {
             }));
         }
         all
+    }
+
+    /// Checks that no problem was reported.
+    ///
+    /// # Panics
+    ///
+    /// A problem was reported.
+    #[track_caller]
+    pub fn assert_no_complaints(&self) {
+        assert_eq!(self.complaints(), [""; 0]);
+    }
+
+    /// Checks that problems were reported which contain these texts.
+    ///
+    /// # Panics
+    ///
+    /// A text is missing.
+    #[track_caller]
+    pub fn assert_complaints(&self, parts: &[&str]) {
+        let complaints = self.complaints().join("; ");
+        for part in parts {
+            assert!(complaints.contains(part), "{part:?} is not in {complaints:?}");
+        }
+    }
+
+    /// Differences that were blocked in the last round of passes.
+    #[must_use]
+    pub fn blocked(&self) -> Vec<&Blocked> {
+        self.reports.iter().flat_map(|report| &report.blocked).collect()
     }
 }
 

@@ -99,7 +99,7 @@ impl Lawful for Model {
             }),
             edit("no rules", |document| document["forwarding_rules"] = json!([])),
             edit("remove tags", |document| document["tags"] = json!([])),
-            // A load balancer of another cluster is refused before planning: see `tests/balancing.rs`.
+            // A load balancer of another cluster is refused before planning: see `tests/provider/balancing.rs`.
         ]
     }
 

@@ -22,9 +22,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
-    cloud::build,
     other_client::OtherClient,
-    stage::{MANAGED, advance_to, annotate, conf_of, node},
+    stage::{MANAGED, advance_to, annotate, build, conf_of, node},
 };
 
 #[derive(Default)]

@@ -28,8 +28,7 @@ pub(crate) async fn cloud(more: &str, change: impl FnOnce(&mut Settings)) -> Sta
 
 pub(crate) async fn served(stage: &mut Stage, web: ServiceView) -> BalancerState {
     stage.services = vec![web];
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     quiet(stage).await;
     balancer
@@ -196,11 +195,7 @@ async fn numbers_of_listeners_at_first_and_later() {
         Some("-1"),
     );
     stage.settle().await;
-    assert!(
-        stage.complaints().join("").contains("timeout-client-data: -1"),
-        "{:?}",
-        stage.complaints()
-    );
+    stage.assert_complaints(&["timeout-client-data: -1"]);
 }
 
 #[tokio::test]
@@ -256,8 +251,7 @@ async fn monitors_come_change_and_go() {
     // Nodes are only asked if only some of them have endpoints.
     let web = stage.service("web");
     (web.external_policy, web.health_check_node_port) = (Policy::Local, 32000);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     let monitor = &balancer.healthmonitors[0].attributes;
     let found =
@@ -376,8 +370,7 @@ async fn a_load_balancer_keeps_the_features_of_its_own_provider() {
     let ovn = format!("lb-provider = ovn\nlb-method = SOURCE_IP_PORT\n{managed}");
     stage.restart_with(&ovn).await;
     stage.service("web").ports = service("web", &[80, 443]).ports;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert_eq!(all(&balancer.pools, "protocol"), [&json!("PROXY"); 2]);
     assert_eq!(
@@ -393,8 +386,7 @@ async fn one_call_for_each_thing_where_the_provider_needs_it() {
     stage.services = vec![web(&[80, 443], &[])];
     stage.service("web").external_policy = Policy::Local;
     stage.service("web").health_check_node_port = 32000;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let counts = stage.sim.call_counts();
     let count = |op: &str| counts.get(op).copied().unwrap_or_default();
     assert_eq!(count("loadbalancer_member_create"), 4, "{counts:?}");
@@ -499,8 +491,7 @@ async fn a_method_that_octavia_does_not_know() {
         Some("FASTEST"),
     );
     stage.join();
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(warnings(&stage).contains(&"LoadBalancerLbMethodUnknown"));
     let balancer = stage.balancers().remove(0);
     assert_eq!(
@@ -515,8 +506,7 @@ async fn a_method_that_octavia_does_not_know() {
         Some("SOURCE_IP_PORT"),
     );
     stage.service("web").ports = service("web", &[80, 443]).ports;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(warnings(&stage).contains(&"LoadBalancerLbMethodUnknown"));
     let balancer = stage.balancers().remove(0);
     let mut methods: Vec<_> = all(&balancer.pools, "lb_algorithm");
@@ -528,11 +518,7 @@ async fn a_method_that_octavia_does_not_know() {
     stage.services.push(other);
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);
-    assert!(
-        stage.complaints().join("").contains("FASTEST"),
-        "{:?}",
-        stage.complaints()
-    );
+    stage.assert_complaints(&["FASTEST"]);
 }
 
 #[tokio::test]

@@ -109,8 +109,7 @@ async fn an_address_stays_if_no_subnet_fits_any_more() {
         Some("green"),
     );
     stage.service("web").ports = service("web", &[80, 81]).ports;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(place(&stage.address("web")), "blue");
     assert_eq!(stage.balancers()[0].listeners.len(), 2);
     // A new address needs a subnet.
@@ -118,11 +117,7 @@ async fn an_address_stays_if_no_subnet_fits_any_more() {
     other.id = service("other", &[80]).id;
     stage.services.push(other);
     stage.settle().await;
-    let complaints = stage.complaints().join("\n");
-    assert!(
-        complaints.contains("fits floating-subnet \"green\""),
-        "{complaints}"
-    );
+    stage.assert_complaints(&["fits floating-subnet \"green\""]);
 }
 
 #[tokio::test]
@@ -246,8 +241,7 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
     }
     stage.services = vec![asking(&[by_network, ("floating-subnet-id", &ids["blue"])])];
     stage.settle().await;
-    let complaints = stage.complaints().join("\n");
-    assert!(complaints.contains("is a subnet of network"), "{complaints}");
+    stage.assert_complaints(&["is a subnet of network"]);
     assert!(stage.balancers().is_empty());
 }
 
@@ -265,8 +259,7 @@ async fn the_first_subnet_with_a_free_address_is_used() {
     addresses.sort();
     assert_eq!(addresses, ["198.51.100.194", "198.51.100.198"]);
     // All are full: the cause is reported, and no other subnet is tried.
-    let complaints = stage.complaints().join("\n");
-    assert!(complaints.contains("No more IP addresses"), "{complaints}");
+    stage.assert_complaints(&["No more IP addresses"]);
     assert_eq!(stage.address("late"), "");
 }
 
@@ -289,8 +282,7 @@ async fn a_name_or_tags_that_match_nothing_or_cannot_be_read_are_refused() {
     ] {
         stage.services = vec![asking(&[(key, value)])];
         stage.settle().await;
-        let complaints = stage.complaints().join("\n");
-        assert!(complaints.contains(expected), "{key}={value}: {complaints}");
+        stage.assert_complaints(&[expected]);
         assert!(!stage.sim.call_counts().contains_key("floating_ip_create") || key.ends_with("id"));
         assert!(stage.sim.floating_ips().is_empty(), "{key}={value}");
         stage.service("web").deleting = true;
@@ -314,8 +306,7 @@ async fn without_an_external_network_a_service_is_internal_until_there_is_one() 
     let mut stage = cloud("", |_| {}).await;
     hide_networks(&stage);
     stage.services.push(service("web", &[80]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(warnings(&stage), [FAILED, FORCED]);
     let private = stage.address("web");
     let balancer = stage.balancers().remove(0).loadbalancer;

@@ -8,8 +8,7 @@ use crate::stage::{ADDRESS, ID, INTERNAL, KEEP, MANAGED, Stage, annotate, servic
 async fn a_service_gets_one_listener_per_port_and_one_member_per_node() {
     let mut stage = Stage::new(6, MANAGED).await;
     stage.services.push(service("web", &[80, 443, 8080]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
 
     let balancers = stage.balancers();
     let [balancer] = balancers.as_slice() else {
@@ -40,8 +39,7 @@ async fn ports_come_change_and_go_in_place() {
     let web = stage.service("web");
     web.ports = service("web", &[443, 8080]).ports;
     annotate(web, "loadbalancer.openstack.org/connection-limit", Some("7"));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert_eq!(balancer.loadbalancer.id, id);
     let mut ports: Vec<_> = balancer
@@ -59,8 +57,7 @@ async fn ports_come_change_and_go_in_place() {
     // A port with another protocol is created again, and the PROXY protocol needs another pool.
     let web = stage.service("web");
     annotate(web, "loadbalancer.openstack.org/x-forwarded-for", Some("true"));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert!(
         balancer
@@ -104,8 +101,7 @@ async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
     // The floating IP is created again if it is requested.
     annotate(stage.service("web"), INTERNAL, None);
     stage.service("web").load_balancer_ip = public.as_str().into();
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(stage.address("web"), public);
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -150,11 +146,7 @@ async fn a_shared_load_balancer_outlives_its_owner() {
         stage.settle().await;
     }
     // Two Services may share it.
-    let complaints = stage.complaints().join("\n");
-    assert!(
-        complaints.contains("already shared by 2 Services"),
-        "{complaints}"
-    );
+    stage.assert_complaints(&["already shared by 2 Services"]);
     assert_eq!(stage.balancers()[0].listeners.len(), 2);
     assert_eq!(stage.address("api"), stage.address("web"));
     assert_eq!(stage.address("more"), "");
@@ -169,8 +161,7 @@ async fn a_shared_load_balancer_outlives_its_owner() {
     assert_eq!(balancer.loadbalancer.id, id);
     assert_eq!(balancer.listeners.len(), 1);
     stage.service("api").deleting = true;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(stage.balancers().is_empty() && stage.services.is_empty());
 }
 

@@ -3,8 +3,6 @@
 
 mod annotated_tags;
 mod broken;
-#[path = "../cloud/mod.rs"]
-mod cloud;
 mod conformance;
 mod cost;
 mod counts;

@@ -24,8 +24,7 @@ async fn a_renamed_load_balancer_keeps_its_name() {
     stage.sim.patch_object(&id, change.as_object().unwrap()).unwrap();
     let changed = Picture::of(&stage.sim, &[]);
     stage.restart().await;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&changed), None);
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -66,8 +65,7 @@ async fn a_service_without_eligible_nodes_is_changed_all_the_same_and_keeps_its_
     stage.restart().await;
     let limit = "loadbalancer.openstack.org/connection-limit";
     annotate(stage.service("web"), limit, Some("5"));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert_eq!(balancer.members, members);
     let listeners = balancer.listeners.iter();

@@ -85,11 +85,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
             Some("another"),
         );
         stage.settle().await;
-        assert!(
-            stage.complaints().join("").contains("subnet-id"),
-            "{:?}",
-            stage.complaints()
-        );
+        stage.assert_complaints(&["subnet-id"]);
         stage.service("web").deleting = true;
         stage.settle().await;
         assert!(stage.balancers().is_empty());
@@ -180,14 +176,12 @@ async fn security_groups_go_when_they_are_managed_no_more() {
     let mut stage = cloud("manage-security-groups = true", |_| {}).await;
     stage.services.push(service("web", &[80]));
     stage.services.push(service("api", &[81]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(stage.sim.call_counts()["security_group_create"], 2);
     stage.configure("");
     stage.restart().await;
     stage.sim.clear_calls();
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let counts = stage.sim.call_counts();
     assert_eq!(
         (counts["security_group_delete"], counts["port_update"]),

@@ -61,8 +61,7 @@ async fn load_balancers_get_the_new_name_whichever_program_created_them() {
         stage.cluster = "my_new".to_owned();
         stage.restart().await;
         stage.sim.clear_calls();
-        stage.settle().await;
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.settle_well().await;
         assert_eq!(stage.balancers().len(), 1);
         let balancer = stage.balancers().remove(0);
         assert_eq!(
@@ -182,8 +181,7 @@ async fn changes_wait_for_nothing_and_a_service_without_annotations_finds_its_ow
     web.ingress.clear();
     web.ports = service("web", &[443, 8080]).ports;
     stage.join();
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancers = stage.balancers();
     assert_eq!(balancers.len(), 1);
     assert_eq!(balancers[0].loadbalancer.id, id);
@@ -207,8 +205,7 @@ async fn those_that_share_it_are_renamed_with_it() {
     stage.settle().await;
     stage.cluster = "other".to_owned();
     stage.restart().await;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(
         names(&stage).iter().all(|name| name.contains("_other_")),
         "{:?}",
@@ -233,14 +230,7 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
     stage.cluster = "other".to_owned();
     stage.restart().await;
     stage.settle().await;
-    assert!(
-        stage
-            .complaints()
-            .join("\n")
-            .contains("named for the cluster name kubernetes"),
-        "{:?}",
-        stage.complaints()
-    );
+    stage.assert_complaints(&["named for the cluster name kubernetes"]);
     assert_eq!(names(&stage), before);
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -264,8 +254,7 @@ async fn another_clusters_load_balancer_that_is_shared_stays_its_own() {
         stage.services.push(api);
         stage.cluster = "other".to_owned();
         stage.restart().await;
-        stage.settle().await;
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.settle_well().await;
         assert_eq!(stage.balancers()[0].listeners.len(), 3);
         let tags = stage.balancers()[0].loadbalancer.attributes["tags"].to_string();
         assert!(!tags.contains(ClusterTag::PREFIX), "{tags}");

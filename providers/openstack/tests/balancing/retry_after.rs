@@ -11,10 +11,7 @@ use ccm_sim::{
     openstack::{SecretSpec, ServerSpec},
 };
 
-use crate::{
-    cloud::build,
-    stage::{Stage, annotate, service},
-};
+use crate::stage::{Stage, annotate, build, service};
 
 /// Longer than any client should wait.
 const LONG: [&str; 4] = [

@@ -58,8 +58,7 @@ async fn two_that_come_at_once_are_both_served_and_one_port_has_one_winner() {
     let (mut stage, id) = with_a_users().await;
     push(&mut stage, "one", &[80], &id);
     push(&mut stage, "two", &[81], &id);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(listeners(&stage, &id), [80, 81, 9999]);
     assert_eq!(stage.address("one"), "203.0.113.77");
     assert_eq!(stage.address("two"), "203.0.113.77");
@@ -84,8 +83,7 @@ async fn two_that_come_at_once_are_both_served_and_one_port_has_one_winner() {
     assert_eq!(first.iter().filter(|served| **served).count(), 1, "{complaints}");
     // The first Service leaves, and the other one gets its port.
     stage.service(if first[0] { "three" } else { "four" }).deleting = true;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(stage.services.len(), 1);
     let left = stage.services[0].id.name.to_string();
     assert_eq!(stage.address(&left), "203.0.113.77");
@@ -120,7 +118,7 @@ async fn a_taken_port_is_refused_and_stays_with_its_service() {
     stage.service("api").deleting = true;
     stage.settle().await;
     assert_eq!(stage.services.len(), 1);
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.assert_no_complaints();
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
 }
 
@@ -131,15 +129,13 @@ async fn one_leaves_while_the_other_is_updated() {
     stage.settle().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     push(&mut stage, "api", &[81, 82], &id);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(listeners(&stage, &id), [80, 81, 82, 443]);
 
     // One Service leaves the port that the other one requests.
     stage.service("api").deleting = true;
     stage.service("web").ports = service("web", &[80, 81]).ports;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(stage.services.len(), 1);
     assert_eq!(listeners(&stage, &id), [80, 81]);
     let balancer = stage.balancers().remove(0);
@@ -163,8 +159,7 @@ async fn the_owner_leaves_first_and_the_last_one_decides_about_the_address() {
         push(&mut stage, "api", &[81], &id);
         stage.settle().await;
         stage.service("web").deleting = true;
-        stage.settle().await;
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.settle_well().await;
         assert_eq!(listeners(&stage, &id), [81]);
         assert_eq!(stage.address("api"), address);
         stage.restart().await;
@@ -197,8 +192,7 @@ async fn a_refused_service_keeps_no_load_balancer_from_its_deletion() {
     stage.settle().await;
     assert!(stage.balancers().is_empty() && stage.sim.floating_ips().is_empty());
     annotate(stage.service("api"), ID, None);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_ne!(stage.balancers()[0].loadbalancer.id, id);
 }
 
@@ -213,8 +207,7 @@ async fn a_service_moves_to_another_load_balancer_and_back() {
     let address = stage.address("web");
 
     annotate(stage.service("web"), ID, Some(&mine));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancers = stage.balancers();
     assert_eq!(balancers.len(), 1, "its own one is deleted: {balancers:#?}");
     assert_eq!(listeners(&stage, &mine), [80, 9999]);
@@ -228,8 +221,7 @@ async fn a_service_moves_to_another_load_balancer_and_back() {
 
     annotate(stage.service("web"), ID, None);
     annotate(stage.service("web"), ADDRESS, None);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let now = stage.service("web").annotation(ID).unwrap().to_owned();
     assert_ne!(now, mine);
     assert_eq!(listeners(&stage, &now), [80]);
@@ -267,8 +259,7 @@ async fn the_same_load_balancer_named_by_id_and_by_name_is_one() {
     let (mut stage, id) = with_a_users().await;
     push(&mut stage, "by-id", &[80], &id);
     push(&mut stage, "by-name", &[81], "mine");
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(listeners(&stage, &id), [80, 81, 9999]);
     assert_eq!(stage.address("by-name"), stage.address("by-id"));
     let parts = stage
@@ -294,8 +285,7 @@ async fn a_users_objects_on_their_load_balancer_are_never_changed() {
     let (mut stage, id) = with_a_users().await;
     let foreign = Picture::of(&stage.sim, &[]);
     push(&mut stage, "web", &[80, 443], &id);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     // A user's port does not become the Service's.
     stage.service("web").ports = service("web", &[443, 9999]).ports;
     annotate(
@@ -304,14 +294,12 @@ async fn a_users_objects_on_their_load_balancer_are_never_changed() {
         Some("5"),
     );
     stage.settle().await;
-    let complaints = stage.complaints().join("\n");
-    assert!(complaints.contains("another user's"), "{complaints}");
+    stage.assert_complaints(&["another user's"]);
     stage.service("web").ports = service("web", &[443]).ports;
     stage.join();
     stage.settle().await;
     stage.restart().await;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert_eq!(listeners(&stage, &id), [443, 9999]);
     // The load balancer is deleted by another client, and the Service leaves it and returns.
     let ours = stage.balancers().remove(0).listeners;
@@ -344,8 +332,7 @@ async fn a_users_listener_that_shares_a_pool_does_not_take_it() {
     }
     stage.join();
     stage.restart().await;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert_eq!(
         (balancer.pools.len(), balancer.members.len()),
@@ -383,7 +370,7 @@ async fn a_users_security_group_and_its_rules_are_never_changed() {
     push(&mut stage, "web", &[80], &id);
     stage.settle().await;
     assert_eq!(of_the_user(&stage), before);
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.assert_no_complaints();
     stage.service("web").ports = service("web", &[80, 443]).ports;
     stage.settle().await;
     stage.restart().await;
@@ -421,8 +408,7 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
     stage.read.freshness = Freshness::now();
     stage.service("web").deleting = true;
     stage.run_through().await;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(stage.services.is_empty());
     assert_eq!(listeners(&stage, &balancer.id), [8443]);
     let left = tags(&stage, &balancer.id);
@@ -441,12 +427,10 @@ async fn a_second_service_that_is_refused_keeps_what_it_has_and_follows_the_node
         stage.settle().await;
         let id = stage.balancers()[0].loadbalancer.id.clone();
         push(&mut stage, "api", &[81], &id);
-        stage.settle().await;
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.settle_well().await;
         annotate(stage.service("api"), INTERNAL, Some("true"));
         stage.settle().await;
-        let complaints = stage.complaints().join("\n");
-        assert!(complaints.contains("internal Service"), "{complaints}");
+        stage.assert_complaints(&["internal Service"]);
         if restart {
             stage.restart().await;
         }
@@ -468,8 +452,7 @@ async fn a_second_service_that_is_refused_keeps_what_it_has_and_follows_the_node
             assert_eq!(group.unwrap().ports.len(), 3, "{name}");
         }
         stage.service("api").deleting = true;
-        stage.settle().await;
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.settle_well().await;
         assert_eq!(listeners(&stage, &id), [80]);
     }
 }

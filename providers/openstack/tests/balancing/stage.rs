@@ -7,20 +7,24 @@ use std::{
 
 pub(crate) use ccm_core::testkit::cluster::{advance_to, annotate, service};
 use ccm_core::{
-    AddressType, NodeAddress, NodeView,
+    AddressType, Cloud, Environment, NodeAddress, Result,
     client::ClientMetrics,
-    load_balancer::{PartKey, PartReport, Request, ServiceNode, ServiceView},
-    testkit::TestCluster,
+    load_balancer::{PartKey, PartReport, Request, ServiceNode},
+    testkit::{self, TestCluster, nodes::service_node},
 };
+use ccm_provider_openstack::NAME;
 use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
 use prometheus_client::registry::Registry;
-
-use crate::cloud::{build, context, provider};
 
 pub(crate) const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
 pub(crate) const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
 pub(crate) const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
 pub(crate) const KEEP: &str = "loadbalancer.openstack.org/keep-floatingip";
+
+/// Builds the provider from this config file.
+pub(crate) async fn build(conf: &str) -> Result<Arc<dyn Cloud>> {
+    testkit::build(NAME, conf, Environment::default()).await
+}
 
 /// A simulated OpenStack with a [`TestCluster`] on it.
 pub(crate) struct Stage {
@@ -52,18 +56,9 @@ pub(crate) fn conf_of(sim: &OpenStack, section: &str) -> String {
 pub(crate) fn node(sim: &OpenStack, name: &str) -> ServiceNode {
     let id = sim.create_server(&ServerSpec::named(name)).unwrap();
     let port = sim.server_ports(&id).remove(0);
-    let address = sim.port_addresses(&port)[0];
-    ServiceNode {
-        view: Arc::new(NodeView {
-            name: name.to_owned(),
-            uid: format!("uid-of-{name}"),
-            provider_id: Some(format!("openstack:///{id}")),
-            ..NodeView::default()
-        }),
-        addresses: [NodeAddress::new(AddressType::InternalIP, address.to_string())].into(),
-        eligible: true,
-        ready: true,
-    }
+    let address = sim.port_addresses(&port)[0].to_string();
+    let address = NodeAddress::new(AddressType::InternalIP, address);
+    service_node(name, &format!("openstack:///{id}"), vec![address])
 }
 
 /// Security groups and health monitors in addition to load balancers.
@@ -74,8 +69,7 @@ impl Stage {
     pub(crate) async fn served() -> Self {
         let mut stage = Self::new(2, MANAGED).await;
         stage.services.push(service("web", &[80, 443]));
-        stage.settle().await;
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.settle_well().await;
         stage
     }
 
@@ -143,9 +137,9 @@ impl Stage {
     /// Starts a new process with its metrics in the returned registry.
     pub(crate) async fn watched(&mut self) -> Registry {
         let mut registry = Registry::default();
-        let (_directory, mut context) = context(&self.conf);
+        let (_folder, mut context) = testkit::context(&self.conf, Environment::default());
         context.metrics = ClientMetrics::register(&mut registry);
-        self.cloud = (provider().build)(context).await.unwrap();
+        self.cloud = (testkit::provider(NAME).build)(context).await.unwrap();
         registry
     }
 
@@ -184,11 +178,6 @@ impl Stage {
 
     pub(crate) async fn settle_in_trouble(&mut self) {
         self.cluster.settle_despite_failures().await.unwrap();
-    }
-
-    pub(crate) fn service(&mut self, name: &str) -> &mut ServiceView {
-        let found = self.services.iter_mut().find(|service| &*service.id.name == name);
-        found.unwrap()
     }
 
     pub(crate) fn address(&self, name: &str) -> String {

@@ -36,8 +36,7 @@ async fn shared() -> (Stage, String) {
     let mut api = service("api", &[81]);
     annotate(&mut api, ID, Some(&id));
     stage.services.push(api);
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     (stage, id)
 }
 
@@ -75,8 +74,7 @@ async fn another_clusters_tag_survives_whatever_we_write() {
     let theirs = OtherClient::of(&stage.sim).await;
     let theirs = theirs.create("listeners", "listener", body).await;
     stage.service("api").deleting = true;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let own = "kube_service_kubernetes_shop_web".to_owned();
     assert!(
         tags(&stage).contains(&THEIRS.to_owned()) && tags(&stage).contains(&own),
@@ -87,8 +85,7 @@ async fn another_clusters_tag_survives_whatever_we_write() {
 
     // And the load balancer outlives our last Service, all of whose objects are deleted.
     stage.service("web").deleting = true;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(stage.services.is_empty());
     let left = stage.balancers().remove(0);
     let listeners: Vec<_> = left.listeners.iter().map(|listener| &listener.id).collect();
@@ -104,8 +101,7 @@ async fn a_listeners_and_a_load_balancers_further_tags_survive_a_renaming() {
     add_tag(&stage, &id, THEIRS);
     add_tag(&stage, &listener, "of a person");
     stage.cluster = "renamed".to_owned();
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert_eq!(balancer.loadbalancer.name, "kube_service_renamed_shop_web");
     assert!(tags(&stage).contains(&THEIRS.to_owned()), "{:?}", tags(&stage));
@@ -132,8 +128,7 @@ async fn another_clusters_service_of_the_same_name_is_not_adopted() {
     add_tag(&stage, &id, THEIRS);
     stage.restart().await;
     stage.service("web").deleting = true;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     assert!(stage.services.is_empty());
     let left = stage.balancers().remove(0);
     assert!(

@@ -28,8 +28,7 @@ async fn another_clusters_load_balancer_of_the_same_name_is_left_alone() {
     stage.restart().await;
     stage.sim.clear_calls();
     stage.settle().await;
-    let complaints = stage.complaints().join("\n");
-    assert!(complaints.contains("another cluster's"), "{complaints}");
+    stage.assert_complaints(&["another cluster's"]);
     assert!(
         !writes(&stage).iter().any(|op| op.starts_with("loadbalancer")),
         "{:?}",
@@ -50,8 +49,7 @@ async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
     stage.service("web").ports = service("web", &[80]).ports;
     stage.sim.clear_calls();
     stage.settle().await;
-    let complaints = stage.complaints().join("\n");
-    assert!(complaints.contains("ERROR"), "{complaints}");
+    stage.assert_complaints(&["ERROR"]);
     assert_eq!(stage.balancers()[0].loadbalancer.id, id);
     assert!(
         !writes(&stage).iter().any(|op| op.starts_with("loadbalancer")),
@@ -70,8 +68,7 @@ async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
     stage.restart().await;
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
+    stage.settle_well().await;
     let now = stage.balancers().remove(0);
     assert_ne!(now.loadbalancer.id, id);
     assert_eq!(
@@ -86,11 +83,7 @@ async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
     stage.services.push(other);
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);
-    assert!(
-        stage.complaints().join("\n").contains("missing"),
-        "{:?}",
-        stage.complaints()
-    );
+    stage.assert_complaints(&["missing"]);
 }
 
 #[tokio::test]
@@ -129,11 +122,7 @@ async fn nothing_is_recreated_while_no_node_is_visible() {
     stage.restart().await;
     stage.sim.clear_calls();
     stage.settle().await;
-    assert!(
-        stage.complaints().join("\n").contains("wrong credentials"),
-        "{:?}",
-        stage.complaints()
-    );
+    stage.assert_complaints(&["wrong credentials"]);
     assert!(!writes(&stage).contains(&"loadbalancer_create"));
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -167,7 +156,7 @@ async fn three_dead_nodes_first_in_the_alphabet_do_not_block_a_deletion() {
         for _ in 0..3 {
             stage.settle().await;
         }
-        assert_eq!(stage.complaints(), [""; 0]);
+        stage.assert_no_complaints();
         assert!(stage.services.is_empty());
     }
 }

@@ -53,6 +53,22 @@ fn checked(service: &ServiceView, settings: &LoadBalancing) -> String {
     format!("{protocol}:{port}{path} {interval} {healthy}/{unhealthy}")
 }
 
+/// A case such as `local; healthcheck-port=81 => TCP:81`: a Service, whether the probe is shared, and the expected text.
+fn case(case: &str) -> (ServiceView, bool, &str) {
+    let (annotations, expected) = case.split_once("=> ").unwrap();
+    let (words, annotations): (Vec<_>, Vec<_>) =
+        annotations.split("; ").partition(|word| !word.contains('='));
+    let has = |word: &str| words.iter().any(|known| known.trim() == word);
+    let annotations = annotations.join("; ");
+    let annotations = annotations.trim();
+    let service = if has("local") {
+        local(annotations)
+    } else {
+        service(annotations)
+    };
+    (service, has("shared"), expected)
+}
+
 #[test]
 fn the_health_check_is_that_of_upstream() {
     let shared = LoadBalancing {
@@ -62,49 +78,37 @@ fn the_health_check_is_that_of_upstream() {
         }),
         ..SETTINGS
     };
-    let own = "healthcheck-protocol=https; healthcheck-port=81; healthcheck-path=/x";
-    let tcp = "healthcheck-protocol=TCP; healthcheck-port=8001";
-    let thresholds = "healthcheck-healthy-threshold=4; healthcheck-unhealthy-threshold=5";
-    for (service, settings, expected) in [
-        (service(""), &SETTINGS, "TCP:traffic-port 30 3/3"),
-        (local(""), &SETTINGS, "HTTP:31000/healthz 10 2/2"),
-        (local(tcp), &SETTINGS, "TCP:8001 10 2/2"),
-        (
-            service("healthcheck-protocol=Http"),
-            &SETTINGS,
-            "HTTP:traffic-port/ 30 3/3",
-        ),
-        (
-            service("healthcheck-interval=23"),
-            &SETTINGS,
-            "TCP:traffic-port 23 3/3",
-        ),
-        (service(thresholds), &SETTINGS, "TCP:traffic-port 30 4/5"),
-        (service(own), &SETTINGS, "HTTPS:81/x 30 3/3"),
-        (service(own), &shared, "HTTP:10256/healthz 30 3/3"),
-        (local(""), &shared, "HTTP:31000/healthz 10 2/2"),
+    for text in [
+        "=> TCP:traffic-port 30 3/3",
+        "local => HTTP:31000/healthz 10 2/2",
+        "local; healthcheck-protocol=TCP; healthcheck-port=8001 => TCP:8001 10 2/2",
+        "healthcheck-protocol=Http => HTTP:traffic-port/ 30 3/3",
+        "healthcheck-interval=23 => TCP:traffic-port 23 3/3",
+        "healthcheck-healthy-threshold=4; healthcheck-unhealthy-threshold=5 => TCP:traffic-port 30 4/5",
+        "healthcheck-protocol=https; healthcheck-port=81; healthcheck-path=/x => HTTPS:81/x 30 3/3",
+        "shared; healthcheck-protocol=https; healthcheck-port=81 => HTTP:10256/healthz 30 3/3",
+        "shared; local => HTTP:31000/healthz 10 2/2",
     ] {
-        assert_eq!(checked(&service, settings), expected);
+        let (service, is_shared, expected) = case(text);
+        let settings = if is_shared { &shared } else { &SETTINGS };
+        assert_eq!(checked(&service, settings), expected, "{text}");
     }
 }
 
 #[test]
 fn the_health_check_of_a_classic_load_balancer_is_that_of_upstream() {
-    let (port, both) = (
-        "healthcheck-port=traffic-port",
-        "healthcheck-port=traffic-port; healthcheck-protocol=TCP",
-    );
-    for (service, expected) in [
-        (service(""), "TCP:30443"),
-        (service(port), "TCP:30443"),
-        (service("healthcheck-port=81"), "TCP:81"),
-        (local(""), "HTTP:31000/healthz"),
-        (local(both), "TCP:30443"),
-        (local(port), "HTTP:30443/healthz"),
+    for text in [
+        "=> TCP:30443",
+        "healthcheck-port=traffic-port => TCP:30443",
+        "healthcheck-port=81 => TCP:81",
+        "local => HTTP:31000/healthz",
+        "local; healthcheck-port=traffic-port; healthcheck-protocol=TCP => TCP:30443",
+        "local; healthcheck-port=traffic-port => HTTP:30443/healthz",
     ] {
+        let (service, _, expected) = case(text);
         let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
-        assert_eq!(spec.invalid, [], "{service:?}");
-        assert_eq!(spec.balancer["health_check"], expected, "{service:?}");
+        assert_eq!(spec.invalid, [], "{text}");
+        assert_eq!(spec.balancer["health_check"], expected, "{text}");
     }
 }
 

@@ -89,6 +89,8 @@ pub struct MemoryCloud<L: Lawful> {
 struct State<L: Lawful> {
     truth: L::Truth,
     directory: Option<Arc<L::Directory>>,
+    /// The foreign objects after the last write, unless something else changed the contents since then.
+    foreign: Option<Vec<String>>,
     behavior: CloudBehavior,
     fault: Option<(usize, Fault)>,
     /// The number of writes, refused ones included.
@@ -110,6 +112,14 @@ struct State<L: Lawful> {
     destroyed: Option<String>,
     scope_check: ScopeCheck,
     names_ids: bool,
+}
+
+impl<L: Lawful> State<L> {
+    /// The contents, for a change that is no write of the process.
+    fn truth_mut(&mut self) -> &mut L::Truth {
+        (self.directory, self.foreign) = (None, None);
+        &mut self.truth
+    }
 }
 
 /// The ids of created objects.
@@ -159,6 +169,7 @@ impl<L: Lawful> MemoryCloud<L> {
             state: Mutex::new(State {
                 truth,
                 directory: None,
+                foreign: None,
                 behavior,
                 fault: None,
                 attempts: 0,
@@ -185,9 +196,7 @@ impl<L: Lawful> MemoryCloud<L> {
 
     /// Changes the contents as another client would.
     pub fn edit(&self, edit: impl FnOnce(&mut L::Truth)) {
-        let mut state = self.state.lock();
-        edit(&mut state.truth);
-        state.directory = None;
+        edit(self.state.lock().truth_mut());
     }
 
     /// Lets the write number `at` (from 0, counted from now) fail.
@@ -228,10 +237,9 @@ impl<L: Lawful> MemoryCloud<L> {
         let state = &mut *state;
         state.dead = false;
         state.fault = None;
-        for (sentence, (key, _)) in state.polls.drain() {
+        for (sentence, (key, _)) in std::mem::take(&mut state.polls) {
             if state.failing.remove(&sentence) {
-                self.model.fail(&mut state.truth, &key);
-                state.directory = None;
+                self.model.fail(state.truth_mut(), &key);
             }
         }
     }
@@ -257,7 +265,8 @@ impl<L: Lawful> MemoryCloud<L> {
             is_by_name: state.names_ids,
         };
         let reply = self.model.reply(change, seen, &ids);
-        let before = foreign(&self.model, &state.truth);
+        let before = state.foreign.take();
+        let before = before.unwrap_or_else(|| foreign(&self.model, &state.truth));
         // The cloud changes its own contents, not those that the engine observed.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
         if self.model.destroys(change)
@@ -279,7 +288,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 format!("`{sentence}` changed {was:?} to {is:?}")
             });
         }
-        state.directory = None;
+        (state.directory, state.foreign) = (None, Some(after));
         state.done.push(sentence);
         reply
     }
@@ -432,8 +441,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         }
         state.polls.remove(ticket);
         if state.failing.remove(ticket) {
-            self.model.fail(&mut state.truth, key);
-            state.directory = None;
+            self.model.fail(state.truth_mut(), key);
             return Err(Error::new(ErrorKind::Unexpected, format!("`{ticket}` failed")));
         }
         Ok(None)

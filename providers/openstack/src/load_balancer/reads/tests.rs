@@ -9,8 +9,8 @@ mod real;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, config::ConfigFiles,
-    load_balancer::ReadOptions, plan::WriteConflict,
+    Environment, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, config::ConfigFiles,
+    load_balancer::ReadOptions, plan::WriteConflict, testkit,
 };
 use ccm_sim::{
     Action, Fault, Moment,
@@ -138,22 +138,14 @@ impl Fixture {
 }
 
 async fn connect(conf: &str) -> (Api, ClientMetrics) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("cloud.conf");
-    std::fs::write(&path, conf).unwrap();
-    let metrics = ClientMetrics::default();
-    let context = BuildContext {
-        cloud_config: Some(path),
-        metrics: metrics.clone(),
-        ..BuildContext::default()
-    };
+    let (_folder, context) = testkit::context(conf, Environment::default());
     let loaded = config::load(&context, &mut ConfigFiles::default()).unwrap();
     let settings = loaded.value.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let api = Api::connect(settings.connection, &gates, "test", &Generation::default())
         .await
         .unwrap();
-    (api, metrics)
+    (api, context.metrics)
 }
 
 fn member(address: &str) -> Member {

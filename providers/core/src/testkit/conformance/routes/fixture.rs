@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
-    NodeView, Priority,
+    Priority,
     routes::{Routes, plan},
+    testkit::nodes::node_view,
 };
 
 /// Machines that live as long as the suite.
@@ -42,12 +43,7 @@ impl<'a> RouteFixture<'a> {
         self.subject.create(name).await?;
         let instance = present(by_name(self.subject, name).await?)?;
         Ok(RouteNode {
-            view: Arc::new(NodeView {
-                name: name.to_owned(),
-                uid: format!("uid-of-{name}"),
-                provider_id: Some(instance.provider_id),
-                ..NodeView::default()
-            }),
+            view: node_view(name, Some(&instance.provider_id)),
             addresses: instance.addresses,
             created: i64::try_from(age)?,
             ..RouteNode::default()

@@ -1,0 +1,7 @@
+//! The provider on the simulated DigitalOcean.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod account;
+mod balancing;
+mod cloud;
+mod conformance;

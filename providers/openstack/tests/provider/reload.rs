@@ -1,0 +1,5 @@
+//! A changed config of a running provider: replaced values, unchanged values, and values that need a restart.
+
+mod keys;
+mod running;
+mod swap;
