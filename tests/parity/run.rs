@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, env, fs};
 use anyhow::Result;
 use ccm_testbed::observe;
 use futures_util::future::try_join_all;
+use tokio::sync::Semaphore;
 
 use crate::{
     cases::{self, Case},
@@ -13,6 +14,10 @@ use crate::{
     site::Site,
     takeover,
 };
+
+/// Clouds with a control plane at the same time. The tests of this program wait for each other, because the start of a control
+/// plane needs more CPU time than a case, and those that are not used any more are reused.
+static TURNS: Semaphore = Semaphore::const_new(4);
 
 /// The table of deliberate differences for this cloud: `real`, `simulated`, `moto` or `restricted`.
 fn rules<S: Site>(cloud: &'static str) -> Rules {
@@ -35,6 +40,7 @@ async fn lane<S: Site>(
     cases: &[Case],
     rules: &Rules,
 ) -> Result<Vec<(String, Vec<Phase>)>> {
+    let _turn = TURNS.acquire().await?;
     let mut play = Play::set(site).await?;
     let mut all = Vec::new();
     for case in cases {
@@ -135,6 +141,7 @@ pub(crate) async fn take_over<S: Site>(
     if by_config.is_empty() {
         return;
     }
+    let _turn = TURNS.acquire().await.unwrap();
     let name = format!("takeover-{}", std::process::id());
     let mut play = Play::set(site(name).await.unwrap()).await.unwrap();
     // A former process initializes the nodes.
