@@ -29,6 +29,13 @@ pub enum Selection {
     All,
     /// Every n-th point, but at least four.
     Every(usize),
+    /// One of several shares, by number, which together are all points. Each has all moments.
+    Share {
+        /// The number of this share, from 0.
+        number: usize,
+        /// The number of shares.
+        of: usize,
+    },
 }
 
 impl Selection {
@@ -41,6 +48,14 @@ impl Selection {
     fn of(self, points: Vec<Point>) -> Vec<Point> {
         match self {
             Self::All => points,
+            Self::Share { number, of } => {
+                // Points of one call are next to each other.
+                let moments = Moment::ALL.len();
+                let share = |at: usize| (at / moments + at % moments) % of.max(1);
+                let points = points.into_iter().enumerate();
+                let points = points.filter(|(at, _)| share(*at) == number);
+                points.map(|(_, point)| point).collect()
+            }
             Self::Every(step) => {
                 let step = step.min(points.len() / 4).max(1);
                 // A multiple of three would select the same moment of every call.
@@ -361,6 +376,22 @@ mod tests {
         // Zero also selects all points.
         for step in [0, 1] {
             assert_eq!(Selection::Every(step).of(all.clone()).len(), 300, "step {step}");
+        }
+    }
+
+    #[test]
+    fn shares_together_are_all_points() {
+        let all = points(&[10, 7]);
+        for of in [1, 2, 3] {
+            let shares = (0..of).map(|number| Selection::Share { number, of }.of(all.clone()));
+            let shares: Vec<_> = shares.collect();
+            for share in &shares {
+                let has = |moment| share.iter().any(|point| point.moment == moment);
+                assert!(Moment::ALL.into_iter().all(has), "{share:?}");
+            }
+            let mut together = shares.concat();
+            together.sort();
+            assert_eq!(together, all);
         }
     }
 
