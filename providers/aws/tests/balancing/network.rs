@@ -177,7 +177,7 @@ async fn a_service_that_prefers_dual_stack_gets_ipv4_in_subnets_without_ipv6() {
     assert_eq!(found["LoadBalancers"][0]["IpAddressType"], "ipv4");
     stage.annotate("web", "ip-address-type", Some("dualstack"));
     assert_eq!(stage.settle().await, NOTHING);
-    stage.assert_complaints(&["ip address type"]);
+    assert_has(&stage.blocked()[0].field, &["ip address type"]);
     stage.delete().await;
 }
 

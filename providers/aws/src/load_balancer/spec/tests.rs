@@ -86,7 +86,7 @@ fn the_health_check_is_that_of_upstream() {
         "healthcheck-interval=23 => TCP:traffic-port 23 3/3",
         "healthcheck-healthy-threshold=4; healthcheck-unhealthy-threshold=5 => TCP:traffic-port 30 4/5",
         "healthcheck-protocol=https; healthcheck-port=81; healthcheck-path=/x => HTTPS:81/x 30 3/3",
-        "shared; healthcheck-protocol=https; healthcheck-port=81 => HTTP:10256/healthz 30 3/3",
+        "shared; healthcheck-protocol=https; healthcheck-port=81; healthcheck-path=/x => HTTP:10256/healthz 30 3/3",
         "shared; local => HTTP:31000/healthz 10 2/2",
     ] {
         let (service, is_shared, expected) = case(text);
