@@ -290,14 +290,15 @@ impl TestCluster {
         assert_eq!(self.complaints(), [""; 0]);
     }
 
-    /// Checks that problems were reported which contain these texts.
+    /// Checks that problems were reported, and that they contain these texts.
     ///
     /// # Panics
     ///
-    /// A text is missing.
+    /// No problem was reported, or a text is missing.
     #[track_caller]
     pub fn assert_complaints(&self, parts: &[&str]) {
         let complaints = self.complaints().join("; ");
+        assert!(!complaints.is_empty(), "no problem was reported");
         for part in parts {
             assert!(complaints.contains(part), "{part:?} is not in {complaints:?}");
         }
