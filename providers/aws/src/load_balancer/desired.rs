@@ -352,8 +352,11 @@ impl DesiredBalancer {
 
     /// The desired objects without the fields that upstream would not change.
     fn as_upstream(&self, mut desired: Vec<Object>, observed: &Objects) -> Vec<Object> {
-        let exists = |object: &&mut Object| observed.get(object.kind, &object.key).is_some();
-        for object in desired.iter_mut().filter(exists) {
+        let stays = |object: &&mut Object| {
+            let observed = observed.get(object.kind, &object.key);
+            observed.is_some_and(|observed| !object.replaces(observed))
+        };
+        for object in desired.iter_mut().filter(stays) {
             let (kind, attributes) = (object.kind, &mut object.attributes);
             attributes.retain(|name, _| is_of_upstream(kind, name) || self.named.contains(name));
             object.sets.remove(TAGS);
@@ -464,6 +467,35 @@ mod tests {
             assert_eq!(adapted(&desired, &observed), [group(kept, 30), listener(kept)]);
         }
     }
+
+    #[test]
+    fn a_listener_that_is_replaced_while_another_program_owns_it_has_all_fields() {
+        let listener = |transport: &str| Object::new(Kind::Listener, "80").with("transport", transport);
+        let listener = |transport: &str| Object {
+            parent: Some("a".to_owned()),
+            ..listener(transport)
+        };
+        let balancer = Object::new(Kind::Balancer, "a");
+        let new = listener("tls").with("alpn_policy", "HTTP2Only");
+        let new = new.entries(TAGS, [Entry::tag("team", "web")]);
+        let desired = DesiredBalancer {
+            objects: Some(vec![balancer.clone(), new.clone()]),
+            ..DesiredBalancer::default()
+        };
+        let objects = [balancer.with("type", "network"), listener("udp")]
+            .into_iter()
+            .collect();
+        let plan = desired.plan(&Observed {
+            objects,
+            ..Observed::default()
+        });
+        let actions: Vec<_> = plan.steps.into_iter().map(|step| step.change.action).collect();
+        assert_eq!(
+            actions,
+            [Action::Delete(false), Action::Create(Box::new(new), Vec::new())]
+        );
+    }
+
     #[test]
     fn the_case_of_a_classic_certificate_is_that_of_the_listener() {
         let listener = |arn: &str| Object::new(Kind::ClassicListener, "443").with("certificate", arn);
@@ -476,6 +508,7 @@ mod tests {
             assert_eq!(adapted(&desired, &observed), [listener(kept)]);
         }
     }
+
     #[test]
     fn subnets_in_new_zones_have_the_address_families_of_the_load_balancer() {
         let subnet = |zone: &str, cidr: &str| Subnet {

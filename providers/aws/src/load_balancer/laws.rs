@@ -75,6 +75,9 @@ fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
 /// The name of the load balancer of the Service that an object is for.
 fn balancer_of(object: &Object) -> Option<String> {
     let is_for = |id: &ServiceId| {
+        if let Some(parent) = &object.parent {
+            return *parent == names::balancer(id);
+        }
         let classic = names::classic_group(&names::balancer(id));
         let tag = Entry::tag(site::SERVICE_NAME, &names::service_tag(id));
         [names::group(CLUSTER, id), classic].contains(&object.key) || object.set(TAGS).contains(&tag)

@@ -382,6 +382,18 @@ impl<K: Kind> Object<K> {
         self.kind.schema().parent == Some(parent.kind) && self.parent.as_ref() == Some(&parent.key)
     }
 
+    /// Whether the observed object is deleted and created again as this one.
+    #[must_use]
+    pub fn replaces(&self, observed: &Self) -> bool {
+        self.replacement(observed).is_some()
+    }
+
+    /// The first difference that cannot be changed in place, with both values.
+    fn replacement(&self, observed: &Self) -> Option<(&'static Attribute, Value, Value)> {
+        let mut differences = self.differences(observed);
+        differences.find(|(attribute, ..)| attribute.policy == Policy::Replace)
+    }
+
     /// The managed attributes that differ from the observed ones, with both values.
     fn differences(&self, observed: &Self) -> impl Iterator<Item = (&'static Attribute, Value, Value)> {
         self.kind.schema().attributes.iter().filter_map(|attribute| {

@@ -7,8 +7,7 @@ use std::{
 };
 
 use super::{
-    Action, Attribute, Attributes, Change, Entry, Kind, Object, Objects, Policy, Set, SetOrder, list, spaced,
-    text,
+    Action, Attributes, Change, Entry, Kind, Object, Objects, Policy, Set, SetOrder, list, spaced, text,
 };
 use crate::{
     load_balancer::{Blocked, ServiceId},
@@ -143,9 +142,7 @@ impl<K: Kind> Diff<'_, K> {
     fn delete_replaced(&mut self) {
         let replaced = self.now.all.iter().filter_map(|object| {
             let desired = self.desired.get(object).filter(|desired| !desired.if_present)?;
-            let mut differences = desired.differences(object);
-            let replaces = |(attribute, ..): &(&Attribute, _, _)| attribute.policy == Policy::Replace;
-            let (attribute, have, want) = differences.find(replaces)?;
+            let (attribute, have, want) = desired.replacement(object)?;
             let reason = format!(
                 "its {} is {}, not {}",
                 spaced(attribute.name),
