@@ -7,6 +7,7 @@ mod programs;
 use std::{
     iter,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::Instant,
 };
@@ -76,12 +77,6 @@ impl Clouds {
 
     fn contain(&self, name: &str) -> bool {
         self.chosen.iter().any(|chosen| chosen == name)
-    }
-
-    /// Every set of features of the program that is checked on its own: none, and each cloud. All together are those of the
-    /// workspace.
-    fn feature_sets(&self) -> impl Iterator<Item = &str> {
-        iter::once("").chain(self.chosen.iter().map(String::as_str))
     }
 
     /// All packages except those of untested clouds, as arguments of cargo. Their dependencies get the features that all of them
@@ -163,45 +158,52 @@ fn joined<T>(result: thread::Result<Result<T>>) -> Result<T> {
     result.unwrap_or_else(|_| Err(anyhow!("a step panicked")))
 }
 
-/// Everything that compiles, with all warnings: the code is checked before its tests run.
+/// A cargo command whose compiler for this workspace is Clippy, so that code is checked as it is built. `cargo clippy` would
+/// compile all dependencies once more.
+fn checked_cargo(args: &[&str]) -> Command {
+    let mut command = cargo(args);
+    command.envs([
+        ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
+        ("CLIPPY_ARGS", "-Dwarnings"),
+    ]);
+    command
+}
+
+/// Everything that compiles, with all warnings.
 fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
-    let selection = clouds.selection();
-    for features in clouds.feature_sets() {
-        let name = format!("clippy with features {features:?}");
-        step(&name, || {
-            // Only the tests of the registry depend on the features.
-            let mut command = cargo(&["clippy", "--locked", "--lib", "--bins", "--test", "registry"]);
-            command.args(clouds.packages());
-            if !features.is_empty() {
-                command.args(["--features", &format!("cloud-controller-manager/{features}")]);
-            }
-            execute(command.args(["--", "-D", "warnings"]))
-        })?;
-    }
-    step("clippy of the workspace", || {
-        let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
-        execute(command.args(&selection).args(["--", "-D", "warnings"]))
-    })?;
     step("tests without a cloud", || {
         // Cargo builds examples only along with all tests.
-        let mut example = cargo(&["build", "--locked", "--example", "out_of_tree"]);
+        let mut example = checked_cargo(&["build", "--locked", "--example", "out_of_tree"]);
         execute(example.args(clouds.packages()))?;
-        let mut tests = cargo(&["test", "--locked", "--test", "registry", "--test", "out_of_tree"]);
+        let mut tests = checked_cargo(&["test", "--locked", "--test", "registry", "--test", "out_of_tree"]);
         execute(tests.args(clouds.packages()))
     })?;
-    step("building the tests", || programs::build(&selection))
+    for cloud in &clouds.chosen {
+        step(&format!("tests of the registry with {cloud} alone"), || {
+            let mut command = checked_cargo(&["test", "--locked", "--test", "registry"]);
+            let features = format!("cloud-controller-manager/{cloud}");
+            execute(command.args(clouds.packages()).args(["--features", &features]))
+        })?;
+    }
+    let selection = clouds.selection();
+    if clouds.others.is_empty() {
+        step("building the benchmarks", || {
+            let mut command = checked_cargo(&["build", "--locked", "--bench", "clouds"]);
+            execute(command.args(&selection))
+        })?;
+    }
+    step("building the tests", || {
+        let mut command = checked_cargo(&["test", "--locked", "--no-run"]);
+        programs::build(command.args(&selection))
+    })
 }
 
 /// Runs the steps that compute little, while tests wait for servers.
 fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
-    let selection = clouds.selection();
-    step("examples in the documentation", || {
-        execute(cargo(&["test", "--locked", "--doc"]).args(&selection))
-    })?;
-    step("documentation", || {
-        // With the examples, which need the features of the tests, so that clippy's results are reused.
-        let mut command = cargo(&["doc", "--locked", "--no-deps", "--lib", "--bins", "--examples"]);
-        execute(command.args(&selection).env("RUSTDOCFLAGS", "-D warnings"))
+    step("documentation of the code and its examples", || {
+        let mut command = checked_cargo(&["test", "--locked", "--doc"]);
+        command.env("RUSTDOC", root().join("xtask/rustdoc.sh"));
+        execute(command.args(clouds.selection()))
     })?;
     step("licenses and sources of dependencies", deny)?;
     if clouds.others.is_empty() {
@@ -254,7 +256,7 @@ fn deny() -> Result<()> {
         args: &[],
         purpose: "checks the licenses of dependencies",
     };
-    let mut command = std::process::Command::new(DENY.install()?);
+    let mut command = Command::new(DENY.install()?);
     command.args([
         "--all-features",
         "check",

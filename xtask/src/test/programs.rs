@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_testbed::cargo::{cargo, output};
+use ccm_testbed::cargo::output;
 
 use crate::{print, say};
 
@@ -51,19 +51,13 @@ pub(super) struct Program {
     is_real: bool,
 }
 
-/// Builds the test programs of these packages and features (arguments of cargo), and returns them with the program under
-/// test. Building that program alone would compile the clouds' SDKs with other features once more.
+/// Builds the test programs with this command of cargo, and returns them with the program under test. Building that program
+/// alone would compile the clouds' SDKs with other features once more.
 ///
 /// # Errors
 /// If something does not compile.
-pub(super) fn build(selection: &[String]) -> Result<(Vec<Program>, PathBuf)> {
-    let mut build = cargo(&[
-        "test",
-        "--locked",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-    ]);
-    let messages = output(build.args(selection))?;
+pub(super) fn build(cargo: &mut Command) -> Result<(Vec<Program>, PathBuf)> {
+    let messages = output(cargo.arg("--message-format=json-render-diagnostics"))?;
     let mut programs: Vec<_> = messages.lines().filter_map(Program::parse).collect();
     if programs.is_empty() {
         bail!("cargo built no test program");
