@@ -275,7 +275,7 @@ impl Lawful for Model {
         picture
     }
 
-    fn destroys(&self, change: &Change) -> bool {
+    fn destroys(&self, change: &Change, _: &Observed, _: &ServiceId) -> bool {
         objects::deletes(change, &[Kind::Balancer, Kind::Classic])
     }
 }

@@ -122,8 +122,8 @@ pub trait Lawful: PartModel + Clone {
         service.map_or(Owner::Foreign, |id| Owner::Services(names(id)))
     }
 
-    /// Whether the change deletes a load balancer or an address, other than to apply the spec of a member.
-    fn destroys(&self, change: &Self::Change) -> bool;
+    /// Whether the change deletes a load balancer or an address that this Service uses, other than to apply the spec of a member.
+    fn destroys(&self, change: &Self::Change, view: &Self::Observed, service: &ServiceId) -> bool;
 }
 
 /// A line of the picture of a cloud: an object, an attribute or an entry.

@@ -284,7 +284,7 @@ impl Lawful for Toy {
         tag(service)
     }
 
-    fn destroys(&self, change: &ToyChange) -> bool {
+    fn destroys(&self, change: &ToyChange, _: &Observed, _: &ServiceId) -> bool {
         change.action == crate::toy::Action::DeleteBalancer
     }
 }

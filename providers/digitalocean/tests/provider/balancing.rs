@@ -811,8 +811,13 @@ async fn a_hundred_services_are_read_with_one_listing_after_a_restart() {
     }
     stage.settle().await.unwrap();
     stage.restart().await;
+    let began = Instant::now();
+    // A listing is used for 5 s, which are over sooner than this test on a busy machine.
+    let listings = |began: Instant| 1 + began.elapsed().as_secs() as usize / 5;
     stage.settle().await.unwrap();
-    assert_eq!(stage.ops(), ["loadBalancers_list"]);
+    let ops = stage.ops();
+    assert!(ops.len() <= listings(began), "{ops:?}");
+    assert!(ops.iter().all(|op| *op == "loadBalancers_list"), "{ops:?}");
     // A node joins, with a provider ID or without one yet.
     for (name, is_known) in [("node-2", true), ("node-3", false)] {
         stage.join(name);
@@ -820,11 +825,12 @@ async fn a_hundred_services_are_read_with_one_listing_after_a_restart() {
             forget_provider_id(&mut stage);
         }
         stage.restart().await;
+        let began = Instant::now();
         stage.settle().await.unwrap();
         assert_eq!(stage.writes().len(), 100, "one PUT for each");
         // The load balancers once, and the droplet of the node that has no provider ID.
         let reads = stage.sim.calls().len() - 100;
-        let most = if is_known { 1 } else { 2 };
+        let most = listings(began) + usize::from(!is_known);
         assert!(reads <= most, "{:?}", stage.sim.call_counts());
     }
 }

@@ -390,8 +390,21 @@ impl Lawful for Model {
         names::load_balancer(cluster, service)
     }
 
-    fn destroys(&self, change: &Change) -> bool {
-        matches!(change, Change::Balancer(_, change) if objects::deletes(change, &[Kind::Balancer]))
+    fn destroys(&self, change: &Change, view: &Observed, service: &ServiceId) -> bool {
+        let names = CLUSTERS.map(|cluster| names::load_balancer(cluster, service));
+        match (change, view) {
+            (Change::Balancer(_, change), Observed::Balancers(snapshot))
+                if objects::deletes(change, &[Kind::Balancer]) =>
+            {
+                // A Service that is refused does not use the load balancer that it names.
+                let mut balancers = snapshot.objects.of(Kind::Balancer);
+                balancers.any(|balancer| {
+                    let mut users = service_tags(balancer).chain([&*balancer.key]);
+                    users.any(|user| names.iter().any(|name| name == user))
+                })
+            }
+            _ => false,
+        }
     }
 }
 

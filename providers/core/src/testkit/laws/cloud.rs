@@ -269,16 +269,15 @@ impl<L: Lawful> MemoryCloud<L> {
         let before = before.unwrap_or_else(|| foreign(&self.model, &state.truth));
         // The cloud changes its own contents, not those that the engine observed.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
-        if self.model.destroys(change)
-            && members
-                .iter()
-                .any(|member| member.membership != Membership::Leaving)
-        {
+        let mut view = self.model.view(&state.truth, key, members, &state.cluster);
+        let mut staying = members
+            .iter()
+            .filter(|member| member.membership != Membership::Leaving);
+        if staying.any(|member| self.model.destroys(change, &view, &member.service.id)) {
             state
                 .destroyed
                 .get_or_insert_with(|| format!("{key}: `{sentence}` was sent although members stay"));
         }
-        let mut view = self.model.view(&state.truth, key, members, &state.cluster);
         self.model.fold(key, change, Some(&reply), &mut view);
         self.model.store(&mut state.truth, key, view);
         let after = foreign(&self.model, &state.truth);
