@@ -1,15 +1,12 @@
 //! The documentation as a site, built by mdBook. A link to a file or heading that does not exist is an error.
 
 use std::{
-    env,
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
+    path::Path,
+    process::{Command, Output},
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_testbed::cargo::root;
+use ccm_testbed::{cargo::root, python};
 
 use crate::{say, tools::Tool};
 
@@ -21,97 +18,37 @@ const MDBOOK: Tool = Tool {
     purpose: "builds the documentation as a site",
 };
 
-/// mdBook runs it as a renderer, see `book.toml`.
-const LINKCHECK: Tool = Tool {
-    name: "mdbook-linkcheck2",
-    version: "0.13.0",
-    args: &[],
-    purpose: "checks the links of the documentation",
-};
-
 /// Builds the site into `target/site/html`.
 pub(crate) fn build() -> Result<()> {
-    let mdbook = MDBOOK.install()?;
-    let linkcheck = LINKCHECK.install()?;
-    let target = root().join("target/site");
-    let built = Command::new(mdbook)
-        .arg("build")
-        .arg("--dest-dir")
-        .arg(&target)
-        .env("PATH", path_with(linkcheck.parent().unwrap_or(Path::new(".")))?)
-        .env_remove("RUST_BACKTRACE")
-        .current_dir(root())
-        .output()
-        .context("could not run mdbook")?;
+    let mut mdbook = Command::new(MDBOOK.install()?);
+    let site = root().join("target/site/html");
+    mdbook.arg("build").arg("--dest-dir").arg(&site);
+    let built = run(mdbook.env_remove("RUST_BACKTRACE"))?;
     let log = String::from_utf8_lossy(&built.stderr);
     // mdBook only logs a missing file of an include.
     if !built.status.success() || log.contains("ERROR") {
         bail!("mdbook could not build the site:\n{log}");
     }
-    let pages = pages(&target.join("html"))?;
-    let broken: Vec<_> = pages
-        .iter()
-        .flat_map(|page| missing_headings(page, &pages))
-        .collect();
-    if !broken.is_empty() {
-        bail!("links to headings that do not exist:\n{}", broken.join("\n"));
-    }
-    say(&format!("wrote {}", target.join("html/index.html").display()));
+    check_links(&site)?;
+    say(&format!("wrote {}", site.join("index.html").display()));
     Ok(())
 }
 
-/// A page of the site.
-struct Page {
-    path: PathBuf,
-    text: String,
-}
-
-/// The pages below this folder, without the one to print, which repeats all of them.
-fn pages(folder: &Path) -> Result<Vec<Page>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(pages(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "html")
-            && !path.ends_with("print.html")
-        {
-            found.push(Page {
-                text: fs::read_to_string(&path)?,
-                path: path.canonicalize()?,
-            });
-        }
+/// Checks the links of the site. Those to the web are not checked, because a build must not depend on servers of others.
+fn check_links(site: &Path) -> Result<()> {
+    let requirements = root().join("xtask/links/requirements.txt");
+    let python = python::environment("lychee", &requirements, "lychee, which checks links,")?;
+    let mut lychee = Command::new(python.with_file_name("lychee"));
+    lychee.args(["--offline", "--include-fragments", "--no-progress", "--root-dir"]);
+    let checked = run(lychee.arg(site).arg(site))?;
+    if !checked.status.success() {
+        let printed = [checked.stdout, checked.stderr].concat();
+        bail!("links that lead nowhere:\n{}", String::from_utf8_lossy(&printed));
     }
-    Ok(found)
+    Ok(())
 }
 
-/// The links of a page to a heading that its page does not have. mdbook-linkcheck2 only checks the page.
-fn missing_headings(page: &Page, pages: &[Page]) -> Vec<String> {
-    let links = page
-        .text
-        .split("href=\"")
-        .skip(1)
-        .filter_map(|rest| rest.split_once('"'));
-    let links = links.filter_map(|(link, _)| Some((link, link.split_once('#')?)));
-    let missing = links.filter(|(_, (file, heading))| {
-        let path = match file.is_empty() {
-            true => page.path.clone(),
-            false => page.path.with_file_name(file),
-        };
-        let Ok(path) = path.canonicalize() else {
-            return false;
-        };
-        let target = pages.iter().find(|page| page.path == path);
-        target.is_some_and(|target| !target.text.contains(&format!("id=\"{heading}\"")))
-    });
-    missing
-        .map(|(link, _)| format!("{}: {link}", page.path.display()))
-        .collect()
-}
-
-/// The search path of programs with this folder first.
-fn path_with(folder: &Path) -> Result<OsString> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = [folder.to_owned()].into_iter().chain(env::split_paths(&path));
-    Ok(env::join_paths(folders)?)
+fn run(command: &mut Command) -> Result<Output> {
+    let output = command.current_dir(root()).output();
+    output.with_context(|| format!("could not run {}", command.get_program().display()))
 }
