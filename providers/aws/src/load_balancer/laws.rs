@@ -75,12 +75,10 @@ fn model(default_type: Flavor, managed_security_groups: bool) -> Model {
 /// The name of the load balancer of the Service that an object is for.
 fn balancer_of(object: &Object) -> Option<String> {
     let is_for = |id: &ServiceId| {
-        if let Some(parent) = &object.parent {
-            return *parent == names::balancer(id);
-        }
-        let classic = names::classic_group(&names::balancer(id));
+        let name = names::balancer(id);
+        let keys = [names::group(CLUSTER, id), names::classic_group(&name), name];
         let tag = Entry::tag(site::SERVICE_NAME, &names::service_tag(id));
-        [names::group(CLUSTER, id), classic].contains(&object.key) || object.set(TAGS).contains(&tag)
+        keys.contains(object.parent.as_ref().unwrap_or(&object.key)) || object.set(TAGS).contains(&tag)
     };
     let service = (0..SERVICES).map(service_id).find(is_for);
     service.map(|id| names::balancer(&id))
