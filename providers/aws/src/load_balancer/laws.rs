@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use ccm_core::{
-    load_balancer::{ClusterTag, ClusterView, Policy, Protocol, ServiceId},
+    load_balancer::{ClusterTag, ClusterView, Policy, Protocol, ServiceId, ServiceView},
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws,
         objects::{self, ObjectEdits, ObjectTrees, edit_set},
@@ -273,7 +273,7 @@ impl Lawful for Model {
         picture
     }
 
-    fn destroys(&self, change: &Change, _: &Observed, _: &ServiceId) -> bool {
+    fn destroys(&self, change: &Change, _: &Observed, _: &ServiceView) -> bool {
         objects::deletes(change, &[Kind::Balancer, Kind::Classic])
     }
 }

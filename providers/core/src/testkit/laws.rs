@@ -37,7 +37,7 @@ use proptest::{
 };
 
 use crate::{
-    load_balancer::{ClusterView, ServiceId, default_name},
+    load_balancer::{ClusterView, ServiceId, ServiceView, default_name},
     plan::{Engine, Member, PartModel},
 };
 
@@ -123,7 +123,7 @@ pub trait Lawful: PartModel + Clone {
     }
 
     /// Whether the change deletes a load balancer or an address that this Service uses, other than to apply the spec of a member.
-    fn destroys(&self, change: &Self::Change, view: &Self::Observed, service: &ServiceId) -> bool;
+    fn destroys(&self, change: &Self::Change, view: &Self::Observed, service: &ServiceView) -> bool;
 }
 
 /// A line of the picture of a cloud: an object, an attribute or an entry.

@@ -284,7 +284,7 @@ impl Lawful for Toy {
         tag(service)
     }
 
-    fn destroys(&self, change: &ToyChange, _: &Observed, _: &ServiceId) -> bool {
+    fn destroys(&self, change: &ToyChange, _: &Observed, _: &ServiceView) -> bool {
         change.action == crate::toy::Action::DeleteBalancer
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     client::Listing,
-    load_balancer::{ClusterView, Effect, Protocol, ServiceId, default_name},
+    load_balancer::{ClusterView, Effect, Protocol, ServiceView, default_name},
     plan::Member,
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, ownership_tag, service_id,
@@ -204,7 +204,7 @@ impl Lawful for Model {
         picture
     }
 
-    fn destroys(&self, change: &Change, _: &Observed, _: &ServiceId) -> bool {
+    fn destroys(&self, change: &Change, _: &Observed, _: &ServiceView) -> bool {
         change.effect == Effect::Delete
     }
 }

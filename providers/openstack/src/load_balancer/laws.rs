@@ -7,7 +7,7 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{ClusterView, Ownership, Protocol, ServiceId, SessionAffinity},
+    load_balancer::{ClusterView, Ownership, Protocol, ServiceId, ServiceView, SessionAffinity},
     plan::objects::Object,
     testkit::laws::{
         Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws,
@@ -390,18 +390,17 @@ impl Lawful for Model {
         names::load_balancer(cluster, service)
     }
 
-    fn destroys(&self, change: &Change, view: &Observed, service: &ServiceId) -> bool {
-        let names = CLUSTERS.map(|cluster| names::load_balancer(cluster, service));
+    fn destroys(&self, change: &Change, view: &Observed, service: &ServiceView) -> bool {
+        let names = CLUSTERS.map(|cluster| names::load_balancer(cluster, &service.id));
+        // An internal Service is refused on the load balancer of another one, and does not use it.
+        let uses = |balancer: &Object<Kind>| {
+            let mut users = service_tags(balancer).chain([&*balancer.key]);
+            service.annotation(a::INTERNAL).is_none()
+                || users.any(|user| names.iter().any(|name| name == user))
+        };
         match (change, view) {
-            (Change::Balancer(_, change), Observed::Balancers(snapshot))
-                if objects::deletes(change, &[Kind::Balancer]) =>
-            {
-                // A Service that is refused does not use the load balancer that it names.
-                let mut balancers = snapshot.objects.of(Kind::Balancer);
-                balancers.any(|balancer| {
-                    let mut users = service_tags(balancer).chain([&*balancer.key]);
-                    users.any(|user| names.iter().any(|name| name == user))
-                })
+            (Change::Balancer(_, change), Observed::Balancers(snapshot)) => {
+                objects::deletes(change, &[Kind::Balancer]) && snapshot.objects.of(Kind::Balancer).any(uses)
             }
             _ => false,
         }

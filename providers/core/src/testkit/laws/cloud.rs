@@ -273,7 +273,7 @@ impl<L: Lawful> MemoryCloud<L> {
         let mut staying = members
             .iter()
             .filter(|member| member.membership != Membership::Leaving);
-        if staying.any(|member| self.model.destroys(change, &view, &member.service.id)) {
+        if staying.any(|member| self.model.destroys(change, &view, &member.service)) {
             state
                 .destroyed
                 .get_or_insert_with(|| format!("{key}: `{sentence}` was sent although members stay"));
