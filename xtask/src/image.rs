@@ -56,13 +56,11 @@ const AUDITABLE: [Tool; 2] = [
     Tool {
         name: "cargo-auditable",
         version: "0.7.7",
-        args: &[],
         purpose: "lists the dependencies of the program in it",
     },
     Tool {
         name: "auditable2cdx",
         version: "0.1.0",
-        args: &[],
         purpose: "writes the dependencies of a program to a file",
     },
 ];

