@@ -1,11 +1,11 @@
 //! Everything CI runs. Steps that mostly wait run beside steps that compute: the real cloud is installed and started while
-//! the code compiles, and documents and licenses are checked while the tests wait for servers. The first step that fails
-//! ends the run, after the steps beside it have ended.
+//! the tests are compiled, and other builds, documents and licenses are checked while the tests wait for servers. The first
+//! step that fails ends the run, after the steps beside it have ended.
 
 mod programs;
 
 use std::{
-    iter,
+    env, iter,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -114,7 +114,10 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
         // Its linker uses one core for minutes.
         let image =
             has_image.then(|| scope.spawn(|| step("building an image", || image::for_test("openstack"))));
-        let (programs, program) = compile(&clouds)?;
+        let (programs, program) = step("building the tests", || {
+            let mut command = checked_cargo(&["test", "--locked", "--no-run"]);
+            programs::build(command.args(clouds.selection()))
+        })?;
         let image = image.map(|image| joined(image.join())).transpose()?;
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
@@ -168,37 +171,45 @@ fn checked_cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Everything that compiles, with all warnings.
-fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
+/// Builds and tests the program without a cloud and with each cloud alone, and builds the benchmarks.
+fn other_builds(clouds: &Clouds) -> Result<()> {
     step("tests without a cloud", || {
         // Cargo builds examples only along with all tests.
-        let mut example = checked_cargo(&["build", "--locked", "--example", "out_of_tree"]);
-        execute(example.args(clouds.packages()))?;
-        let mut tests = checked_cargo(&["test", "--locked", "--test", "registry", "--test", "out_of_tree"]);
-        execute(tests.args(clouds.packages()))
+        let example = other_build(&["build", "--locked", "--example", "out_of_tree"]);
+        execute(example?.args(clouds.packages()))?;
+        let tests = other_build(&["test", "--locked", "--test", "registry", "--test", "out_of_tree"]);
+        execute(tests?.args(clouds.packages()))
     })?;
     for cloud in &clouds.chosen {
         step(&format!("tests of the registry with {cloud} alone"), || {
-            let mut command = checked_cargo(&["test", "--locked", "--test", "registry"]);
             let features = format!("cloud-controller-manager/{cloud}");
-            execute(command.args(clouds.packages()).args(["--features", &features]))
+            let tests = other_build(&["test", "--locked", "--test", "registry", "--features", &features]);
+            execute(tests?.args(clouds.packages()))
         })?;
     }
-    let selection = clouds.selection();
     if clouds.others.is_empty() {
         step("building the benchmarks", || {
-            let mut command = checked_cargo(&["build", "--locked", "--bench", "clouds"]);
-            execute(command.args(&selection))
+            let benchmarks = other_build(&["build", "--locked", "--bench", "clouds"]);
+            execute(benchmarks?.args(clouds.selection()))
         })?;
     }
-    step("building the tests", || {
-        let mut command = checked_cargo(&["test", "--locked", "--no-run"]);
-        programs::build(command.args(&selection))
-    })
+    Ok(())
 }
 
-/// Runs the steps that compute little, while tests wait for servers.
+/// A cargo command that does not replace the program under test. It uses what has been compiled for that program.
+fn other_build(args: &[&str]) -> Result<Command> {
+    let executable = env::current_exe()?;
+    let compiled = executable.ancestors().nth(2).context("this program was moved")?;
+    let mut command = checked_cargo(args);
+    command
+        .env("CARGO_BUILD_BUILD_DIR", compiled)
+        .env("CARGO_TARGET_DIR", compiled.join("other-builds"));
+    Ok(command)
+}
+
+/// Runs the steps that do not need servers, while the tests wait for theirs.
 fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
+    other_builds(clouds)?;
     step("documentation of the code and its examples", || {
         let mut command = checked_cargo(&["test", "--locked", "--doc"]);
         command.env("RUSTDOC", root().join("xtask/rustdoc.sh"));

@@ -228,10 +228,8 @@ impl Lawful for Model {
 
     fn reply(&self, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         let objects = objects::reply(change, ids, |created, answer| {
-            let zone = match created.kind {
-                Kind::Classic => "elb",
-                _ => "elb.region",
-            };
+            let is_classic = created.kind == Kind::Classic;
+            let zone = if is_classic { "elb" } else { "elb.region" };
             let answer = answer.with("dns_name", format!("{}-1.{zone}.amazonaws.com", created.key));
             let zones = created.texts("subnets").into_iter();
             let zones: Value = zones.map(|id| id.replace("subnet", "zone")).collect();
