@@ -152,8 +152,6 @@ fn add(report: &mut CloudReport, subject: &str, scope: &str, error: &Error) {
         _ => Severity::Error,
     };
     let text = format!("the token lacks the scope {scope}");
-    let finding = Finding::new(severity, "scopes of the token", text);
-    report
-        .findings
-        .push(finding.fix("create a token with this scope"));
+    let finding = Finding::new(severity, "scopes of the token", text).fix("create a token with this scope");
+    report.findings.push(finding);
 }

@@ -255,18 +255,14 @@ fn is_slug(text: &str) -> bool {
 
 /// Whether a text may be the name of a load balancer or firewall.
 pub(crate) fn is_name(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_allowed)
 }
 
 /// Whether a text may be a tag (API: tags).
 fn is_tag(text: &str) -> bool {
-    text.len() <= TAG_MAX
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_'))
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
+    text.len() <= TAG_MAX && text.chars().all(is_allowed)
 }
 
 /// Whether a text has the format of the API's IDs.

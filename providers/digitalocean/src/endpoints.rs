@@ -59,21 +59,18 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
     };
     info!(address, "Serving METRICS_ADDR or DEBUG_ADDR");
     let shutdown = context.shutdown.clone().cancelled_owned();
-    if let Err(error) = axum::serve(listener, router)
-        .with_graceful_shutdown(shutdown)
-        .await
-    {
+    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown);
+    if let Err(error) = served.await {
         warn!(address, %error, "Stopped serving METRICS_ADDR or DEBUG_ADDR");
     }
 }
 
 async fn serve_metrics(State(metrics): State<ControllerMetrics>) -> impl IntoResponse {
-    let result = metrics.read(metrics_text::render);
-    let status = result
-        .as_ref()
-        .map_or(StatusCode::INTERNAL_SERVER_ERROR, |_| StatusCode::OK);
-    let text = result.unwrap_or_else(|error| error.to_string());
-    (status, [(CONTENT_TYPE, metrics_text::CONTENT_TYPE)], text)
+    let answer = |status, text| (status, [(CONTENT_TYPE, metrics_text::CONTENT_TYPE)], text);
+    match metrics.read(metrics_text::render) {
+        Ok(text) => answer(StatusCode::OK, text),
+        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
 }
 
 /// Whether the API answers and accepts the token.

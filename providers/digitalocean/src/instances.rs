@@ -147,11 +147,8 @@ impl InstanceSource for DropletSource {
 impl DropletSource {
     async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<Droplet>> {
         let found: Option<Droplet> = self.api.find(Op::DropletGet, id, priority).await?;
-        if let Some(other) = found.as_ref().filter(|droplet| droplet.id != id) {
-            let text = format!(
-                "requested droplet {id}, but the API returned droplet {}",
-                other.id
-            );
+        if let Some(Droplet { id: other, .. }) = found.as_ref().filter(|droplet| droplet.id != id) {
+            let text = format!("requested droplet {id}, but the API returned droplet {other}");
             return Err(Error::new(ErrorKind::Unexpected, text));
         }
         Ok(found)

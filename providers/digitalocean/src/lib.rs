@@ -157,9 +157,7 @@ async fn check_region(api: &Api, region: &str) -> Result<()> {
     if known.contains(&region) {
         return Ok(());
     }
-    let text = format!(
-        "REGION: region {region:?} not found; the API knows {}",
-        known.join(", ")
-    );
+    let known = known.join(", ");
+    let text = format!("REGION: region {region:?} not found; the API knows {known}");
     Err(Error::new(ErrorKind::InvalidConfig, text))
 }

@@ -56,11 +56,7 @@ fn classify(target: &Target, answer: &Answer, fault: &Fault) -> (ErrorKind, Opti
     let (kind, retry) = answer.kind(&target.method);
     match answer.status.as_u16() {
         403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
-        400 if matches!(
-            fault.name.as_str(),
-            "ExternalIpAddressExhausted" | "RoutesExhausted"
-        ) =>
-        {
+        400 if ["ExternalIpAddressExhausted", "RoutesExhausted"].contains(&&*fault.name) => {
             (ErrorKind::QuotaExceeded, None)
         }
         400 | 422 if !fault.is_openstack => (ErrorKind::Unexpected, None),

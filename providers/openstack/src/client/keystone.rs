@@ -151,7 +151,7 @@ impl Keystone {
             let early = token.as_ref().is_some_and(|token| now >= token.renew_at)
                 && state.early_not_before.is_none_or(|at| now >= at);
             if early {
-                state.early_not_before = Some(now + jittered(EARLY_RETRY));
+                state.early_not_before = Some(now + EARLY_RETRY.mul_f64(rand::rng().random_range(0.7..=1.3)));
             }
             (token, early)
         };
@@ -410,10 +410,6 @@ fn early(left: Duration) -> Duration {
         .mul_f64(0.8)
         .max(left.saturating_sub(Duration::from_secs(600)));
     at.mul_f64(rand::rng().random_range(0.95..=1.0))
-}
-
-fn jittered(duration: Duration) -> Duration {
-    duration.mul_f64(rand::rng().random_range(0.7..=1.3))
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Directory {
     balancers: BTreeMap<String, Entry>,
-    /// Names of security groups with their descriptions.
-    groups: BTreeMap<String, String>,
+    /// Names and descriptions of the security groups that were created for Services.
+    pub(super) groups: BTreeMap<String, String>,
     /// Addresses of floating IPs without a port, with their descriptions.
     floating: BTreeMap<String, String>,
     /// This Octavia has no tags, so that no ownership tag shows who created a load balancer.
@@ -102,16 +102,6 @@ impl Directory {
     /// All load balancers, by id.
     pub(super) fn balancers(&self) -> impl Iterator<Item = (&String, &Entry)> {
         self.balancers.iter()
-    }
-
-    /// Whether a security group with this name exists.
-    pub(super) fn has_group(&self, name: &str) -> bool {
-        self.groups.contains_key(name)
-    }
-
-    /// Names and descriptions of the security groups that were created for Services.
-    pub(super) fn groups(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.groups.iter()
     }
 
     /// Addresses and descriptions of the floating IPs that were created for Services and have no port.

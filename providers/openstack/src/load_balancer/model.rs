@@ -124,7 +124,7 @@ impl PartModel for Model {
         }
         let balancers = directory.tagged_for(&service.id, cluster).into_iter();
         let mut tagged: Vec<_> = balancers.map(|id| Key::Balancer(id.clone())).collect();
-        if directory.has_group(&group) {
+        if directory.groups.contains_key(&group) {
             tagged.extend([Key::Group(group), Key::NodePorts]);
         }
         Parts { named, tagged }

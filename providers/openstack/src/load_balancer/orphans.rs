@@ -75,7 +75,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
     }
     let known = services().map(|service| names::security_group(&service.id));
     let known: BTreeSet<String> = known.collect();
-    let groups = directory.groups().filter(|(name, description)| {
+    let groups = directory.groups.iter().filter(|(name, description)| {
         names::is_security_group_of_cluster(description, cluster) && !known.contains(*name)
     });
     orphans.extend(groups.map(|(name, _)| Orphan {

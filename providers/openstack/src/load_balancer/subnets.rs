@@ -71,7 +71,11 @@ impl NamePattern {
             Some(expression) => expression.to_owned(),
             None => glob(text)?,
         };
-        let pattern = Regex::new(&expression).map_err(|error| last_line(&error))?;
+        let pattern = Regex::new(&expression).map_err(|error| {
+            // The error has several lines; the last one is the reason.
+            let text = error.to_string();
+            text.lines().last().unwrap_or_default().trim().to_owned()
+        })?;
         Ok(Self { negated, pattern })
     }
 
@@ -85,12 +89,6 @@ impl NamePattern {
 /// Whether the text begins with a sign, and the text after it.
 fn strip(text: &str, sign: char) -> (bool, &str) {
     text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
-}
-
-/// The error of a regular expression has several lines; the last one is the reason.
-fn last_line(error: &regex::Error) -> String {
-    let text = error.to_string();
-    text.lines().last().unwrap_or_default().trim().to_owned()
 }
 
 /// Translates a glob into a regular expression for the whole name.
