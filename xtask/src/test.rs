@@ -15,7 +15,6 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use ccm_testbed::{
     cargo::{cargo, root, run as execute},
-    controlplane::ControlPlane,
     openstack_real::OpenStack,
 };
 use clap::Args;
@@ -112,8 +111,6 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let has_image = can_build_image(&clouds);
     let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
-        // The tests on the real cloud take the longest, and would wait for it.
-        let control_plane = scope.spawn(|| step("building the control plane", ControlPlane::build));
         // Its linker uses one core for minutes.
         let image =
             has_image.then(|| scope.spawn(|| step("building an image", || image::for_test("openstack"))));
@@ -121,7 +118,6 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
             let mut command = checked_cargo(&["test", "--locked", "--no-run"]);
             programs::build(command.args(clouds.selection()))
         })?;
-        joined(control_plane.join())?;
         let image = image.map(|image| joined(image.join())).transpose()?;
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
