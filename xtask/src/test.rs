@@ -199,7 +199,10 @@ fn other_builds(clouds: &Clouds) -> Result<()> {
 /// A cargo command that does not replace the program under test. It uses what has been compiled for that program.
 fn other_build(args: &[&str]) -> Result<Command> {
     let executable = env::current_exe()?;
-    let compiled = executable.ancestors().nth(2).context("this program was moved")?;
+    let compiled = executable
+        .ancestors()
+        .nth(2)
+        .context("this program is not in a target folder of cargo")?;
     let mut command = checked_cargo(args);
     command
         .env("CARGO_BUILD_BUILD_DIR", compiled)

