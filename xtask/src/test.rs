@@ -1,16 +1,10 @@
 //! Everything CI runs. Steps that mostly wait run beside steps that compute: the real cloud is installed and started while
-//! the tests are compiled, and other builds, documents and licenses are checked while the tests wait for servers. The first
-//! step that fails ends the run, after the steps beside it have ended.
+//! the tests are compiled. The image and other programs are built, and documents and licenses are checked, while the tests
+//! wait for servers. The first step that fails ends the run, after the steps beside it have ended.
 
 mod programs;
 
-use std::{
-    env, iter,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::Instant,
-};
+use std::{env, iter, path::Path, process::Command, thread, time::Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use ccm_testbed::{
@@ -18,6 +12,8 @@ use ccm_testbed::{
     openstack_real::OpenStack,
 };
 use clap::Args;
+
+use programs::Program;
 
 use crate::{
     demo::{self, DemoOptions},
@@ -45,9 +41,6 @@ const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
 
 /// The environment variable that enables long tests.
 const FULL: &str = "CCM_TEST_FULL";
-
-/// The environment variable with the image that is tested.
-const IMAGE: &str = "CCM_TEST_IMAGE";
 
 /// Servers that the real cloud starts with.
 const REAL_SERVERS: u32 = 6;
@@ -111,21 +104,20 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let has_image = can_build_image(&clouds);
     let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
-        // Its linker uses one core for minutes.
-        let image =
-            has_image.then(|| scope.spawn(|| step("building an image", || image::for_test("openstack"))));
         let (programs, program) = step("building the tests", || {
             let mut command = checked_cargo(&["test", "--locked", "--no-run"]);
             programs::build(command.args(clouds.selection()))
         })?;
-        let image = image.map(|image| joined(image.join())).transpose()?;
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
-        let beside = scope.spawn(move || checks(clouds, &built));
+        let image_tests = has_image.then(|| programs.clone());
+        let beside = scope.spawn(move || {
+            image_tests.map_or(Ok(()), |programs| test_image(&programs))?;
+            checks(clouds, &built)
+        });
         let switches = [
             (FULL, options.full.then(|| "1".into())),
             (REAL_OPENSTACK, real.is_some().then(|| "1".into())),
-            (IMAGE, image.map(PathBuf::into_os_string)),
         ];
         let tests = step("tests", || programs::run(programs, &switches));
         let beside = joined(beside.join());
@@ -208,6 +200,12 @@ fn other_build(args: &[&str]) -> Result<Command> {
         .env("CARGO_BUILD_BUILD_DIR", compiled)
         .env("CARGO_TARGET_DIR", compiled.join("other-builds"));
     Ok(command)
+}
+
+/// Builds an image and runs its tests.
+fn test_image(programs: &[Program]) -> Result<()> {
+    let image = step("building an image", || image::for_test("openstack"))?;
+    step("tests of the image", || programs::test_image(programs, &image))
 }
 
 /// Runs the steps that do not need servers, while the tests wait for theirs.

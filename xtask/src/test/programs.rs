@@ -23,6 +23,9 @@ const THREADS: &str = "3";
 /// The most seconds that a program may take: several times those of the longest one.
 const LIMIT: &str = "2400";
 
+/// The environment variable with the image that is tested.
+const IMAGE: &str = "CCM_TEST_IMAGE";
+
 /// The longest programs start first, so that the run does not end with a wait for one of them.
 const LONG: [&str; 10] = [
     "every_cloud",
@@ -37,9 +40,17 @@ const LONG: [&str; 10] = [
     "provider",
 ];
 
-/// A part of the names of all tests against the real cloud. They share one cloud, and each compares the objects in it. So they
-/// run one program after the other, with as many threads as there are cores.
-const REAL: &str = "real";
+/// The tests of a program that run together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    /// All except those of the other parts.
+    Main,
+    /// The tests against the real cloud. They share one cloud, and each compares the objects in it. So they run one program
+    /// after the other, with as many threads as there are cores.
+    Real,
+    /// The tests of the image, which is built while the other tests run.
+    Image,
+}
 
 /// A compiled test program, or a part of its tests.
 #[derive(Clone, Debug)]
@@ -48,7 +59,7 @@ pub(super) struct Program {
     executable: PathBuf,
     /// The folder of its package. Its tests read files relative to it.
     folder: PathBuf,
-    is_real: bool,
+    part: Part,
 }
 
 /// Builds the test programs with this command of cargo, and returns them with the program under test. Building that program
@@ -86,13 +97,7 @@ pub(super) fn run(programs: Vec<Program>, switches: &[(&str, Option<OsString>)])
         "running {} test programs, {PROGRAMS} at a time",
         programs.len()
     ));
-    let with_real_tests = programs.iter().filter(|program| program.has_real_tests());
-    let real: Vec<_> = with_real_tests
-        .map(|program| Program {
-            is_real: true,
-            ..program.clone()
-        })
-        .collect();
+    let real = with(Part::Real, &programs);
     let queue = Mutex::new(VecDeque::from(programs));
     let failed = Mutex::new(Vec::new());
     let run_one = |program: Program| {
@@ -124,6 +129,39 @@ pub(super) fn run(programs: Vec<Program>, switches: &[(&str, Option<OsString>)])
     }
 }
 
+/// Runs the tests of an image.
+///
+/// # Errors
+/// If one failed.
+pub(super) fn test_image(programs: &[Program], image: &Path) -> Result<()> {
+    for program in with(Part::Image, programs) {
+        if !program.run(&[(IMAGE, Some(image.into()))])? {
+            bail!("tests failed in {}", program.shown());
+        }
+    }
+    Ok(())
+}
+
+/// The programs that have tests of this part.
+fn with(part: Part, programs: &[Program]) -> Vec<Program> {
+    let parts = programs.iter().map(|program| Program {
+        part,
+        ..program.clone()
+    });
+    parts.filter(Program::has_tests).collect()
+}
+
+impl Part {
+    /// A part of the names of its tests.
+    fn filter(self) -> &'static str {
+        match self {
+            Self::Main => "",
+            Self::Real => "real",
+            Self::Image => "image::",
+        }
+    }
+}
+
 impl Program {
     /// The test program in a line of cargo's messages, if there is one.
     fn parse(line: &str) -> Option<Self> {
@@ -141,20 +179,25 @@ impl Program {
             name: target.get("name")?.as_str()?.to_owned(),
             executable: executable.into(),
             folder: manifest.parent()?.to_owned(),
-            is_real: false,
+            part: Part::Main,
         })
     }
 
     /// The folder of its package and its name.
     fn shown(&self) -> String {
         let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        let part = if self.is_real { " (real cloud)" } else { "" };
+        let part = match self.part {
+            Part::Main => "",
+            Part::Real => " (real cloud)",
+            Part::Image => " (image)",
+        };
         format!("{folder} {}{part}", self.name)
     }
 
-    /// Whether the program has tests against the real cloud.
-    fn has_real_tests(&self) -> bool {
-        let list = Command::new(&self.executable).args(["--list", REAL]).output();
+    /// Whether the program has tests of its part.
+    fn has_tests(&self) -> bool {
+        let mut list = Command::new(&self.executable);
+        let list = list.args(["--list", self.part.filter()]).output();
         list.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).contains(": test"))
     }
 
@@ -169,7 +212,7 @@ impl Program {
         // The program ends with this process. A test that waits forever is also ended, and the output has its name.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", LIMIT]);
-        if self.is_real {
+        if self.part == Part::Real {
             // A session of its own gets as much of the processor from Linux as all other tests together, because the real
             // cloud is slow.
             command.arg("setsid");
@@ -185,10 +228,16 @@ impl Program {
                 None => command.env_remove(variable),
             };
         }
-        if self.is_real {
-            command.arg(REAL);
-        } else {
-            command.args(["--skip", REAL]).env("RUST_TEST_THREADS", THREADS);
+        match self.part {
+            Part::Main => {
+                for other in [Part::Real, Part::Image] {
+                    command.args(["--skip", other.filter()]);
+                }
+                command.env("RUST_TEST_THREADS", THREADS);
+            }
+            other => {
+                command.arg(other.filter());
+            }
         }
         let began = Instant::now();
         let done = command
