@@ -112,8 +112,9 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
         let (clouds, built) = (&clouds, program.clone());
         let image_tests = has_image.then(|| programs.clone());
         let beside = scope.spawn(move || {
-            image_tests.map_or(Ok(()), |programs| test_image(&programs))?;
-            checks(clouds, &built)
+            checks(clouds, &built)?;
+            // Last: on a new machine it takes minutes, and many tests wait at first until the control plane is built.
+            image_tests.map_or(Ok(()), |programs| test_image(&programs))
         });
         let switches = [
             (FULL, options.full.then(|| "1".into())),
