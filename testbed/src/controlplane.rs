@@ -55,6 +55,14 @@ struct Ready {
 }
 
 impl ControlPlane {
+    /// Builds the program, if it is not in the cache. A start does it, too.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn build() -> Result<()> {
+        build::program().map(drop)
+    }
+
     /// An empty control plane: one that a test of this process has used, or a new one in its own directory. It is built if
     /// needed.
     ///

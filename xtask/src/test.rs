@@ -9,6 +9,7 @@ use std::{env, iter, path::Path, process::Command, thread, time::Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use ccm_testbed::{
     cargo::{cargo, root, run as execute},
+    controlplane::ControlPlane,
     openstack_real::OpenStack,
 };
 use clap::Args;
@@ -113,7 +114,6 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
         let image_tests = has_image.then(|| programs.clone());
         let beside = scope.spawn(move || {
             checks(clouds, &built)?;
-            // Last: on a new machine it takes minutes, and many tests wait at first until the control plane is built.
             image_tests.map_or(Ok(()), |programs| test_image(&programs))
         });
         let switches = [
@@ -211,6 +211,8 @@ fn test_image(programs: &[Program]) -> Result<()> {
 
 /// Runs the steps that do not need servers, while the tests wait for theirs.
 fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
+    // Tests wait for it. On a new machine it takes minutes, which nothing beside it should prolong.
+    ControlPlane::build()?;
     other_builds(clouds)?;
     step("documentation of the code and its examples", || {
         let mut command = checked_cargo(&["test", "--locked", "--doc"]);
