@@ -276,6 +276,7 @@ impl LifecycleController {
         );
         let proven = self.not_ready.record(answers);
         for (node, action) in decide::shutdowns(&self.not_ready, &answers.findings) {
+            self.not_ready.tainting(&node.view.name, true);
             self.start(node, action, writing);
         }
         if !proven.is_empty() {
@@ -349,7 +350,13 @@ impl LifecycleController {
                 return;
             }
             NodeAction::SetShutdownTaint(false) => return self.recovered.done(name),
-            NodeAction::SetShutdownTaint(true) if failed => later,
+            NodeAction::SetShutdownTaint(true) if outcome != Outcome::Done => {
+                self.not_ready.tainting(name, false);
+                if !failed {
+                    return;
+                }
+                later
+            }
             NodeAction::Delete(_) => self.deletion_ended(&node, outcome),
             _ => return,
         };

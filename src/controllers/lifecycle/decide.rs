@@ -180,7 +180,8 @@ pub(super) fn shutdowns(
         .iter()
         .filter_map(|finding| not_ready.get(&finding.view.name));
     known
-        .filter(|known| known.answer == Some(Answer::Off) && !known.node.has_exact_taint(key, effect))
+        .filter(|known| known.answer == Some(Answer::Off))
+        .filter(|known| !known.tainting && !known.node.has_exact_taint(key, effect))
         .map(|known| (Arc::clone(&known.node), NodeAction::SetShutdownTaint(true)))
         .collect()
 }

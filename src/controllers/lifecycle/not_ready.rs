@@ -128,6 +128,8 @@ pub(super) struct NotReadyNode {
     /// The wait after the last answer.
     wait: Duration,
     next: Next,
+    /// Whether the shutdown taint was sent, and `node` is not newer.
+    pub(super) tainting: bool,
     /// Why it is not deleted.
     pub(super) blocked: Option<BlockReason>,
     /// The reasons that were reported as events.
@@ -228,6 +230,7 @@ impl NotReadyNodes {
             {
                 let changed = known.node.ready != node.ready || known.node.taints != node.taints;
                 known.node = Arc::clone(node);
+                known.tainting = false;
                 if changed {
                     known.wait = Duration::ZERO;
                     if let Next::Due(due) = known.next {
@@ -248,6 +251,7 @@ impl NotReadyNodes {
                     since: None,
                     wait: Duration::ZERO,
                     next: Next::Due(soon(asked)),
+                    tainting: false,
                     blocked: None,
                     reported: BTreeSet::new(),
                     failures: Arc::default(),
@@ -369,6 +373,13 @@ impl NotReadyNodes {
             if known.next == Next::Asked {
                 known.next = Next::Due(now + COALESCE);
             }
+        }
+    }
+
+    /// The shutdown taint is being sent, or was not added.
+    pub(super) fn tainting(&mut self, name: &str, begins: bool) {
+        if let Some(known) = self.nodes.get_mut(name) {
+            known.tainting = begins;
         }
     }
 

@@ -166,16 +166,11 @@ impl Stage {
 
     /// The number of the program's requests to the API server for a node.
     pub(crate) fn requests(&self, verb: &str, name: &str) -> usize {
-        self.answers(verb, name).len()
-    }
-
-    /// The HTTP statuses of the answers to these requests.
-    pub(crate) fn answers(&self, verb: &str, name: &str) -> Vec<u16> {
         let log = self.control_plane.audit_log().unwrap();
         let ours = log.iter().filter(|entry| {
             entry.is_ours() && entry.resource == "nodes" && entry.verb == verb && entry.name == name
         });
-        ours.map(|entry| entry.code).collect()
+        ours.count()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::*;
+use super::{super::decide::shutdowns, *};
 
 const PERIOD: Duration = Duration::from_secs(5);
 const CONFIRM: Duration = Duration::from_secs(10);
@@ -336,6 +336,28 @@ fn only_those_blocked_for_a_reason_are_asked_about_when_their_turn_comes() {
     assert_eq!(blocked(&play), 4);
     play.pass(Answer::On);
     assert!(blocked(&play) < 4, "one that is found is not blocked any more");
+}
+
+#[test]
+fn a_taint_that_was_sent_is_sent_again_only_after_a_failure_or_a_change_of_the_node() {
+    let mut play = Play::new();
+    let off = node("a", "False");
+    play.observe(&off);
+    play.pass(Answer::Off);
+    let view = Arc::clone(&off.view);
+    let findings = [Finding {
+        view,
+        answer: Answer::Off,
+    }];
+    let due = |play: &Play| shutdowns(&play.nodes, &findings).len();
+    assert_eq!(due(&play), 1);
+    play.nodes.tainting("a", true);
+    assert_eq!(due(&play), 0);
+    play.nodes.tainting("a", false);
+    assert_eq!(due(&play), 1);
+    play.nodes.tainting("a", true);
+    play.observe(&node("a", "False"));
+    assert_eq!(due(&play), 1);
 }
 
 #[test]
